@@ -1,0 +1,172 @@
+"""What the command line says to a cluster: a script out, rows and outcomes back as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import aiohttp
+
+from tocsin.wire.errors import InputError, TocsinError, UnavailableError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8470"
+
+_CANCEL_S = 2.0
+_CONNECT_S = 10.0
+_ROW = b',"row":'
+
+
+class NoClusterError(UnavailableError):
+    """Nobody listens there, or somebody else does."""
+
+    code = "no_cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a query, as the cluster wrote it."""
+
+    statement: int
+    json: bytes
+
+    def value(self) -> Any:
+        return json.loads(self.json)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One statement, done; `summary` is what it says of itself."""
+
+    statement: int
+    kind: str
+    summary: dict[str, Any]
+
+    @property
+    def has_rows(self) -> bool:
+        return "rows" in self.summary
+
+
+class Client:
+    """Speaks to one cluster. Used as a context manager."""
+
+    def __init__(self, url: str = DEFAULT_URL, token: str | None = None) -> None:
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._token = token
+
+    async def __aenter__(self) -> Self:
+        headers = {"User-Agent": "tocsin-sql"}
+        if self._token is not None:
+            if not self._token.isascii() or not self._token.isprintable():
+                raise InputError("this is not a token", hint='tokens look like "tocsin_…"')
+            headers["Authorization"] = f"Bearer {self._token}"
+        # No bound on the whole: how long a script may run is the cluster's to say.
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        self._session = aiohttp.ClientSession(headers=headers, timeout=patience)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def run(self, script: str, *, timeout_s: float | None = None) -> AsyncGenerator[Row | Done, None]:
+        """Run the script. Its first failing statement raises; leaving early cancels what runs."""
+        identity = secrets.token_hex(8)
+        headers = {
+            "Accept": "application/x-ndjson",
+            "Content-Type": "text/plain; charset=utf-8",
+            "Tocsin-Request-Id": identity,
+        }
+        params = {} if timeout_s is None else {"timeout": str(timeout_s)}
+        ended = False
+        try:
+            async with self._session.post(
+                f"{self.url}/v1/statements", params=params, headers=headers, data=script.encode()
+            ) as response:
+                if response.status != 200 or response.content_type != "application/x-ndjson":
+                    ended = True
+                    raise self._error_in(await response.read(), response.status)
+                async for line in _lines(response.content.iter_any()):
+                    yield _event(line)
+                ended = True
+        except aiohttp.ClientError as exc:
+            ended = isinstance(exc, aiohttp.ClientConnectorError | aiohttp.InvalidURL)
+            raise self._unreachable(exc) from None
+        except TocsinError:
+            ended = True
+            raise
+        finally:
+            if not ended:
+                await self._cancel(identity)
+
+    async def reach(self) -> None:
+        """Raises unless a cluster answers."""
+        try:
+            async with self._session.get(f"{self.url}/healthz") as response:
+                if response.content_type != "application/json":
+                    raise self._error_in(await response.read(), response.status)
+        except aiohttp.ClientError as exc:
+            raise self._unreachable(exc) from None
+
+    def _unreachable(self, exc: aiohttp.ClientError) -> TocsinError:
+        if isinstance(exc, aiohttp.ClientConnectorError):
+            return NoClusterError(f'no cluster answers at {self.url}: start one with "tocsin up"')
+        if isinstance(exc, aiohttp.InvalidURL):
+            return InputError(f"{self.url} is not an address", hint=f"for example {DEFAULT_URL}")
+        return UnavailableError(f"the connection to {self.url} broke: {str(exc) or type(exc).__name__}")
+
+    async def _cancel(self, identity: str) -> None:
+        """Say that nobody waits any more. The cluster also sees the connection close, but not through every proxy."""
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_S), self._session.delete(f"{self.url}/v1/statements/{identity}"):
+                pass
+
+    def _error_in(self, body: bytes, status: int) -> TocsinError:
+        try:
+            return error_of(json.loads(body)["error"])
+        except (ValueError, TypeError, KeyError):
+            return NoClusterError(f"what answers at {self.url} is not a Tocsin cluster (status {status})")
+
+
+def error_of(said: dict[str, Any]) -> TocsinError:
+    """The error that the other side raised, as one of ours."""
+    classes = {one.code: one for one in _tree(TocsinError)}
+    place = {name: said.get(name) for name in ("hint", "statement", "line", "column")}
+    error = classes.get(str(said["code"]), TocsinError)(str(said["message"]), **place)
+    if "id" in said:
+        error.hint = error.hint or f"look for {said['id']} in the cluster's log"
+    return error
+
+
+def _tree(top: type[TocsinError]) -> Iterator[type[TocsinError]]:
+    yield top
+    for below in top.__subclasses__():
+        yield from _tree(below)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines of a stream, of any length."""
+    pending = bytearray()
+    async for chunk in chunks:
+        first, *rest = chunk.split(b"\n")
+        pending += first
+        for part in rest:
+            yield bytes(pending)
+            pending = bytearray(part)
+    if pending:
+        raise UnavailableError("the cluster's answer ended half-way")
+
+
+def _event(line: bytes) -> Row | Done:
+    head, row, tail = line.partition(_ROW)
+    number = head.removeprefix(b'{"statement":')
+    if row and number.isdigit():
+        # The row stays as it was written: numbers keep every digit.
+        return Row(int(number), tail[:-1])
+    said = json.loads(line)
+    if "error" in said:
+        raise error_of(said["error"])
+    return Done(said.pop("statement"), said.pop("kind"), said)

@@ -1,0 +1,96 @@
+"""`tocsin config`: what the settings are, where each comes from, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from tocsin.settings import Loaded, Section, SettingsError, find_file, read
+
+app = App(name="config", help="Show or check the settings.")
+
+
+@app.command
+def show(*, config: Annotated[Path | None, Parameter(help="The settings file.")] = None, explain: bool = False) -> int:
+    """Print the effective settings as TOML, with a comment where each that is not the default comes from.
+
+    Parameters
+    ----------
+    explain:
+        Also say what each setting does.
+    """
+    try:
+        loaded = read(config)
+    except SettingsError as error:
+        return _complain(error)
+    print("\n".join(to_toml(loaded, explain=explain)))
+    return 0
+
+
+@app.command
+def check(file: Path | None = None, /) -> int:
+    """Check a settings file together with the environment; exit with 1 and one line per problem if there is any.
+
+    Parameters
+    ----------
+    file:
+        The settings file; without it, the one that `tocsin up` would read.
+    """
+    try:
+        read(file)
+        found = find_file(file)
+    except SettingsError as error:
+        return _complain(error)
+    print(f"{found}: in order" if found else "no settings file; the defaults and the environment are in order")
+    return 0
+
+
+def to_toml(loaded: Loaded, *, explain: bool = False) -> Iterator[str]:
+    """Lines of a TOML file that gives the same settings again."""
+    yield from _table(loaded.settings, "", loaded.sources, explain)
+
+
+def _table(section: Section, prefix: str, sources: Mapping[str, str], explain: bool) -> Iterator[str]:
+    inner: list[tuple[str, Section]] = []
+    for name, info in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            inner.append((name, value))
+            continue
+        path = f"{prefix}{name}"
+        if explain and info.description:
+            yield f"# {info.description}"
+        yield f"{name} = {_literal(value)}{_origin(path, sources)}"
+    for name, value in inner:
+        # A table that holds only tables needs no line of its own.
+        if any(not isinstance(getattr(value, each), Section) for each in type(value).model_fields):
+            yield ""
+            yield f"[{prefix}{name}]"
+        yield from _table(value, f"{prefix}{name}.", sources, explain)
+
+
+def _origin(path: str, sources: Mapping[str, str]) -> str:
+    said = dict.fromkeys(source for key, source in sources.items() if key == path or key.startswith(f"{path}."))
+    return f"  # {', '.join(said)}" if said else ""
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_literal(key)} = {_literal(inner)}" for key, inner in value.items()) + "}"
+    # JSON's strings are TOML's but for the one control character that JSON leaves as it is.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _complain(error: SettingsError) -> int:
+    for problem in error.problems:
+        print(problem, file=sys.stderr)
+    return 1

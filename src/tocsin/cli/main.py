@@ -1,0 +1,59 @@
+"""The `tocsin` command. Each subcommand is imported when it is used, so that `tocsin --help` is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App
+
+from tocsin.wire.errors import TocsinError
+from tocsin.wire.version import version
+
+_HELP = """Tocsin, a Big Active Data platform.
+
+Start a cluster, then talk to it:
+
+    tocsin up                             a cluster; its data in ./tocsin-data
+    tocsin sql                            a prompt, in another terminal
+    tocsin sql -e 'SELECT VALUE 1 + 1;'   one script
+"""
+
+app = App(name="tocsin", help=_HELP, version=version, help_format="plaintext")
+app.command("tocsin.cli.up:app", name="up", help="Start a cluster and keep it running.")
+app.command("tocsin.cli.sql:app", name="sql", help="Run statements: at a prompt, or from -e, -f or a pipe.")
+app.command("tocsin.cli.token:app", name="token", help="Make, list and revoke tokens.")
+app.command("tocsin.cli.config:app", name="config", help="Show or check the settings.")
+app.command("tocsin.cli.backup:backup", name="backup", help="Save everything of a cluster.")
+app.command("tocsin.cli.backup:restore", name="restore", help="Bring back what a backup saved.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0 well, 1 with an error that was said, 2 for a wrong command line or no cluster."""
+    try:
+        result = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        sys.stdout.flush()
+    except TocsinError as error:
+        _complain(error)
+        sys.exit(2 if error.code == "no_cluster" else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has enough; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as exc:
+        from cyclopts import CycloptsError
+
+        if isinstance(exc, CycloptsError):
+            sys.exit(2)  # It has been said already.
+        raise
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _complain(error: TocsinError) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"error: {error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {error.hint}\n")

@@ -1,0 +1,209 @@
+"""`tocsin sql`: statements to a cluster, from a prompt, the command line, a file or a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from tocsin.wire.errors import InputError, TocsinError
+
+if TYPE_CHECKING:
+    from tocsin.cli.client import Client, Done
+    from tocsin.cli.output import Printer
+    from tocsin.cli.prompt import NameCompleter
+
+app = App(
+    name="sql",
+    help_format="plaintext",
+    help_epilogue="""Exits with 1 when a statement failed, with 2 when no cluster answers.
+
+Examples:
+
+    tocsin sql
+    tocsin sql -e 'SELECT VALUE 1 + 1;'
+    tocsin sql -f schema.sql
+    tocsin sql --format csv -e 'USE emergency; SELECT * FROM Reports;'
+    echo 'SELECT VALUE 1;' | tocsin sql --format json
+""",
+)
+
+_HELP = """\\d   list the datasets      \\q   leave (also Ctrl-D)      \\?   this help
+A statement ends with a semicolon; Enter before that begins a new line. Tab completes. Ctrl-C cancels what runs."""
+_DATASETS = (
+    "SELECT d.DataverseName AS dataverse, d.DatasetName AS dataset, d.DatatypeName AS type "
+    'FROM Metadata.`Dataset` AS d WHERE d.DataverseName != "Metadata" ORDER BY d.DataverseName, d.DatasetName;'
+)
+_NAMES = (
+    "SELECT VALUE v.DataverseName FROM Metadata.`Dataverse` AS v; "
+    "SELECT VALUE d.DatasetName FROM Metadata.`Dataset` AS d; "
+    "SELECT VALUE t.DatatypeName FROM Metadata.`Datatype` AS t; SELECT VALUE f.Name FROM Metadata.`Function` AS f;"
+)
+_INTERRUPTED = 130
+
+
+@app.default
+def sql(
+    *,
+    execute: Annotated[str | None, Parameter(name=["--execute", "-e"], help="Run this script and leave.")] = None,
+    file: Annotated[
+        Path | None,
+        Parameter(name=["--file", "-f"], allow_leading_hyphen=True, help="Run this file; - is standard input."),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the flag is called so
+        Literal["table", "json", "csv"],
+        Parameter(help="json prints one row per line, csv a header and one record per row."),
+    ] = "table",
+    url: Annotated[str | None, Parameter(env_var="TOCSIN_URL", help="Where the cluster is.")] = None,
+    token: Annotated[
+        str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
+    ] = None,
+    timeout: Annotated[float | None, Parameter(help="Seconds a script may take.")] = None,
+) -> int:
+    """Run statements; the exit code says how it went."""
+    if execute is not None and file is not None:
+        raise InputError("-e and -f cannot be given together")
+    interactive = execute is None and file is None and sys.stdin.isatty()
+    script = None if interactive else (execute if execute is not None else _read(file))
+    return asyncio.run(_session(url, token, script, format, timeout))
+
+
+def _read(file: Path | None) -> str:
+    try:
+        content = sys.stdin.buffer.read() if file is None or str(file) == "-" else file.read_bytes()
+        return content.decode("utf-8-sig")
+    except OSError as exc:
+        raise InputError(f"{file}: {exc.strerror}") from None
+    except UnicodeDecodeError as exc:
+        raise InputError(f"{file or 'standard input'} is not UTF-8: byte {exc.start} cannot be read") from None
+
+
+async def _session(
+    url: str | None,
+    token: str | None,
+    script: str | None,
+    form: Literal["table", "json", "csv"],
+    timeout_s: float | None,
+) -> int:
+    from tocsin.cli.client import DEFAULT_URL, Client
+    from tocsin.cli.output import standard_printer
+
+    async with Client(url or DEFAULT_URL, token) as client:
+        shell = Shell(client, standard_printer(form), timeout_s)
+        if script is not None:
+            return await shell.run(script)
+        await client.reach()
+        return await _interact(shell)
+
+
+class Shell:
+    """Runs scripts one after the other, and remembers the dataverse in use between them."""
+
+    def __init__(self, client: Client, printer: Printer, timeout_s: float | None = None) -> None:
+        self._client = client
+        self._printer = printer
+        self._timeout_s = timeout_s
+        self._dataverse: str | None = None
+        self.catalog_changed = True
+
+    async def run(self, script: str) -> int:
+        """Run and print one script; 0, or the exit code of its error, which was printed."""
+        from tocsin.cli.client import NoClusterError, Row
+        from tocsin.cli.output import print_error
+
+        # Each request stands for itself, so what an earlier one said with USE is said again, on a line of its own.
+        before = 0 if self._dataverse is None else 1
+        whole = script if self._dataverse is None else f"USE `{self._dataverse}`;\n{script}"
+        try:
+            async with contextlib.aclosing(self._client.run(whole, timeout_s=self._timeout_s)) as events:
+                async for event in events:
+                    if event.statement <= before:
+                        continue
+                    if isinstance(event, Row):
+                        self._printer.row(event)
+                    else:
+                        self._printer.done(event)
+                        self._note(event)
+        except TocsinError as error:
+            if error.statement is not None and error.statement <= before:
+                # The dataverse in use is gone: say so by going on without it.
+                self._dataverse = None
+                return await self.run(script)
+            if error.line is not None:
+                error.line -= before
+            sys.stdout.flush()
+            print_error(error, script, sys.stderr)
+            return 2 if isinstance(error, NoClusterError) else 1
+        return 0
+
+    def _note(self, done: Done) -> None:
+        if done.kind == "use":
+            self._dataverse = done.summary.get("dataverse", self._dataverse)
+        self.catalog_changed = self.catalog_changed or done.kind not in ("query", "insert", "upsert", "delete", "load")
+
+    async def names(self) -> list[str]:
+        """What the cluster knows by name; nothing when it cannot say."""
+        from tocsin.cli.client import Row
+
+        self.catalog_changed = False
+        names: set[str] = set()
+        with contextlib.suppress(TocsinError):
+            async with contextlib.aclosing(self._client.run(_NAMES)) as events:
+                async for event in events:
+                    if isinstance(event, Row):
+                        names.add(str(event.value()))
+        return sorted(names)
+
+
+async def _interact(shell: Shell) -> int:
+    from tocsin.cli.prompt import NameCompleter, prompt_session
+
+    completer = NameCompleter()
+    session = prompt_session(completer)
+    sys.stdout.write("Statements end with a semicolon; \\? helps, \\q leaves.\n")
+    refreshing: asyncio.Task[None] | None = None
+    while True:
+        if shell.catalog_changed:
+            refreshing = asyncio.create_task(_refresh(shell, completer))
+        try:
+            text = (await session.prompt_async("tocsin> ")).strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            break
+        if text in ("\\q", "exit", "quit"):
+            break
+        if text == "\\?":
+            sys.stdout.write(f"{_HELP}\n")
+        elif text == "\\d":
+            await _run_interruptibly(shell, _DATASETS)
+        elif text.startswith("\\"):
+            sys.stdout.write(f"there is no {text.split()[0]}; \\? lists what there is\n")
+        elif text:
+            await _run_interruptibly(shell, text)
+    if refreshing is not None:
+        refreshing.cancel()
+    return 0
+
+
+async def _refresh(shell: Shell, completer: NameCompleter) -> None:
+    completer.names = await shell.names()
+
+
+async def _run_interruptibly(shell: Shell, script: str) -> int:
+    """Run it; Ctrl-C cancels it, here and in the cluster, and leaves the prompt as it was."""
+    task = asyncio.create_task(shell.run(script))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        sys.stderr.write("cancelled\n")
+        return _INTERRUPTED
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,210 @@
+"""INSERT, UPSERT, DELETE and LOAD: each is one commit of its dataset."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.entries import DatasetEntry
+from tocsin.cluster.scope import StatementScope
+from tocsin.cluster.tables import Tables
+from tocsin.language import statements as st
+from tocsin.language.constants import ConstantError, NotConstantError, evaluate
+from tocsin.language.expressions import TranslationError
+from tocsin.language.queries import Translated
+from tocsin.pipeline import loading
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.datasets.table import Commit
+from tocsin.rules.model.checking import RecordError, checker
+from tocsin.rules.model.columns import physical
+from tocsin.rules.model.values import MISSING
+from tocsin.wire.errors import ConflictError, StatementError, StorageFullError
+
+Summary = Mapping[str, Any]
+
+
+class Changes:
+    def __init__(self, tables: Tables, engine: Engine) -> None:
+        self._tables = tables
+        self._engine = engine
+        # A DELETE reads what it removes: nobody may write to its dataset in between.
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
+        match statement:
+            case st.Insert():
+                return await self._insert(statement, scope)
+            case st.Delete():
+                return await self._delete(statement, scope)
+            case st.Load():
+                return await self._load(statement, scope)
+        return None
+
+    def _dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
+        dataverse = name.dataverse or scope.dataverse
+        if scope.find_dataset(dataverse, name.name) is not None and dataverse == "Metadata":
+            raise ConflictError("the dataverse Metadata is changed by CREATE and DROP only")
+        return scope.catalog.dataset(dataverse, name.name)
+
+    def _turn(self, entry: DatasetEntry) -> asyncio.Lock:
+        return self._turns.setdefault(entry.folder, asyncio.Lock())
+
+    # ------------------------------------------------------------ INSERT, UPSERT
+
+    async def _insert(self, statement: st.Insert, scope: StatementScope) -> Summary:
+        entry = self._dataset(statement.dataset, scope)
+
+        def work() -> Commit:
+            values = self._values(statement.source, scope)
+            records, generated = _records(values, entry, statement)
+            rows = layout.to_arrow(records, entry.type)
+            table = self._tables.table(entry)
+            if statement.upsert:
+                return table.upsert(rows)
+            return table.insert(rows, keys_are_new=generated)
+
+        async with self._turn(entry):
+            commit = await self._engine.work(_stored(work), statement.text)
+        return {"upserted" if statement.upsert else "inserted": commit.rows, "commit": commit.number}
+
+    def _values(self, source: exp.Expression, scope: StatementScope) -> list[Any]:
+        try:
+            found = evaluate(source, scope.now)
+        except ConstantError as error:
+            raise TranslationError(str(error), error.offset) from None
+        except NotConstantError:
+            translated = scope.translated(source)
+            found = decoded(self._engine.rows(translated.sql), translated)
+            # `INSERT INTO d [r, s]` and `INSERT INTO d (SELECT …)` mean the same: the records, not a record of records.
+            if not isinstance(source, exp.Query | exp.Subquery) and len(found) == 1 and isinstance(found[0], list):
+                found = found[0]
+        return list(found) if isinstance(found, list) else [found]
+
+    # ------------------------------------------------------------ DELETE
+
+    async def _delete(self, statement: st.Delete, scope: StatementScope) -> Summary:
+        entry = self._dataset(statement.dataset, scope)
+
+        def work() -> Commit:
+            table = self._tables.table(entry)
+            if statement.where is None:
+                return table.delete_all()
+            alias = statement.alias or entry.name
+            wanted = [exp.alias_(_path(alias, path), f"k{i}") for i, path in enumerate(entry.keys)]
+            source = exp.Table(
+                this=exp.to_identifier(entry.name, quoted=True), db=exp.to_identifier(entry.dataverse, quoted=True),
+                alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
+            )  # fmt: skip
+            query = exp.Select(expressions=wanted, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy()))
+            found = self._engine.rows(scope.translated(query).sql)
+            return table.delete(_key_rows(found, entry))
+
+        async with self._turn(entry):
+            commit = await self._engine.work(_stored(work), statement.text)
+        return {"deleted": commit.rows, "commit": commit.number}
+
+    # ------------------------------------------------------------ LOAD
+
+    async def _load(self, statement: st.Load, scope: StatementScope) -> Summary:
+        entry = self._dataset(statement.dataset, scope)
+        if statement.adapter.lower() != "localfs":
+            raise TranslationError(f"unknown adapter {statement.adapter}", statement.offset, "localfs reads files of the cluster's machine")
+        generate = entry.keys[0] if entry.autogenerated else None
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for records in loading.batches(statement.options, entry.type, generate=generate):
+                yield from layout.to_arrow(records, entry.type).to_batches()
+
+        async with self._turn(entry):
+            commit = await self._engine.work(_stored(lambda: self._tables.table(entry).load(batches())), statement.text)
+        return {"loaded": commit.rows, "commit": commit.number}
+
+
+def decoded(rows: pa.Table, translated: Translated) -> list[Any]:
+    """An answer's rows as values."""
+    decode = layout.decoder(translated.type)
+    if translated.is_value:
+        return [decode(value) for value in rows.column("value").to_pylist()]
+    return [decode(row) for row in rows.to_pylist()]
+
+
+def _records(values: Sequence[Any], entry: DatasetEntry, statement: st.Insert) -> tuple[list[dict[str, Any]], bool]:
+    """The checked records, and whether all their keys were generated just now."""
+    check = checker(entry.type)
+    records, generated = [], entry.autogenerated
+    for i, value in enumerate(values, start=1):
+        if entry.autogenerated and isinstance(value, dict):
+            generated = _generate(value, entry.keys[0]) and generated
+        try:
+            if not isinstance(value, dict):
+                shown = "nothing" if value in (None, MISSING) else f"a {type(value).__name__}"
+                raise RecordError("", f"a record is an object, this is {shown}")
+            records.append(check(value))
+        except RecordError as error:
+            where = f"record {i}" if len(values) > 1 else "the record"
+            raise StatementError(f"{where}: {error}", field=error.field, record=i) from None
+    return records, generated
+
+
+def _generate(record: dict[str, Any], path: tuple[str, ...]) -> bool:
+    """A new uuid at the key's place, unless one was given."""
+    place: Any = record
+    for name in path[:-1]:
+        place = place.setdefault(name, {}) if isinstance(place, dict) else None
+    if not isinstance(place, dict) or place.get(path[-1], MISSING) is not MISSING:
+        return False
+    place[path[-1]] = uuid4()
+    return True
+
+
+def _path(alias: str, path: tuple[str, ...]) -> exp.Expression:
+    found: exp.Expression = exp.column(exp.to_identifier(path[0], quoted=True), table=exp.to_identifier(alias, quoted=True))
+    for name in path[1:]:
+        found = exp.Dot(this=found, expression=exp.to_identifier(name, quoted=True))
+    return found
+
+
+def _key_rows(found: pa.Table, entry: DatasetEntry) -> pa.Table:
+    """The keys k0, k1, … in the shape in which the table holds them: nested where they are nested."""
+    schema = layout.record_schema(entry.type)
+    columns: dict[str, Any] = {}
+    for i, path in enumerate(entry.keys):
+        kind = schema.field(physical(path[0])).type
+        for name in path[1:]:
+            kind = kind.field(physical(name)).type
+        _put(columns, [physical(name) for name in path], found.column(f"k{i}").combine_chunks().cast(kind))
+    arrays = {name: _array(inside) for name, inside in columns.items()}
+    return pa.table(arrays)
+
+
+def _put(columns: dict[str, Any], path: Sequence[str], values: pa.Array) -> None:
+    for name in path[:-1]:
+        columns = columns.setdefault(name, {})
+    columns[path[-1]] = values
+
+
+def _array(inside: Any) -> pa.Array:
+    if isinstance(inside, dict):
+        return pa.StructArray.from_arrays([_array(one) for one in inside.values()], names=list(inside))
+    return inside
+
+
+def _stored(work: Any) -> Any:
+    """Work that writes: a full disk is told as such, wherever it is noticed."""
+
+    def guarded() -> Any:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFullError("there is no room left on the disk; nothing was changed") from error
+            raise
+
+    return guarded

@@ -1,0 +1,216 @@
+"""The cluster's HTTP face as an OpenAPI 3.1 document. Written by hand; a test holds it to the routes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tocsin.serving.answers import REQUEST_ID_HEADER, REQUEST_ID_PATTERN
+from tocsin.wire.version import version
+
+_STATUS_TEXTS: Final = {
+    "400": "The request or the script cannot be understood; the error names the place.",
+    "401": "A token is needed, or the one given is not valid.",
+    "403": "Not with this token, or not from this web page.",
+    "404": "There is no such thing.",
+    "408": "The time was up, or somebody cancelled the script.",
+    "409": "A name or key is taken, or something is still in use.",
+    "413": "Too large: the body, or an answer that is not streamed.",
+    "415": "The body is not text/plain or JSON in UTF-8.",
+    "429": "Too many scripts run and wait already.",
+    "500": "A fault of the cluster's; its log tells more under the id.",
+    "503": "The cluster is starting, stopping or has no connection left.",
+    "507": "No room on the disk; nothing acknowledged was lost.",
+}
+
+_ERROR: Final = {
+    "type": "object",
+    "required": ["code", "message"],
+    "properties": {
+        "code": {"type": "string", "examples": ["bad_statement"]},
+        "message": {"type": "string"},
+        "statement": {"type": ["integer", "null"], "minimum": 1, "description": "Its place in the script, from 1."},
+        "line": {"type": ["integer", "null"], "minimum": 1},
+        "column": {"type": ["integer", "null"], "minimum": 1},
+        "hint": {"type": ["string", "null"], "description": "What to do about it."},
+        "retry": {"type": "boolean", "description": "Whether the same request may succeed later."},
+        "id": {"type": "string", "description": "Of an internal error: what to look for in the log."},
+    },
+}
+
+_RESULT: Final = {
+    "type": "object",
+    "required": ["statement", "kind"],
+    "properties": {
+        "statement": {"type": "integer", "minimum": 1},
+        "kind": {"type": "string", "examples": ["query", "insert", "create_dataset"]},
+        "rows": {"type": "array", "items": {}},
+    },
+    "description": "What one statement did. A query has rows; others say what they did, as in `inserted`.",
+}
+
+_RUNNING: Final = {
+    "type": "object",
+    "required": ["id", "state", "statement", "seconds", "token", "script"],
+    "properties": {
+        "id": {"type": "string"},
+        "state": {"enum": ["running", "waiting"]},
+        "statement": {"type": ["integer", "null"]},
+        "seconds": {"type": "number"},
+        "token": {"type": "string", "description": "The name of the token it was sent with."},
+        "script": {"type": "string", "description": "Its first characters."},
+    },
+}
+
+_EXAMPLE_SCRIPT: Final = "USE emergency;\nSELECT VALUE r FROM Reports AS r WHERE r.severity > 3;"
+
+
+def document() -> dict[str, Any]:
+    """The whole document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tocsin cluster",
+            "version": version(),
+            "description": "Takes scripts of statements, keeps data, answers queries.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"token": []}],
+        "paths": {
+            "/": {"get": _get("index", "What there is.", {"type": "object"})},
+            "/healthz": {"get": {**_get("health", "Whether the process is alive.", _status("alive")), "security": []}},
+            "/readyz": {
+                "get": {
+                    **_get("ready", "Whether scripts can be run now.", _status("ready"), "503"),
+                    "security": [],
+                }
+            },
+            "/metrics": {
+                "get": {
+                    "operationId": "metrics",
+                    "summary": "Numbers for Prometheus.",
+                    "responses": {
+                        "200": {"description": "Prometheus text.", "content": {"text/plain": {"schema": {}}}},
+                        **_refusals("401", "403"),
+                    },
+                }
+            },
+            "/v1/openapi.json": {"get": _get("openapi", "This document.", {"type": "object"})},
+            "/v1/statements": {"post": _run(), "get": _list()},
+            "/v1/statements/{id}": {"delete": _cancel()},
+        },
+        "components": {
+            "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING},
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "From `tocsin token create`. Not asked for on loopback unless the settings say so.",
+                }
+            },
+        },
+    }
+
+
+def _run() -> dict[str, Any]:
+    results = {"type": "array", "items": {"$ref": "#/components/schemas/Result"}}
+    whole = {"type": "object", "required": ["results"], "properties": {"results": results}}
+    return {
+        "operationId": "runScript",
+        "summary": "Run a script of statements.",
+        "description": (
+            "Statements run one by one, each atomic; the first failing one ends the script. With "
+            '`Accept: application/x-ndjson` rows come one per line as `{"statement":1,"row":…}`, each statement '
+            'ends with a line `{"statement":1,"kind":"query","rows":n}`, and an error after the start is the '
+            'last line, `{"error":…}`. Closing the connection cancels the script.'
+        ),
+        "parameters": [
+            {
+                "name": "timeout",
+                "in": "query",
+                "description": "Seconds the script may take, at most what the cluster's settings allow.",
+                "schema": {"type": "number", "exclusiveMinimum": 0},
+            },
+            {
+                "name": REQUEST_ID_HEADER,
+                "in": "header",
+                "description": "An id of your choice, to cancel the script by. Answered back; made up if absent.",
+                "schema": {"type": "string", "pattern": REQUEST_ID_PATTERN},
+            },
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "text/plain": {"schema": {"type": "string"}, "example": _EXAMPLE_SCRIPT},
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["script"],
+                        "additionalProperties": False,
+                        "properties": {"script": {"type": "string"}},
+                    }
+                },
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "Every statement is done.",
+                "content": {
+                    "application/json": {"schema": whole},
+                    "application/x-ndjson": {"schema": {"type": "string"}},
+                },
+            },
+            **_refusals(
+                "400", "401", "403", "404", "408", "409", "413", "415", "429", "500", "503", "507", results=results
+            ),
+        },
+    }
+
+
+def _list() -> dict[str, Any]:
+    running = {"type": "array", "items": {"$ref": "#/components/schemas/Running"}}
+    return _get(
+        "listScripts",
+        "The scripts that run or wait now: all for an admin token, else those of the same token.",
+        {"type": "object", "required": ["running"], "properties": {"running": running}},
+    )
+
+
+def _cancel() -> dict[str, Any]:
+    stopping = {"type": "object", "required": ["stopping"], "properties": {"stopping": {"type": "string"}}}
+    return {
+        "operationId": "cancelScript",
+        "summary": "Stop a running script. Its own request is answered with 408.",
+        "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
+        "responses": {
+            "202": {"description": "It is being stopped.", "content": {"application/json": {"schema": stopping}}},
+            **_refusals("400", "401", "403", "404"),
+        },
+    }
+
+
+def _get(operation: str, summary: str, schema: dict[str, Any], *more: str) -> dict[str, Any]:
+    return {
+        "operationId": operation,
+        "summary": summary,
+        "responses": {
+            "200": {"description": summary, "content": {"application/json": {"schema": schema}}},
+            **_refusals("400", "401", "403", *more),
+        },
+    }
+
+
+def _status(word: str) -> dict[str, Any]:
+    return {"type": "object", "required": ["status"], "properties": {"status": {"const": word}}}
+
+
+def _refusals(*statuses: str, **beside: Any) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"$ref": "#/components/schemas/Error"}, **beside},
+    }
+    return {
+        status: {"description": _STATUS_TEXTS[status], "content": {"application/json": {"schema": schema}}}
+        for status in statuses
+    }

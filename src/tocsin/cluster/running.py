@@ -1,0 +1,111 @@
+"""The scripts that run now: found by id, stopped by whoever may."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tocsin.serving.tokens import Token
+from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, StoppedError, TocsinError, UnavailableError
+
+_EXCERPT_CHARACTERS = 200
+_STOP_S = 5.0
+
+
+@dataclass(slots=True)
+class Running:
+    """One script on its way."""
+
+    id: str
+    script: str
+    principal: Token
+    timeout_s: float
+    scope: asyncio.Timeout
+    """Ends the work, whether its time is up or somebody stopped it."""
+    statement: int = 0
+    """The one being executed; 0 while it waits for its turn."""
+    stopped: TocsinError | None = None
+    began_s: float = field(default_factory=time.monotonic)
+
+    def stop(self, why: TocsinError) -> None:
+        if self.stopped is None and not self.scope.expired():
+            self.stopped = why
+            self.scope.reschedule(asyncio.get_running_loop().time())
+
+    def why_ended(self) -> TocsinError:
+        """The error that says why the scope ended."""
+        error = self.stopped or StoppedError(
+            f"the script was not done within {self.timeout_s:g} s",
+            hint="give it more time with ?timeout=seconds, as far as the cluster's setting allows",
+        )
+        error.statement = self.statement or None
+        return error
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "state": "running" if self.statement else "waiting",
+            "statement": self.statement or None,
+            "seconds": round(time.monotonic() - self.began_s, 3),
+            "token": self.principal.name,
+            "script": self.script[:_EXCERPT_CHARACTERS],
+        }
+
+
+class RunningScripts:
+    """All of them, by id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Running] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    @contextmanager
+    def register(self, identity: str, script: str, principal: Token, timeout_s: float) -> Iterator[Running]:
+        """Known under the id for as long as the block lasts."""
+        if self._closed:
+            raise UnavailableError("the cluster is stopping")
+        if identity in self._by_id:
+            raise ConflictError(
+                f"a script with the id {identity} is running already", hint="give each request its own id"
+            )
+        running = self._by_id[identity] = Running(identity, script, principal, timeout_s, asyncio.timeout(timeout_s))
+        self._idle.clear()
+        try:
+            yield running
+        finally:
+            del self._by_id[identity]
+            if not self._by_id:
+                self._idle.set()
+
+    def seen_by(self, principal: Token) -> list[Running]:
+        """Those the principal may know of and stop: its own, or for an administrator all."""
+        return [one for one in self._by_id.values() if principal.role == "admin" or one.principal == principal]
+
+    def cancel(self, identity: str, principal: Token) -> None:
+        running = self._by_id.get(identity)
+        if running is None:
+            raise NotFoundError(
+                f"no script with the id {identity} is running", hint="GET /v1/statements lists those that are"
+            )
+        if running not in self.seen_by(principal):
+            raise ForbiddenError("this script was sent with another token", hint="an admin token may stop it")
+        running.stop(StoppedError("the script was cancelled"))
+
+    async def close(self, grace_s: float) -> None:
+        """Take no more, let those that run finish within the time, stop the rest and wait a moment for them to go."""
+        self._closed = True
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
+        except TimeoutError:
+            for running in list(self._by_id.values()):
+                running.stop(UnavailableError("the cluster is stopping"))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await self._idle.wait()

@@ -1,0 +1,174 @@
+"""Runs scripts: parses a statement, carries it out, tells its outcome, goes on to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from tocsin.cluster.catalog import DEFAULT, CatalogStore
+from tocsin.cluster.changes import Changes, decoded
+from tocsin.cluster.definitions import Definitions
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.outcome import Outcome
+from tocsin.cluster.scope import StatementScope
+from tocsin.cluster.tables import Tables
+from tocsin.language import script as scripts
+from tocsin.language import statements as st
+from tocsin.language.expressions import TranslationError
+from tocsin.language.queries import Translated
+from tocsin.language.typed import FunctionError
+from tocsin.rules.model.jsonform import plain
+from tocsin.settings import ClusterSettings
+from tocsin.wire.errors import StatementError, TocsinError
+
+_BATCH_ROWS = 2_000
+
+
+class ScriptRunner:
+    """The cluster's `Statements`. Every statement sees the catalog as it is when the statement begins."""
+
+    def __init__(self, catalog: CatalogStore, tables: Tables, engine: Engine, settings: ClusterSettings) -> None:
+        self._catalog = catalog
+        self._tables = tables
+        self._engine = engine
+        self._rows_limit = settings.statements.rows_limit
+        self._definitions = Definitions(catalog, tables, engine, settings.datasets.history)
+        self._changes = Changes(tables, engine)
+
+    async def close(self) -> None:
+        self._engine.close()
+
+    async def run(self, script: str, *, stream: bool) -> AsyncIterator[Outcome]:
+        dataverse = DEFAULT
+        parsing = scripts.statements(script)
+        number = 0
+        while True:
+            statement = await self._engine.work(lambda: next(parsing, None))
+            if statement is None:
+                return
+            number += 1
+            try:
+                if isinstance(statement, st.Use):
+                    dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
+                    yield Outcome(number, "use", {}, None)
+                    continue
+                outcome = await self._execute(number, statement, dataverse, stream)
+            except (TranslationError, FunctionError, TocsinError) as error:
+                raise _placed(error, script, statement, number) from error
+            yield outcome if outcome.rows is None else Outcome(
+                number, outcome.kind, outcome.summary, _guarded(outcome.rows, script, statement, number)
+            )
+
+    async def _execute(self, number: int, statement: st.Statement, dataverse: str, stream: bool) -> Outcome:
+        now = datetime.now(UTC)
+        scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, now)
+        kind = _kind(statement)
+        if isinstance(statement, st.Query):
+            rows = self._streamed(statement, scope) if stream else await self._whole(statement, scope)
+            return Outcome(number, "query", {}, rows)
+        try:
+            if isinstance(statement, st.Explain):
+                plan = await self._engine.work(lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text)
+                return Outcome(number, kind, {}, _one(orjson.dumps(plan)))
+            for room in (self._definitions, self._changes):
+                summary = await room.run(statement, scope)
+                if summary is not None:
+                    if isinstance(statement, st.Insert) and statement.upsert:
+                        kind = "upsert"
+                    return Outcome(number, kind, summary, None)
+        finally:
+            scope.close()
+        raise AssertionError(f"nobody carries out {kind}")
+
+    # ------------------------------------------------------------ answers
+
+    async def _whole(self, statement: st.Query, scope: StatementScope) -> AsyncIterator[list[bytes]]:
+        def work() -> list[bytes]:
+            translated = scope.translated(statement.query)
+            return encoded(self._engine.rows(translated.sql, self._rows_limit + 1), translated)
+
+        try:
+            rows = await self._engine.work(work, statement.text)
+        finally:
+            scope.close()
+        return _several(rows)
+
+    async def _streamed(self, statement: st.Query, scope: StatementScope) -> AsyncIterator[list[bytes]]:
+        """Rows as Spark's files are read: never more than a batch in memory, however slow the reader is."""
+        translated: Translated | None = None
+        batches: Iterator[pa.RecordBatch] = iter(())
+
+        def begin() -> list[bytes] | None:
+            nonlocal translated, batches
+            translated = scope.translated(statement.query)
+            batches = self._engine.batches(translated.sql)
+            return following()
+
+        def following() -> list[bytes] | None:
+            assert translated is not None
+            batch = next(batches, None)
+            return None if batch is None else encoded(pa.Table.from_batches([batch]), translated)
+
+        try:
+            step: Callable[[], list[bytes] | None] = begin
+            while (rows := await self._engine.work(step, statement.text)) is not None:
+                yield rows
+                step = following
+        finally:
+            # The generator's own clean-up removes Spark's files.
+            close = getattr(batches, "close", None)
+            if close is not None:
+                await asyncio.shield(asyncio.to_thread(close))
+            scope.close()
+
+
+def encoded(rows: pa.Table, translated: Translated) -> list[bytes]:
+    return [orjson.dumps(plain(value)) for value in decoded(rows, translated)]
+
+
+async def _several(rows: list[bytes]) -> AsyncIterator[list[bytes]]:
+    for start in range(0, len(rows), _BATCH_ROWS):
+        yield rows[start : start + _BATCH_ROWS]
+
+
+async def _one(row: bytes) -> AsyncIterator[list[bytes]]:
+    yield [row]
+
+
+async def _guarded(
+    rows: AsyncIterator[list[bytes]], script: str, statement: st.Statement, number: int
+) -> AsyncIterator[list[bytes]]:
+    try:
+        async for batch in rows:
+            yield batch
+    except (TranslationError, FunctionError, TocsinError) as error:
+        raise _placed(error, script, statement, number) from error
+    finally:
+        close: Any = getattr(rows, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _kind(statement: st.Statement) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(statement).__name__).lower()
+
+
+def _placed(error: Exception, script: str, statement: st.Statement, number: int) -> TocsinError:
+    """The error with the statement's number, and the place the error knows or else where the statement begins."""
+    offset = statement.offset
+    if isinstance(error, TranslationError):
+        offset = error.offset if error.offset is not None else offset
+        error = StatementError(error.message, hint=error.hint)
+    elif isinstance(error, FunctionError):
+        error = StatementError(str(error))
+    assert isinstance(error, TocsinError)
+    error.statement = number
+    if error.line is None:
+        error.line, error.column = scripts.place(script, offset)
+    return error

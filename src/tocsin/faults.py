@@ -1,0 +1,47 @@
+"""Named places where a test may kill the process, so that a crash between any two steps can be tried.
+
+`TOCSIN_CRASH_AT=name` kills the process (SIGKILL, as a power cut would) the first time it reaches the place,
+`name:3` the third time. Unset, a place costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+# Every place, in the order data pass it. A test visits each one.
+POINTS: Final[dict[str, str]] = {
+    "store.upgrade.before": "the steps of an upgrade have run, their transaction has not committed",
+    "store.commit.before": "all of a store transaction is written, nothing is committed",
+    "store.commit.after": "a store transaction is durable, nobody has been told",
+    "dataset.create.written": "a dataset's first log entry is written, not synced",
+    "dataset.load.rows": "some rows of a bulk load have passed, the stream goes on",
+    "dataset.data.written": "data files are written and synced, no log entry names them",
+    "dataset.commit.before": "all of a commit is ready, its log entry is not written",
+    "dataset.commit.written": "a commit's log entry is written, not synced",
+    "dataset.commit.synced": "a commit is durable, nobody has been told",
+    "dataset.compact.before": "a compacted file is written, the log still names the old ones",
+    "dataset.compact.written": "a compaction's log entry is written, not synced",
+    "dataset.compact.synced": "a compaction is durable, the old files are still there",
+    "dataset.retention.before": "the rows that stay are written, the log still names the old file",
+    "dataset.retention.written": "the log entry that ends old rows is written, not synced",
+    "dataset.retention.synced": "old rows have ended, their files are still there",
+    "dataset.checkpoint.written": "a checkpoint of the log is written, not synced",
+    "dataset.cleanup.data-removed": "one data file that nothing needs is removed, others are not",
+    "dataset.cleanup.log-removed": "one log file that nothing needs is removed, others are not",
+}
+
+_wanted, _, _count = os.environ.get("TOCSIN_CRASH_AT", "").partition(":")
+_left = int(_count or 1)
+
+
+def reach(point: str) -> None:
+    """Die here if a test asked for it."""
+    global _left
+    if _wanted and point == _wanted:
+        _left -= 1
+        if _left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    elif _wanted and point not in POINTS:
+        raise KeyError(f"{point} is not listed in faults.POINTS")

@@ -1,0 +1,244 @@
+"""What a function's name means: one of ours, a SQL++ name for one of Spark's, or Spark's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from sqlglot import exp
+
+from tocsin.language import dynamic, geodesy, spatial, temporal
+from tocsin.language.dynamic import VOID
+from tocsin.language.typed import FunctionError, Typed, build, constant_integer, literal
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, MultisetType, Type
+
+if TYPE_CHECKING:
+    from tocsin.language.expressions import Expressions
+
+OURS: Final[dict[str, Callable[[Sequence[Typed]], Typed]]] = {
+    **spatial.FUNCTIONS, **geodesy.FUNCTIONS, **temporal.FUNCTIONS,
+}  # fmt: skip
+
+# The types an untyped argument of ours is tried as.
+GUESSES: Final[tuple[Type, ...]] = (
+    *t.SPATIAL, t.DOUBLE, t.STRING, t.DATETIME, t.DATE, t.TIME, t.DURATION, ArrayType(t.DOUBLE),
+)  # fmt: skip
+
+# SQL++ names of functions that Spark has under another name.
+SPARK_NAMES: Final = {
+    "lowercase": "lower", "uppercase": "upper", "string_length": "length", "codepoint_length": "length",
+    "len": "size", "to_string": "string", "to_bigint": "bigint", "to_double": "double", "array_length": "size",
+    "string_contains": "contains", "starts_with": "startswith", "ends_with": "endswith", "array_flatten": "flatten",
+    "regexp_contains": "rlike", "if_missing": "coalesce", "if_null": "coalesce", "if_missing_or_null": "coalesce",
+    "ifmissing": "coalesce", "ifmissingornull": "coalesce", "string_to_codepoint": "ascii", "array_prepend": "array_prepend",
+}  # fmt: skip
+
+NUMERIC: Final = frozenset(
+    "abs acos asin atan atan2 cbrt ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod power pow radians round"
+    " bround sign signum sin sinh sqrt tan tanh sum avg mean stddev stddev_pop stddev_samp variance var_pop var_samp corr"
+    " covar_pop covar_samp median percentile percentile_approx greatest least skewness kurtosis".split()
+)
+COLLECTIONS: Final = frozenset(
+    "size cardinality array_contains array_position array_distinct array_union array_intersect array_except array_join"
+    " array_max array_min array_sort sort_array slice explode posexplode explode_outer flatten element_at get reverse"
+    " transform filter exists forall aggregate reduce zip_with array_size array_append array_remove arrays_overlap".split()
+)
+# Aggregates SQL++ has for arrays, over what Spark's aggregate() folds.
+ARRAY_AGGREGATES: Final = {
+    "count": "size(filter(_v, __x -> __x IS NOT NULL))",
+    "sum": "aggregate(_v, _zero, (__a, __x) -> __a + coalesce(__x, _zero))",
+    "avg": "aggregate(filter(_v, __x -> __x IS NOT NULL), named_struct('s', 0D, 'n', 0L),"
+    " (__a, __x) -> named_struct('s', __a.s + __x, 'n', __a.n + 1L), __a -> if(__a.n = 0, NULL, __a.s / __a.n))",
+    "min": "array_min(_v)",
+    "max": "array_max(_v)",
+}  # fmt: skip
+AGGREGATES: Final = frozenset(
+    "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or collect_list"
+    " collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value grouping grouping_id"
+    " histogram_numeric kurtosis last last_value listagg max max_by mean median min min_by mode percentile percentile_approx"
+    " percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_r2 skewness some std stddev stddev_pop stddev_samp"
+    " string_agg sum try_avg try_sum var_pop var_samp variance".split()
+)
+NONDETERMINISTIC: Final = frozenset("rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split())
+_ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
+
+
+def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
+    lower = name.lower()
+    if lower in ("current_datetime", "current_timestamp", "now") and not node.expressions:
+        return literal(self.now)
+    if lower == "current_date" and not node.expressions:
+        return literal(self.now.date())
+    if lower == "current_time" and not node.expressions:
+        return literal(self.now.time())
+    if lower == "count" and len(node.expressions) == 1:
+        return _count(self, node)
+    for prefix in ("array_", "coll_"):
+        if lower.startswith(prefix) and lower.removeprefix(prefix) in ARRAY_AGGREGATES and len(node.expressions) == 1:
+            return _array_aggregate(self, lower.removeprefix(prefix), self.expression(node.expressions[0]))
+    if any(isinstance(one, exp.Lambda) for one in node.expressions):
+        return _higher_order(self, name, node)
+    if any(isinstance(one, exp.Star | exp.Distinct | exp.Alias | exp.Kwarg | exp.PropertyEQ) for one in node.expressions):
+        return self._generic(_with_plain_aliases(node))
+    arguments = [self.expression(one) for one in node.expressions]
+    if lower in OURS and not (lower == "uuid" and not arguments):
+        try:
+            return self.known(OURS[lower], arguments)
+        except FunctionError:
+            # `date(x)` and a few more are Spark's, too; Spark may take what ours does not.
+            if lower not in _SPARK_HAS_TOO:
+                raise
+    if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
+        return _aligned(self, SPARK_NAMES.get(lower, lower), arguments)
+    if lower == "if" and len(arguments) == 3:
+        type_, (then, otherwise) = self.aligned(arguments[1:])
+        return Typed(exp.If(this=self._as(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
+    if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
+        both = [exp.cast(dynamic.call(lower, one), "VARIANT", dialect="spark") for one in dynamic.sort_keys(arguments[0].sql)]
+        return Typed(dynamic.call("coalesce", *both), t.ANY)
+    made = _spark(self, SPARK_NAMES.get(lower, name), arguments)
+    return Typed(made.sql, t.UUID) if lower == "uuid" else made
+
+
+_SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
+
+
+def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
+    """A function of Spark's. It is asked whether it takes the arguments as they are, then a little adapted."""
+    lower = name.lower()
+
+    def untyped(value: Typed) -> Typed:
+        if value.type != t.ANY:
+            return value
+        type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
+        return Typed(dynamic.as_type(value.sql, type_), type_)
+
+    def narrow(value: Typed) -> Typed:
+        """Spark wants INT in many places where our integers are BIGINT."""
+        constant = constant_integer(value.sql)
+        if constant is not None and -(2**31) <= constant < 2**31:
+            return Typed(exp.Literal.number(constant), t.INTEGER)
+        return Typed(exp.cast(value.sql.copy(), "INT"), t.INTEGER) if value.type == t.BIGINT else value
+
+    as_they_are = list(arguments)
+    adapted = [untyped(one) for one in arguments]
+    tries = [as_they_are] if all(one.type != t.ANY for one in arguments) else []
+    if lower in ("to_json", "typeof", "schema_of_variant", "is_variant_null", "collect_list", "array_agg", "first", "any_value",
+                 "last", "variant_get", "try_variant_get", "struct", "named_struct", "map", "collect_set", "element_at"):  # fmt: skip
+        tries = [as_they_are]
+    tries += [adapted, [narrow(one) for one in adapted]]
+    problem: FunctionError | None = None
+    for one in tries:
+        try:
+            return self._ask(dynamic.call(name, *(value.sql for value in one)), one)
+        except FunctionError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def _aligned(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
+    if name in ("greatest", "least") and any(one.type == t.ANY for one in arguments):
+        arguments = [Typed(self._as(one, t.DOUBLE), t.DOUBLE if one.type == t.ANY else one.type) for one in arguments]
+    if name == "coalesce":
+        # An untyped NULL is not an SQL NULL: it must be stepped over as well.
+        arguments = [
+            Typed(build("if(is_variant_null(_v), NULL, _v)", _v=one.sql), t.ANY) if one.type == t.ANY else Typed(one.sql, one.type)
+            for one in arguments
+        ]
+    type_, values = self.aligned(arguments)
+    made = dynamic.call(name, *values)
+    return Typed(made, ArrayType(type_)) if name == "array" else Typed(made, type_)
+
+
+def _count(self: Expressions, node: exp.Anonymous) -> Typed:
+    argument = node.expressions[0]
+    if isinstance(argument, exp.Star):
+        return Typed(dynamic.call("count", exp.Star()), t.BIGINT)
+    distinct = isinstance(argument, exp.Distinct)
+    values = [self.expression(one) for one in (argument.expressions if distinct else [argument])]
+    sqls = [dynamic.key(value.sql) if value.type == t.ANY else value.sql for value in values]
+    inner = exp.Distinct(expressions=[sql.copy() for sql in sqls]) if distinct else sqls[0]
+    return Typed(exp.Anonymous(this="count", expressions=[inner]), t.BIGINT)
+
+
+def _array_aggregate(self: Expressions, name: str, value: Typed) -> Typed:
+    items = dynamic.items(value)
+    assert isinstance(items.type, ArrayType)
+    item = items.type.item
+    if item in (t.ANY, VOID):
+        items, item = Typed(dynamic.as_type(dynamic.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)), ArrayType(t.DOUBLE)), t.DOUBLE
+    zero = exp.cast(exp.Literal.number(0), "DOUBLE" if item in (t.FLOAT, t.DOUBLE) else "BIGINT")
+    wide = t.DOUBLE if item in (t.FLOAT, t.DOUBLE) else t.BIGINT
+    if name in ("sum", "avg"):
+        kind = "ARRAY<DOUBLE>" if name == "avg" or wide == t.DOUBLE else "ARRAY<BIGINT>"
+        items = Typed(exp.cast(items.sql.copy(), kind, dialect="spark"), items.type)
+    sql = build(ARRAY_AGGREGATES[name], _v=items.sql, _zero=zero)
+    result: Type = {"count": t.BIGINT, "avg": t.DOUBLE, "sum": wide}.get(name, item)
+    return Typed(exp.cast(sql, "BIGINT") if name == "count" else sql, result)
+
+
+def _with_plain_aliases(node: exp.Anonymous) -> exp.Anonymous:
+    return node
+
+
+def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
+    """transform(a, x -> …) and its kin: the lambda's variables get the types of what they range over."""
+    from tocsin.language.scope import Frame
+
+    values: list[Typed] = []
+    made: list[exp.Expression] = []
+    blanks: list[exp.Expression] = []
+    for argument in node.expressions:
+        if not isinstance(argument, exp.Lambda):
+            value = self.expression(argument)
+            if isinstance(value.type, MultisetType) or (value.type == t.ANY and not values):
+                value = dynamic.items(value)
+            values.append(value)
+            made.append(value.sql)
+            blanks.append(dynamic.null(value.type) if constant_integer(value.sql) is None else value.sql)
+            continue
+        names = [one.name for one in argument.expressions]
+        types = _lambda_types(self, name.lower(), values, len(names))
+        outer, self.frame = self.frame, Frame(
+            {one: Typed(exp.column(one, quoted=True), type_) for one, type_ in zip(names, types, strict=True)}, [], self.frame
+        )
+        try:
+            body = self.expression(argument.this)
+        finally:
+            self.frame = outer
+        quoted = [exp.to_identifier(one, quoted=True) for one in names]
+        made.append(exp.Lambda(this=body.sql, expressions=quoted))
+        blanks.append(exp.Lambda(this=dynamic.null(body.type), expressions=[one.copy() for one in quoted]))
+    asked = dynamic.call(name, *blanks).sql(dialect="spark")
+    return Typed(dynamic.call(name, *made), self.oracle.columns(f"SELECT {asked} AS c")[0][1])
+
+
+def _lambda_types(self: Expressions, name: str, values: Sequence[Typed], wanted: int) -> list[Type]:
+    def item(value: Typed) -> Type:
+        if isinstance(value.type, ArrayType):
+            return value.type.item
+        raise FunctionError(f"{name} expects an array, got {value.type}")
+
+    def entries(value: Typed) -> list[Type]:
+        blank = dynamic.null(value.type).sql(dialect="spark")
+        found = self.oracle.columns(f"SELECT map_keys({blank}) AS k, map_values({blank}) AS v")
+        return [one.item for _, one in found if isinstance(one, ArrayType)]
+
+    types: list[Type]
+    if not values:
+        raise FunctionError(f"{name} expects a collection before the lambda")
+    if name in ("aggregate", "reduce"):
+        types = [values[1].type, item(values[0])] if wanted == 2 else [values[1].type]
+    elif name in ("zip_with", "array_sort"):
+        types = [item(values[0]), item(values[-1])]
+    elif name in ("map_filter", "transform_keys", "transform_values"):
+        types = entries(values[0])
+    elif name == "map_zip_with":
+        types = [*entries(values[0]), entries(values[1])[1]]
+    else:
+        types = [item(values[0]), t.INTEGER]
+    if len(types) < wanted:
+        raise FunctionError(f"the lambda of {name} takes at most {len(types)} parameters")
+    return types[:wanted]

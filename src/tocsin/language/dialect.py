@@ -1,0 +1,255 @@
+"""The grammar of queries and expressions: Spark SQL, and the forms SQL++ users write.
+
+Added to Spark's grammar: `SELECT VALUE e`, `LET x = e`, `FROM d r UNNEST r.items i`, `FROM r.items i`, `FROM [1, 2] x`,
+`{"a": 1, b: 2}`, `{{1, 2}}`, `IS MISSING | UNKNOWN | VALUED`, `GROUP BY e AS k`, `GROUP AS g`, `SOME x IN a SATISFIES c`,
+`EVERY x IN a SATISFIES c`, `//` comments.
+
+Every function call stays as it was written (`exp.Anonymous`): what a name means is decided by the translator and by Spark,
+not by the parser's own catalogue of SQL functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokens import TokenType
+
+# sqlglot has no token of its own for LET; PRAGMA is no part of this language.
+LET = TokenType.PRAGMA
+
+
+class ValueOf(exp.Expression):
+    """`SELECT VALUE this`"""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
+
+class Let(exp.Expression):
+    """`LET alias = this`"""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": True}
+
+
+class FromValue(exp.Expression):
+    """`FROM this AS alias` or `[LEFT] UNNEST this AS alias`, where `this` is an expression that yields a collection."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": False, "outer": False}
+
+
+class ObjectOf(exp.Expression):
+    """`{name: value, …}`: expressions are `FieldOf`."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"expressions": False}
+
+
+class FieldOf(exp.Expression):
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "expression": True}
+
+
+class MultisetOf(exp.Expression):
+    arg_types: ClassVar[dict[str, bool]] = {"expressions": False}
+
+
+class IsKind(exp.Expression):
+    """`this IS MISSING | UNKNOWN | VALUED | NULL`"""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "kind": True}
+
+
+class Quantified(exp.Expression):
+    """`SOME | EVERY alias IN this SATISFIES condition`"""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": True, "condition": True, "every": False}
+
+
+class QueryParser(SparkParser):
+    BRACKETS: ClassVar[Any] = {TokenType.L_BRACKET}
+    FUNCTIONS: ClassVar[Any] = {}
+    FUNCTION_PARSERS: ClassVar[Any] = {
+        name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION")
+    }
+    NO_PAREN_FUNCTION_PARSERS: ClassVar[Any] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+    NO_PAREN_FUNCTIONS: ClassVar[Any] = {
+        TokenType.CURRENT_DATE: exp.CurrentDate,
+        TokenType.CURRENT_TIMESTAMP: exp.CurrentTimestamp,
+    }
+    ID_VAR_TOKENS: ClassVar[Any] = SparkParser.ID_VAR_TOKENS - {LET, TokenType.UNNEST}
+    TABLE_ALIAS_TOKENS: ClassVar[Any] = SparkParser.TABLE_ALIAS_TOKENS - {LET, TokenType.UNNEST}
+    ALIAS_TOKENS: ClassVar[Any] = SparkParser.ALIAS_TOKENS - {LET, TokenType.UNNEST}
+    STATEMENT_PARSERS: ClassVar[Any] = {}
+    STRICT_CAST: ClassVar[Any] = True
+
+    def _parse_statement(self) -> exp.Expr | None:
+        # Only queries come this way; sqlglot's own CREATE, DROP, … are not part of the language.
+        return self._parse_select() or self._parse_expression()
+
+    # ------------------------------------------------------------ SELECT VALUE, LET, UNNEST
+
+    def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
+        if self._match_text_seq("VALUE", advance=False) and self._next.token_type not in _AFTER_COLUMN:
+            self._advance()
+            value = self._parse_expression()
+            if value is None:
+                self.raise_error("Expected an expression after VALUE")
+            return [self.expression(ValueOf(this=value))], None
+        return super()._parse_projections()
+
+    def _parse_query_modifiers(self, this: Any) -> Any:
+        if isinstance(this, exp.Select):
+            while True:
+                for join in self._parse_joins():
+                    this.append("joins", join)
+                outer = self._match_text_seq("LEFT", "UNNEST", advance=False) or self._match_text_seq(
+                    "LEFT", "OUTER", "UNNEST", advance=False
+                )
+                if outer or self._match_text_seq("INNER", "UNNEST", advance=False):
+                    while self._curr.token_type != TokenType.UNNEST:
+                        self._advance()
+                if self._match(TokenType.UNNEST):
+                    this.append("joins", exp.Join(this=self._parse_collection(outer=outer)))
+                elif self._match(LET):
+                    for binding in self._parse_csv(self._parse_let):
+                        this.append("joins", exp.Join(this=binding))
+                else:
+                    break
+        return super()._parse_query_modifiers(this)
+
+    def _parse_let(self) -> exp.Expr:
+        name = self._parse_id_var()
+        if name is None or not self._match(TokenType.EQ):
+            self.raise_error("Expected LET name = expression")
+        return self.expression(Let(this=self._parse_disjunction(), alias=name))
+
+    def _parse_collection(self, outer: bool = False) -> exp.Expr:
+        value = self._parse_disjunction()
+        if value is None:
+            self.raise_error("Expected an expression that yields an array")
+        self._match(TokenType.ALIAS)
+        alias = self._parse_id_var(any_token=False, tokens=self.TABLE_ALIAS_TOKENS)
+        return self.expression(FromValue(this=value, alias=alias, outer=outer))
+
+    def _parse_table(self, *args: Any, **options: Any) -> exp.Expr | None:
+        if self._curr.token_type == TokenType.L_BRACKET:
+            return self._parse_collection()
+        return super()._parse_table(*args, **options)
+
+    def _parse_group(self, skip_group_by_token: bool = False) -> exp.Group | None:
+        if not skip_group_by_token and not self._match(TokenType.GROUP_BY):
+            return None
+        keys = self._parse_csv(
+            lambda: (
+                self._parse_grouping_sets()
+                or self._parse_cube_or_rollup()
+                or self._parse_alias(self._parse_disjunction(), explicit=True)
+            )
+        )
+        group = exp.Group(expressions=keys)
+        if self._match_text_seq("WITH", "ROLLUP") or self._match_text_seq("WITH", "CUBE"):
+            group.set(self._prev.text.lower(), [exp.Rollup() if self._prev.text.upper() == "ROLLUP" else exp.Cube()])
+        if self._match_text_seq("GROUP", "AS"):
+            group.set("totals", self._parse_id_var())  # the name of GROUP AS, in a place Spark's grammar never fills
+        return self.expression(group)
+
+    # ------------------------------------------------------------ constructors
+
+    def _parse_primary(self) -> exp.Expr | None:
+        if self._curr.token_type == TokenType.L_BRACE:
+            return self._parse_object()
+        return super()._parse_primary()
+
+    def _parse_object(self) -> exp.Expr:
+        self._advance()
+        if self._match(TokenType.L_BRACE):
+            items = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._parse_disjunction)
+            if not self._match_pair(TokenType.R_BRACE, TokenType.R_BRACE):
+                self.raise_error("Expected , or }} in a multiset")
+            return self.expression(MultisetOf(expressions=items))
+        fields = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._parse_object_field)
+        if not self._match(TokenType.R_BRACE):
+            self.raise_error("Expected , or } in an object")
+        return self.expression(ObjectOf(expressions=fields))
+
+    def _parse_object_field(self) -> exp.Expr:
+        start = self._curr
+        if self._next.token_type == TokenType.COLON:
+            if start.token_type in (TokenType.NUMBER, TokenType.R_BRACE, TokenType.COMMA):
+                self.raise_error("Expected a field name")
+            name = start.text
+            self._advance(2)
+            value = self._parse_disjunction()
+        else:
+            value = self._parse_disjunction()
+            name = value.name if isinstance(value, exp.Column | exp.Dot) else ""
+            if not name:
+                self.raise_error("Expected a field such as name: value", token=start)
+        if value is None:
+            self.raise_error("Expected a value")
+        return self.expression(FieldOf(this=exp.Literal.string(name).update_positions(start), expression=value))
+
+    # ------------------------------------------------------------ predicates
+
+    def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
+        negated = self._match(TokenType.NOT)
+        if self._match_texts(("MISSING", "UNKNOWN", "VALUED")) or self._match(TokenType.NULL):
+            found: exp.Expr = self.expression(IsKind(this=this, kind=self._prev.text.upper()))
+            return self.expression(exp.Not(this=found)) if negated else found
+        if negated:
+            self._retreat(self._index - 1)
+        return super()._parse_is(this)
+
+    def _parse_unary(self) -> exp.Expr | None:
+        if self._curr.token_type == TokenType.EXISTS and self._next.token_type != TokenType.L_PAREN:
+            self._advance()
+            return self.expression(exp.Exists(this=self._parse_bitwise()))
+        if (
+            self._curr.text.upper() in ("SOME", "ANY", "EVERY")
+            and self._curr.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
+            and self._tokens_size > self._index + 2
+            and self._tokens[self._index + 2].token_type == TokenType.IN
+        ):
+            every = self._curr.text.upper() == "EVERY"
+            self._advance()
+            name = self._parse_id_var(any_token=True)
+            self._match(TokenType.IN)
+            collection = self._parse_bitwise()
+            if not self._match_text_seq("SATISFIES"):
+                self.raise_error("Expected SATISFIES")
+            condition = self._parse_disjunction()
+            self._match(TokenType.END)
+            return self.expression(Quantified(this=collection, alias=name, condition=condition, every=every))
+        return super()._parse_unary()
+
+    def _parse_in(self, this: exp.Expr | None, alias: bool = False) -> exp.In:
+        if self._curr.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET):
+            return super()._parse_in(this, alias=alias)
+        return self.expression(exp.In(this=this, field=self._parse_bitwise()))
+
+
+# What may follow a column that is itself called VALUE.
+_AFTER_COLUMN = {
+    TokenType.COMMA, TokenType.FROM, TokenType.DOT, TokenType.ALIAS, TokenType.SENTINEL, TokenType.R_PAREN,
+    TokenType.R_BRACE, TokenType.EQ, TokenType.PLUS, TokenType.SLASH, TokenType.LT, TokenType.GT, TokenType.IS,
+}  # fmt: skip
+
+# Words that name our own types and constructors, or nothing at all here: they are read as plain names.
+_PLAIN = ("UUID", "POINT", "POLYGON", "TIME", "DATETIME", "OBJECT", "RING", "LINESTRING", "SHOW", "NAME")
+
+
+class Tocsin(Spark):
+    class Tokenizer(Spark.Tokenizer):
+        COMMENTS: ClassVar[Any] = ["--", "//", ("/*", "*/")]
+        NESTED_COMMENTS = False
+        KEYWORDS: ClassVar[Any] = {
+            **{
+                word: kind
+                for word, kind in Spark.Tokenizer.KEYWORDS.items()
+                if kind not in (TokenType.BLOCK_START, TokenType.BLOCK_END, TokenType.COMMAND, TokenType.PRAGMA)
+                and word not in _PLAIN
+            },
+            "LET": LET,
+        }
+
+    Parser = QueryParser

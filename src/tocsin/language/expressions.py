@@ -1,0 +1,543 @@
+"""Expressions → Spark SQL, each with the type we know of it."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from sqlglot import exp
+
+from tocsin.language import calls, dialect, dynamic, temporal
+from tocsin.language.calls import VOID
+from tocsin.language.names import Names, Oracle
+from tocsin.language.scope import Frame, Maybe, Row, column
+from tocsin.language.script import offset_of
+from tocsin.language.typed import FunctionError, Typed, constant_integer, enclosed, literal, number, string
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
+
+
+class TranslationError(Exception):
+    """A query that means nothing; `offset` is the place in its text, None when only the statement is known."""
+
+    def __init__(self, message: str, offset: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.offset, self.hint = message, offset, hint
+
+
+def fail(message: str, node: Any = None, hint: str | None = None) -> NoReturn:
+    raise TranslationError(message, offset_of(node), hint)
+
+
+COMPARISONS: dict[type[exp.Expression], str] = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "<=>",
+}  # fmt: skip
+ARITHMETIC: dict[type[exp.Expression], str] = {
+    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div",
+}  # fmt: skip
+
+
+class Expressions:
+    """Translates expressions within a frame of names. `Queries` extends it with what yields rows."""
+
+    def __init__(self, names: Names, oracle: Oracle, dataverse: str, now: datetime) -> None:
+        self.names = names
+        self.oracle = oracle
+        self.dataverse = dataverse
+        self.now = now
+        self.frame = Frame()
+
+    # ------------------------------------------------------------ entry
+
+    def expression(self, node: exp.Expression | None) -> Typed:
+        if node is None:
+            fail("an expression is missing")
+        handler = self._handlers.get(type(node))
+        try:
+            return handler(self, node) if handler is not None else self._generic(node)
+        except FunctionError as error:
+            fail(str(error), node)
+
+    def boolean(self, node: exp.Expression) -> exp.Expression:
+        return self._as(self.expression(node), t.BOOLEAN)
+
+    def _as(self, value: Typed, type_: Type) -> exp.Expression:
+        return dynamic.as_type(value.sql, type_) if value.type == t.ANY else value.sql
+
+    # ------------------------------------------------------------ literals and constructors
+
+    def _literal(self, node: exp.Literal) -> Typed:
+        if node.is_string:
+            return Typed(string(node.this), t.STRING)
+        text = node.this
+        if text.isdigit():
+            return literal(int(text))
+        return Typed(number(float(text)), t.DOUBLE)
+
+    def _negative(self, node: exp.Neg) -> Typed:
+        if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
+            return literal(-int(node.this.this))
+        value = self.expression(node.this)
+        if value.type == t.DURATION:
+            return temporal.FUNCTIONS["negate"]([value])
+        return self._ask(exp.Neg(this=exp.Paren(this=self._as(value, t.DOUBLE))), [value])
+
+    def _object(self, node: dialect.ObjectOf) -> Typed:
+        return self.object_of([(one.this.name, self.expression(one.expression), one) for one in node.expressions])
+
+    def object_of(self, members: Sequence[tuple[str, Typed, exp.Expression]]) -> Typed:
+        """An object of these values; what is MISSING leaves its field out."""
+        seen: dict[str, Typed] = {}
+        for name, value, node in members:
+            if name in seen:
+                fail(f"the field {name} is given twice", node, "give one of them another name with AS")
+            seen[name] = self.settled(value)
+        type_ = ObjectType(tuple(Field(name, value.type) for name, value in seen.items()), open=False)
+        parts = [(physical(name), value.sql) for name, value in seen.items()]
+        return Typed(dynamic.record(parts or [(OPEN, dynamic.null(t.STRING))]), type_)
+
+    def settled(self, value: Typed) -> Typed:
+        """A value that can leave its place: where NULL and MISSING differ, it becomes untyped, which can tell them."""
+        if isinstance(value, Maybe):
+            present = exp.Not(this=exp.Is(this=enclosed(value.sql), expression=exp.null()))
+            made = exp.Case(
+                ifs=[
+                    exp.If(this=present, true=dynamic.to_any(value)),
+                    exp.If(this=value.explicit.copy(), true=dynamic.call("parse_json", exp.Literal.string("null"))),
+                ]
+            )
+            return Typed(made, t.ANY)
+        if value.type == VOID:
+            return Typed(dynamic.to_any(value), t.ANY)
+        return Typed(value.sql, value.type)
+
+    def _array(self, node: exp.Expression) -> Typed:
+        values = [self.expression(one) for one in node.expressions]
+        type_, aligned = self.aligned(values)
+        kind: Type = MultisetType(type_) if isinstance(node, dialect.MultisetOf) else ArrayType(type_)
+        if not values:
+            return Typed(dynamic.call("array"), ArrayType(VOID)) if isinstance(node, exp.Array) else Typed(
+                exp.cast(dynamic.call("array"), "ARRAY<VARIANT>", dialect="spark"), MultisetType(t.ANY))  # fmt: skip
+        return Typed(dynamic.call("array", *aligned), kind)
+
+    def aligned(self, values: Sequence[Typed]) -> tuple[Type, list[exp.Expression]]:
+        """The values as one type: the type they share, the wider number, or untyped."""
+        types = {value.type for value in values if value.type != VOID}
+        if not types:
+            return (VOID if values else t.ANY), [value.sql for value in values]
+        if len(types) == 1:
+            (only,) = types
+            return only, [dynamic.null(only) if value.type == VOID else value.sql for value in values]
+        if types <= set(t.NUMBERS):
+            wide = t.DOUBLE if types & {t.FLOAT, t.DOUBLE} else t.BIGINT
+            return wide, [exp.cast(value.sql.copy(), dynamic.spark_type(wide)) for value in values]
+        return t.ANY, [dynamic.to_any(self.settled(value)) for value in values]
+
+    # ------------------------------------------------------------ names and paths
+
+    def _path(self, node: exp.Expression) -> Typed:
+        root, steps = _unwound(node)
+        if root is None:
+            return self._walk(*self._resolve(steps, node), node)
+        return self._walk(self.expression(root), steps, node)
+
+    def _walk(self, value: Typed, steps: Sequence[str | exp.Expression], node: exp.Expression) -> Typed:
+        for one in steps:
+            value = self.field(value, one, node) if isinstance(one, str) else self._element(value, one, node)
+        return value
+
+    def _resolve(self, parts: Sequence[str | exp.Expression], node: exp.Expression) -> tuple[Typed, Sequence[Any]]:
+        """A variable, a parameter, or a field of a FROM variable; a variable is always found before a column."""
+        name = parts[0]
+        assert isinstance(name, str)
+        found = self.frame.find(name)
+        if found is not None:
+            return found, parts[1:]
+        for frame in self.frame.chain():
+            ranges = [frame.names[one] for one in frame.ranges]
+            declared = [one for one in ranges if isinstance(one.type, ObjectType) and one.type.find(name)]
+            if len(declared) > 1:
+                fail(f"{name} is a field of several variables", node, f"write {frame.ranges[0]}.{name}")
+            if declared:
+                return declared[0], parts
+            if len(ranges) == 1 and (ranges[0].type == t.ANY or getattr(ranges[0].type, "open", False)):
+                return ranges[0], parts
+        if name.upper() == "MISSING" and len(parts) == 1:
+            return Typed(dynamic.null(t.ANY), t.ANY), ()
+        known = [one for frame in self.frame.chain() for one in frame.names]
+        fields = [
+            one.name
+            for frame in self.frame.chain()
+            for value in frame.names.values()
+            if isinstance(value.type, ObjectType)
+            for one in value.type.fields
+        ]
+        near = difflib.get_close_matches(name, known + fields, 1)
+        fail(f"unknown name {name}", node, f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so")
+
+    def field(self, value: Typed, name: str, node: exp.Expression) -> Typed:
+        if value.type == t.ANY:
+            return Typed(dynamic.step(value.sql, name), t.ANY)
+        if not isinstance(value.type, ObjectType):
+            hint = "use get_x, get_y, get_center, get_radius or get_points" if value.type in t.SPATIAL else None
+            if isinstance(value.type, ArrayType | MultisetType):
+                hint = "use UNNEST to look inside an array"
+            fail(f"a value of type {value.type} has no field {name}", node, hint)
+        declared = value.type.find(name)
+        if declared is not None:
+            sql = self._part(value, physical(name))
+            if declared.optional:
+                return Maybe(sql, declared.type, dynamic.call(
+                    "coalesce", dynamic.is_explicit_null(dynamic.step(self._open(value), name)), exp.false()))  # fmt: skip
+            return Typed(sql, declared.type)
+        if not value.type.open:
+            near = difflib.get_close_matches(name, [one.name for one in value.type.fields], 1)
+            fail(f"there is no field {name} in {value.type}", node, f"did you mean {near[0]}?" if near else None)
+        return Typed(dynamic.step(self._open(value), name), t.ANY)
+
+    def _open(self, value: Typed) -> exp.Expression:
+        return dynamic.call("parse_json", self._part(value, OPEN))
+
+    def _part(self, value: Typed, name: str) -> exp.Expression:
+        if isinstance(value, Row):
+            return column(value.alias, name)
+        return exp.Dot(this=enclosed(value.sql), expression=exp.to_identifier(name, quoted=True))
+
+    def _element(self, value: Typed, index: exp.Expression, node: exp.Expression) -> Typed:
+        if isinstance(index, exp.Slice):
+            return self._slice(value, index)
+        if isinstance(index, exp.Literal) and index.is_string:
+            return self.field(value, index.this, node)
+        if isinstance(value.type, t.Primitive) and value.type.name.upper().startswith("MAP"):
+            at = self.expression(index)
+            return self._ask(dynamic.call("try_element_at", value.sql, at.sql), [value, at])
+        position = self.expression(index)
+        constant = constant_integer(position.sql)
+        if value.type == t.ANY and constant is not None and constant >= 0:
+            return Typed(dynamic.step(value.sql, constant), t.ANY)
+        items = dynamic.items(value)
+        assert isinstance(items.type, ArrayType)
+        at_sql = exp.cast(self._as(position, t.BIGINT).copy(), "INT")
+        forward = dynamic.call("get", items.sql, at_sql)
+        if constant is not None:
+            sql = forward if constant >= 0 else dynamic.call("try_element_at", items.sql, at_sql)
+        else:
+            negative = exp.LT(this=at_sql.copy(), expression=exp.Literal.number(0))
+            sql = exp.If(this=negative, true=dynamic.call("try_element_at", items.sql, at_sql), false=forward)
+        return Typed(sql, items.type.item)
+
+    def _slice(self, value: Typed, part: exp.Slice) -> Typed:
+        items = dynamic.items(value)
+        low = self.expression(part.this).sql if part.this else exp.Literal.number(0)
+        size = dynamic.call("size", items.sql)
+        high = self.expression(part.expression).sql if part.expression else size
+        length = exp.Sub(this=enclosed(high), expression=enclosed(low))
+        start = exp.Add(this=enclosed(low), expression=exp.Literal.number(1))
+        bounded = dynamic.call("greatest", exp.cast(length, "INT"), exp.cast(exp.Literal.number(0), "INT"))
+        return Typed(dynamic.call("slice", items.sql, exp.cast(start, "INT"), bounded), items.type)
+
+    # ------------------------------------------------------------ operators
+
+    def _paren(self, node: exp.Paren) -> Typed:
+        value = self.expression(node.this)
+        return value if isinstance(value, Row | Maybe) else Typed(enclosed(value.sql), value.type)
+
+    def _connective(self, node: exp.Expression) -> Typed:
+        made = type(node)(this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression)))
+        return Typed(exp.Paren(this=made), t.BOOLEAN)
+
+    def _not(self, node: exp.Not) -> Typed:
+        return Typed(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
+
+    def _comparison(self, node: exp.Expression) -> Typed:
+        return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
+
+    def compare(self, operator: type[exp.Expression], left: Typed, right: Typed) -> Typed:
+        def made(a: exp.Expression, b: exp.Expression) -> exp.Expression:
+            return operator(this=enclosed(a), expression=enclosed(b))
+
+        if t.DURATION in (left.type, right.type):
+            a, b = (Typed(self._as(one, t.DURATION), t.DURATION) for one in (left, right))
+            return temporal.comparison(COMPARISONS[operator], a, b)
+        if left.type == right.type == t.ANY:
+            if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
+                return Typed(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
+            numbers, texts = zip(dynamic.sort_keys(left.sql), dynamic.sort_keys(right.sql), strict=True)
+            return Typed(dynamic.call("coalesce", made(*numbers), made(*texts)), t.BOOLEAN)
+        if t.ANY in (left.type, right.type):
+            typed_, other = (right, left) if left.type == t.ANY else (left, right)
+            if typed_.type == VOID:
+                return Typed(dynamic.null(t.BOOLEAN), t.BOOLEAN)
+
+            def against(type_: Type) -> exp.Expression:
+                cast_ = dynamic.as_type(other.sql, type_) if type_ != DECIMAL else _decimal(other.sql)
+                return made(cast_, typed_.sql) if typed_ is right else made(typed_.sql, cast_)
+
+            if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
+                return self.compare(operator, *(Typed(dynamic.to_any(self.settled(one)), t.ANY) for one in (left, right)))
+            if typed_.type in t.INTEGERS:
+                # Exact for 64-bit integers and decimals; a double is the rest.
+                return Typed(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
+            return Typed(against(typed_.type), t.BOOLEAN)
+        if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
+            return Typed(made(left.sql, right.sql), t.BOOLEAN)
+        return self._ask(made(left.sql, right.sql), [left, right])
+
+    def _arithmetic(self, node: exp.Expression) -> Typed:
+        left, right = self.expression(node.this), self.expression(node.expression)
+        operator = type(node)
+        for one, other in ((left, right), (right, left)):
+            if one.type == t.ANY and other.type in (t.DATETIME, t.DATE, t.TIME, t.DURATION):
+                guess = t.DURATION if other.type != t.DURATION else t.DATETIME
+                coerced = Typed(dynamic.as_type(one.sql, guess), guess)
+                left, right = (coerced, other) if one is left else (other, coerced)
+        made = temporal.arithmetic(ARITHMETIC[operator], left, right)
+        if made is not None:
+            return made
+        if t.ANY in (left.type, right.type):
+            return self._dynamic_arithmetic(operator, left, right)
+        return self._ask(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), [left, right])
+
+    def _dynamic_arithmetic(self, operator: type[exp.Expression], left: Typed, right: Typed) -> Typed:
+        """Whole numbers stay whole where both are, as they would had they been declared."""
+
+        def double(one: Typed) -> exp.Expression:
+            return self._as(one, t.DOUBLE)
+
+        real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
+        if operator is exp.Div or not all(one.type in (t.ANY, *t.INTEGERS) for one in (left, right)):
+            return Typed(real, t.DOUBLE)
+
+        def whole(one: Typed) -> exp.Expression:
+            if one.type != t.ANY:
+                return one.sql
+            is_whole = exp.EQ(this=dynamic.call("schema_of_variant", one.sql), expression=exp.Literal.string("BIGINT"))
+            return exp.If(this=is_whole, true=dynamic.as_type(one.sql, t.BIGINT), false=exp.null())
+
+        exact = operator(this=enclosed(whole(left)), expression=enclosed(whole(right)))
+        both = [exp.cast(one, "VARIANT", dialect="spark") for one in (exact, real)]
+        return Typed(dynamic.call("coalesce", *both), t.ANY)
+
+    def _between(self, node: exp.Between) -> Typed:
+        value = self.expression(node.this)
+        low = self.compare(exp.GTE, value, self.expression(node.args["low"]))
+        high = self.compare(exp.LTE, value, self.expression(node.args["high"]))
+        return Typed(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
+
+    def _is_kind(self, node: dialect.IsKind) -> Typed:
+        value, kind = self.expression(node.this), node.args["kind"]
+        unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
+        if value.type == t.ANY:
+            null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
+            made = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
+        elif isinstance(value, Maybe):
+            explicit = value.explicit.copy()
+            made = {
+                "MISSING": exp.And(this=unknown, expression=exp.Not(this=exp.Paren(this=explicit))),
+                "NULL": exp.And(this=unknown, expression=explicit),
+                "UNKNOWN": unknown,
+            }
+        else:
+            made = {"MISSING": exp.false(), "NULL": unknown, "UNKNOWN": unknown}
+        if kind == "VALUED":
+            return Typed(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
+        return Typed(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
+
+    def _in(self, node: exp.In) -> Typed:
+        value = self.expression(node.this)
+        if node.args.get("query"):
+            return self.in_query(value, node)
+        if node.args.get("field"):
+            items = dynamic.items(self.expression(node.args["field"]))
+        else:
+            candidates = [self.expression(one) for one in node.expressions]
+            tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
+            if not tests:
+                return Typed(exp.false(), t.BOOLEAN)
+            if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
+                return Typed(exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])), t.BOOLEAN)
+            return Typed(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
+        return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
+
+    def _quantified(self, node: dialect.Quantified) -> Typed:
+        def condition(one: Typed) -> exp.Expression:
+            with_one = Frame({node.args["alias"].name: one}, [], self.frame)
+            outer, self.frame = self.frame, with_one
+            try:
+                return self.boolean(node.args["condition"])
+            finally:
+                self.frame = outer
+
+        items = dynamic.items(self.expression(node.this))
+        return self._quantify("forall" if node.args.get("every") else "exists", items, f"__q{id(node) % 9973}", condition)
+
+    def _quantify(
+        self, name: str, items: Typed, variable: str, condition: Callable[[Typed], exp.Expression]
+    ) -> Typed:
+        assert isinstance(items.type, ArrayType)
+        body = condition(Typed(exp.column(variable), items.type.item))
+        test = exp.Lambda(this=body, expressions=[exp.to_identifier(variable)])
+        return Typed(exp.Anonymous(this=name, expressions=[items.sql.copy(), test]), t.BOOLEAN)
+
+    def _exists(self, node: exp.Exists) -> Typed:
+        if isinstance(node.this, exp.Query):
+            return self.exists_query(node.this)
+        items = dynamic.items(self.expression(node.this))
+        return Typed(exp.GT(this=dynamic.call("size", items.sql), expression=exp.Literal.number(0)), t.BOOLEAN)
+
+    def _case(self, node: exp.Case) -> Typed:
+        subject = self.expression(node.this) if node.this else None
+        tests = [
+            self.compare(exp.EQ, subject, self.expression(one.this)).sql if subject else self.boolean(one.this)
+            for one in node.args["ifs"]
+        ]
+        default = node.args.get("default")
+        branches = [self.expression(one.args["true"]) for one in node.args["ifs"]]
+        branches.append(self.expression(default) if default else Typed(exp.null(), VOID))
+        type_, values = self.aligned(branches)
+        ifs = [exp.If(this=test, true=value) for test, value in zip(tests, values[:-1], strict=True)]
+        return Typed(exp.Case(ifs=ifs, default=values[-1]), type_)
+
+    def _cast(self, node: exp.Cast) -> Typed:
+        value = self.expression(node.this)
+        target = node.args["to"].sql(dialect="spark")
+        if value.type == t.ANY:
+            return self._ask(
+                dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
+            )
+        return self._ask(type(node)(this=value.sql.copy(), to=node.args["to"].copy()), [value])
+
+    def _now(self, node: exp.Expression) -> Typed:
+        return literal(self.now if isinstance(node, exp.CurrentTimestamp) else self.now.date())
+
+    # ------------------------------------------------------------ function calls and all the rest
+
+    def _call(self, node: exp.Anonymous) -> Typed:
+        name = node.this if isinstance(node.this, str) else node.this.name
+        return self.call(None, name, node)
+
+    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
+        function = self.names.find_function(dataverse or self.dataverse, name, len(node.expressions))
+        if function is not None:
+            return self.inlined(function, [self.expression(one) for one in node.expressions], node)
+        if dataverse is not None:
+            fail(f"unknown function {dataverse}.{name} with {len(node.expressions)} parameters", node)
+        return calls.call(self, name, node)
+
+    def known(self, function: Callable[[Sequence[Typed]], Typed], arguments: Sequence[Typed]) -> Typed:
+        """One of our own functions; untyped arguments are tried as every type it takes."""
+        untyped = [i for i, one in enumerate(arguments) if one.type == t.ANY]
+        if not untyped:
+            return function([Typed(exp.null(), t.ANY) if one.type == VOID else one for one in arguments])
+        if len(untyped) > 2:
+            guesses: Any = [(t.DOUBLE,) * len(untyped)]
+        else:
+            guesses = itertools.product(calls.GUESSES, repeat=len(untyped))
+        made: list[Typed] = []
+        problem: FunctionError | None = None
+        for guess in guesses:
+            tried = list(arguments)
+            for i, type_ in zip(untyped, guess, strict=True):
+                tried[i] = Typed(dynamic.as_type(arguments[i].sql, type_), type_)
+            try:
+                made.append(function(tried))
+            except FunctionError as error:
+                problem = problem or error
+        if not made:
+            raise problem or FunctionError("the arguments do not fit")
+        type_ = made[0].type
+        same = [one.sql for one in made if one.type == type_]
+        return Typed(same[0] if len(same) == 1 else dynamic.call("coalesce", *same), type_)
+
+    def _generic(self, node: exp.Expression) -> Typed:
+        """Whatever else Spark's grammar has: its parts are translated, and Spark says what it yields."""
+        if isinstance(node, exp.Query):
+            return self.subquery(node)
+        parts: list[Typed] = []
+
+        def translated(value: Any) -> Any:
+            if isinstance(value, exp.DataType | exp.Var | exp.WindowSpec | exp.Star) or not isinstance(value, exp.Expr):
+                return [translated(one) for one in value] if isinstance(value, list) else value
+            if isinstance(value, exp.Anonymous) and isinstance(node, exp.Window):
+                # Without its OVER a window function is none; its arguments are ordinary ones.
+                return exp.Anonymous(this=value.this, expressions=[translated(one) for one in value.expressions])
+            if isinstance(value, exp.Ordered | exp.Order | exp.Distinct | exp.Tuple | exp.Filter | exp.Where | exp.Interval):
+                return type(value)(**{key: translated(one) for key, one in value.args.items()})
+            part = self.expression(value)
+            parts.append(part if part.type != t.ANY else Typed(dynamic.as_type(part.sql, t.STRING), t.STRING))
+            return parts[-1].sql.copy()
+
+        return self._ask(type(node)(**{key: translated(value) for key, value in node.args.items()}), parts)
+
+    def _ask(self, made: exp.Expression, parts: Sequence[Typed]) -> Typed:
+        """The expression with the type Spark gives it, found out with typed NULLs in place of its parts."""
+        by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal)}
+
+        def blank(node: exp.Expression) -> exp.Expression:
+            part = by_sql.get(node)
+            if part is None or constant_integer(part.sql) is not None:
+                return node
+            return dynamic.null(part.type)
+
+        blanked = made.copy().transform(blank)
+        return Typed(made, self.oracle.columns(f"SELECT {blanked.sql(dialect='spark')} AS c")[0][1])
+
+    # ------------------------------------------------------------ what Queries adds
+
+    def subquery(self, node: exp.Query) -> Typed:
+        raise NotImplementedError
+
+    def exists_query(self, node: exp.Query) -> Typed:
+        raise NotImplementedError
+
+    def in_query(self, value: Typed, node: exp.In) -> Typed:
+        raise NotImplementedError
+
+    def inlined(self, function: Any, arguments: Sequence[Typed], node: exp.Expression) -> Typed:
+        raise NotImplementedError
+
+    _handlers: dict[type, Callable[..., Typed]] = {
+        exp.Literal: _literal, exp.Neg: _negative, exp.Paren: _paren,
+        exp.Boolean: lambda self, node: Typed(node.copy(), t.BOOLEAN),  # noqa: ARG005
+        exp.Null: lambda self, node: Typed(exp.null(), VOID),  # noqa: ARG005
+        exp.Identifier: _path, exp.Column: _path, exp.Dot: _path, exp.Bracket: _path,
+        dialect.ObjectOf: _object, exp.Array: _array, dialect.MultisetOf: _array,
+        exp.And: _connective, exp.Or: _connective, exp.Not: _not,
+        **dict.fromkeys(COMPARISONS, _comparison), **dict.fromkeys(ARITHMETIC, _arithmetic),
+        exp.Between: _between, dialect.IsKind: _is_kind, exp.In: _in, dialect.Quantified: _quantified,
+        exp.Exists: _exists, exp.Case: _case, exp.Cast: _cast, exp.TryCast: _cast,
+        exp.CurrentTimestamp: _now, exp.CurrentDate: _now, exp.Anonymous: _call,
+    }  # fmt: skip
+
+
+DECIMAL = t.Primitive("decimal(38,18)")
+
+
+def _decimal(value: exp.Expression) -> exp.Expression:
+    return dynamic.call("try_variant_get", value, exp.Literal.string("$"), exp.Literal.string(DECIMAL.name))
+
+
+def _unwound(node: exp.Expression) -> tuple[exp.Expression | None, list[str | exp.Expression]]:
+    """A path as its root (None: the first name is one to look up) and the steps from there."""
+    match node:
+        case exp.Column():
+            return None, [part.name for part in node.parts]
+        case exp.Identifier():
+            return None, [node.name]
+        case exp.Dot() if isinstance(node.expression, exp.Identifier | exp.Literal | exp.Var):
+            root, steps = _unwound(node.this)
+            return root, [*steps, node.expression.name]
+        case exp.Dot() if isinstance(node.expression, exp.Star):
+            fail("* can only stand in a SELECT list", node)
+        case exp.Bracket():
+            root, steps = _unwound(node.this)
+            return root, [*steps, *node.expressions]
+    return node, []
+
+
+__all__ = ["Expressions", "TranslationError", "fail", "keeps_open"]

@@ -1,0 +1,357 @@
+"""The grammar of statements. IF [NOT] EXISTS is taken before the name, as SQL has it, and after, as the original has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
+
+from tocsin.language import statements as st
+from tocsin.language.dialect import QueryParser
+from tocsin.rules.model.types import PRIMITIVES
+
+INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
+
+
+class StatementParser(QueryParser):
+    OPENERS: ClassVar[dict[str, Callable[[StatementParser], st.Statement]]] = {}
+
+    def begin(self, script: str, tokens: list[Token]) -> None:
+        self.reset()
+        self.sql = script
+        self._chunks = [tokens]
+        self._chunk_index = 0
+        self._advance_chunk()
+
+    @property
+    def here(self) -> Token | None:
+        """The token that could not be read, None at the end."""
+        return self._curr if self._curr and self._curr.token_type != TokenType.SENTINEL else None
+
+    def parse_one(self) -> st.Statement:
+        first, start = self._curr, self._curr.start
+        opener = self.OPENERS.get(first.text.upper()) if first.token_type != TokenType.STRING else None
+        if opener is not None:
+            self._advance()
+            statement = opener(self)
+        else:
+            query = self._parse_statement()
+            if query is None:
+                self.raise_error("Expected a statement: " + ", ".join(sorted(self.OPENERS)) + " or SELECT")
+            statement = st.Query(query=query)
+        self._at_end()
+        object.__setattr__(statement, "offset", start)
+        object.__setattr__(statement, "text", self.sql[start : self._prev.end + 1])
+        return statement
+
+    def parse_body(self) -> exp.Expr:
+        body = self._parse_statement()
+        if body is None:
+            self.raise_error("Expected a query or an expression")
+        self._at_end()
+        return body
+
+    def _at_end(self) -> None:
+        if self.here is not None:
+            self.raise_error("Invalid expression / Unexpected token")
+        self.check_errors()
+
+    # ------------------------------------------------------------ small parts
+
+    def _word(self, *words: str) -> bool:
+        return self._match_text_seq(*words)
+
+    def _need(self, *words: str) -> None:
+        if not self._match_text_seq(*words):
+            self.raise_error(f"Expected {' '.join(words)}")
+
+    def _need_token(self, kind: TokenType, shown: str) -> None:
+        if not self._match(kind):
+            self.raise_error(f"Expected {shown}")
+
+    def _name(self, what: str) -> str:
+        name = self._parse_id_var(any_token=False) if self.here and self._curr.token_type != TokenType.STRING else None
+        if name is None:
+            # Words that Spark's grammar keeps for itself are still names where only a name can stand.
+            if self.here is not None and self._curr.text.replace("_", "a").isalnum() and not self._is_literal():
+                self._advance()
+                return self._prev.text
+            self.raise_error(f"Expected the name of {what}")
+        return str(name.name)
+
+    def _is_literal(self) -> bool:
+        return self._curr.token_type in (TokenType.STRING, TokenType.NUMBER)
+
+    def _qualified(self, what: str) -> st.Name:
+        offset = self._curr.start
+        name = self._name(what)
+        if self._match(TokenType.DOT):
+            return st.Name(self._name(what), name, offset)
+        return st.Name(name, None, offset)
+
+    def _if_not_exists(self) -> bool:
+        return self._word("IF", "NOT", "EXISTS")
+
+    def _if_exists(self) -> bool:
+        return self._word("IF", "EXISTS")
+
+    def _path(self) -> tuple[str, ...]:
+        parts = [self._name("a field")]
+        while self._match(TokenType.DOT):
+            parts.append(self._name("a field"))
+        return tuple(parts)
+
+    def _paths(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(self._parse_csv(self._path))
+
+    def _options(self) -> dict[str, Any]:
+        """WITH {…}: an object of constants, kept as expressions for the executor to evaluate."""
+        if not self._match(TokenType.WITH):
+            return {}
+        if self._curr.token_type != TokenType.L_BRACE:
+            self.raise_error("Expected { after WITH")
+        options = self._parse_object()
+        return {option.this.name: option.expression for option in options.expressions}
+
+    # ------------------------------------------------------------ types
+
+    def _type(self) -> st.TypeText:
+        if self._word("OPEN"):
+            return self._object(is_open=True)
+        if self._word("CLOSED"):
+            return self._object(is_open=False)
+        if self._match(TokenType.L_BRACKET):
+            item, optional = self._item()
+            self._need_token(TokenType.R_BRACKET, "]")
+            return st.CollectionText(item, optional, multiset=False)
+        if self._curr.token_type == TokenType.L_BRACE:
+            if self._next.token_type == TokenType.L_BRACE:
+                self._advance(2)
+                item, optional = self._item()
+                self._need_token(TokenType.R_BRACE, "}}")
+                self._need_token(TokenType.R_BRACE, "}}")
+                return st.CollectionText(item, optional, multiset=True)
+            return self._object(is_open=True)
+        name = self._qualified("a type")
+        if name.dataverse is None and name.name.lower() in PRIMITIVES:
+            return PRIMITIVES[name.name.lower()]
+        return name
+
+    def _item(self) -> tuple[st.TypeText, bool]:
+        item = self._type()
+        return item, self._match(TokenType.PLACEHOLDER)
+
+    def _object(self, is_open: bool) -> st.ObjectText:
+        self._need_token(TokenType.L_BRACE, "{")
+        fields = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._field)
+        self._need_token(TokenType.R_BRACE, ", or } after a field")
+        return st.ObjectText(tuple(fields), is_open)
+
+    def _field(self) -> st.FieldText:
+        offset = self._curr.start
+        if self._curr.token_type == TokenType.STRING:
+            self._advance()
+            name = self._prev.text
+        else:
+            name = self._name("a field")
+        self._need_token(TokenType.COLON, ": and a type after the field's name")
+        kind, optional = self._item()
+        return st.FieldText(name, kind, optional, offset)
+
+    # ------------------------------------------------------------ CREATE
+
+    def _create(self) -> st.Statement:
+        if self._word("DATAVERSE"):
+            early = self._if_not_exists()
+            name = self._name("a dataverse")
+            return st.CreateDataverse(name=name, if_not_exists=self._if_not_exists() or early)
+        if self._word("TYPE"):
+            early = self._if_not_exists()
+            name = self._qualified("a type")
+            early = self._if_not_exists() or early
+            self._need("AS")
+            return st.CreateType(name=name, type=self._type(), if_not_exists=early)
+        if self._word("ACTIVE"):
+            self._need("DATASET")
+            return self._create_dataset(active=True)
+        if self._word("DATASET"):
+            return self._create_dataset(active=False)
+        if self._word("INDEX"):
+            return self._create_index()
+        if self._word("FUNCTION"):
+            return self._create_function()
+        self.raise_error("Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX or FUNCTION after CREATE")
+        raise AssertionError
+
+    def _create_dataset(self, active: bool) -> st.Statement:
+        early = self._if_not_exists()
+        name = self._qualified("a dataset")
+        self._need_token(TokenType.L_PAREN, "(Type) after the dataset's name")
+        kind = self._type()
+        self._need_token(TokenType.R_PAREN, ")")
+        early = self._if_not_exists() or early
+        if not (self._match(TokenType.PRIMARY_KEY) or self._word("PRIMARY", "KEY")):
+            self.raise_error("Expected PRIMARY KEY")
+        wrapped = self._match(TokenType.L_PAREN)
+        keys = self._paths()
+        if wrapped:
+            self._need_token(TokenType.R_PAREN, ")")
+        autogenerated = self._word("AUTOGENERATED")
+        return st.CreateDataset(
+            name=name, type=kind, keys=keys, autogenerated=autogenerated, active=active,
+            options=self._options(), if_not_exists=early,
+        )  # fmt: skip
+
+    def _create_index(self) -> st.Statement:
+        early = self._if_not_exists()
+        name = self._name("an index")
+        early = self._if_not_exists() or early
+        self._need("ON")
+        dataset = self._qualified("a dataset")
+        self._need_token(TokenType.L_PAREN, "(fields)")
+        fields = tuple(self._parse_csv(self._indexed_field))
+        self._need_token(TokenType.R_PAREN, ")")
+        kind = "BTREE"
+        if self._word("TYPE"):
+            if not self._match_texts(INDEX_KINDS):
+                self.raise_error(f"Expected {', '.join(INDEX_KINDS)}")
+            kind = self._prev.text.upper()
+        return st.CreateIndex(name=name, dataset=dataset, fields=fields, kind=kind, if_not_exists=early)
+
+    def _indexed_field(self) -> tuple[str, ...]:
+        path = self._path()
+        if self._match(TokenType.COLON):
+            self._item()  # the type of an undeclared field, as the original asks for: nothing here depends on it
+        return path
+
+    def _create_function(self) -> st.Statement:
+        early = self._if_not_exists()
+        name = self._qualified("a function")
+        early = self._if_not_exists() or early
+        self._need_token(TokenType.L_PAREN, "(parameters)")
+        parameters = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(self._parameter)
+        self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
+        early = self._if_not_exists() or early
+        start = self._curr
+        self._need_token(TokenType.L_BRACE, "{ and the function's body")
+        body = self._curr.start
+        parsed = self._parse_statement()
+        if parsed is None:
+            self.raise_error("Expected a query or an expression")
+        end = self._curr.start
+        self._need_token(TokenType.R_BRACE, "} after the function's body")
+        if len(set(parameters)) < len(parameters):
+            self.raise_error("Expected parameters with different names", token=start)
+        return st.CreateFunction(
+            name=name, parameters=tuple(parameters), body=self.sql[body:end].strip(), body_offset=body, if_not_exists=early
+        )
+
+    def _parameter(self) -> str:
+        return self._name("a parameter")
+
+    # ------------------------------------------------------------ DROP, USE
+
+    def _drop(self) -> st.Statement:
+        if self._word("DATAVERSE"):
+            early = self._if_exists()
+            name = self._name("a dataverse")
+            return st.DropDataverse(name=name, if_exists=self._if_exists() or early)
+        if self._word("TYPE"):
+            early = self._if_exists()
+            named = self._qualified("a type")
+            return st.DropType(name=named, if_exists=self._if_exists() or early)
+        if self._word("DATASET"):
+            early = self._if_exists()
+            named = self._qualified("a dataset")
+            return st.DropDataset(name=named, if_exists=self._if_exists() or early)
+        if self._word("INDEX"):
+            early = self._if_exists()
+            offset = self._curr.start
+            parts = self._path()
+            if len(parts) not in (2, 3):
+                self.raise_error("Expected dataset.index")
+            dataset = st.Name(parts[-2], parts[0] if len(parts) == 3 else None, offset)
+            return st.DropIndex(dataset=dataset, name=parts[-1], if_exists=self._if_exists() or early)
+        if self._word("FUNCTION"):
+            early = self._if_exists()
+            named = self._qualified("a function")
+            return st.DropFunction(name=named, arity=self._arity(), if_exists=self._if_exists() or early)
+        self.raise_error("Expected DATAVERSE, TYPE, DATASET, INDEX or FUNCTION after DROP")
+        raise AssertionError
+
+    def _arity(self) -> int | None:
+        """`@2`, or `(a, b)` as newer scripts write it."""
+        if self._match(TokenType.PARAMETER):
+            self._need_token(TokenType.NUMBER, "the number of parameters after @")
+            return int(self._prev.text)
+        if self._match(TokenType.L_PAREN):
+            names = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(self._parameter)
+            self._need_token(TokenType.R_PAREN, ")")
+            return len(names)
+        return None
+
+    def _use(self) -> st.Statement:
+        self._word("DATAVERSE")
+        return st.Use(dataverse=self._name("a dataverse"))
+
+    # ------------------------------------------------------------ data
+
+    def _insert(self, upsert: bool = False) -> st.Statement:
+        self._need("INTO")
+        self._word("DATASET")
+        dataset = self._qualified("a dataset")
+        source = self._parse_statement()
+        if source is None:
+            self.raise_error("Expected a query, an object or an array of objects")
+        return st.Insert(dataset=dataset, source=source, upsert=upsert)
+
+    def _delete(self) -> st.Statement:
+        self._need("FROM")
+        dataset = self._qualified("a dataset")
+        alias = None
+        if self._match(TokenType.ALIAS) or (self.here and self._curr.token_type != TokenType.WHERE):
+            alias = self._name("a variable")
+        where = self._parse_disjunction() if self._match(TokenType.WHERE) else None
+        if self._prev.token_type == TokenType.WHERE:
+            self.raise_error("Expected a condition after WHERE")
+        return st.Delete(dataset=dataset, alias=alias, where=where)
+
+    def _load(self) -> st.Statement:
+        self._need("DATASET")
+        dataset = self._qualified("a dataset")
+        self._need("USING")
+        adapter = self._name("an adapter")
+        self._need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
+        options = dict(self._parse_csv(self._load_option))
+        self._need_token(TokenType.R_PAREN, ")")
+        return st.Load(dataset=dataset, adapter=adapter, options=options)
+
+    def _load_option(self) -> tuple[str, str]:
+        self._need_token(TokenType.L_PAREN, '("name"="value")')
+        self._need_token(TokenType.STRING, "an option's name in quotes")
+        name = self._prev.text
+        self._need_token(TokenType.EQ, "=")
+        self._need_token(TokenType.STRING, "an option's value in quotes")
+        value = self._prev.text
+        self._need_token(TokenType.R_PAREN, ")")
+        return name, value
+
+    def _explain(self) -> st.Statement:
+        query = self._parse_statement()
+        if query is None:
+            self.raise_error("Expected a query after EXPLAIN")
+        return st.Explain(query=query)
+
+
+StatementParser.OPENERS = {
+    "CREATE": StatementParser._create,
+    "DROP": StatementParser._drop,
+    "USE": StatementParser._use,
+    "INSERT": StatementParser._insert,
+    "UPSERT": lambda parser: parser._insert(upsert=True),
+    "DELETE": StatementParser._delete,
+    "LOAD": StatementParser._load,
+    "EXPLAIN": StatementParser._explain,
+}

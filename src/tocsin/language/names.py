@@ -1,0 +1,55 @@
+"""What the translator asks of the world around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from tocsin.rules.model.types import ObjectType, Type
+
+
+class Dataset(Protocol):
+    @property
+    def dataverse(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> ObjectType: ...
+
+
+class Function(Protocol):
+    @property
+    def dataverse(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+    @property
+    def body(self) -> str: ...
+
+
+class Names(Protocol):
+    """The catalog as one statement sees it."""
+
+    def find_dataset(self, dataverse: str, name: str) -> Dataset | None: ...
+
+    def find_function(self, dataverse: str, name: str, arity: int) -> Function | None: ...
+
+    def suggestions(self, dataverse: str) -> Sequence[str]:
+        """Names of datasets, for an error's hint."""
+        ...
+
+
+class Scans(Protocol):
+    """Gives the name under which Spark reads a state of a dataset."""
+
+    def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str: ...
+
+
+class Oracle(Protocol):
+    """Spark's analyser, which knows every function it has."""
+
+    def columns(self, sql: str) -> list[tuple[str, Type]]:
+        """Names and types of what a query yields, without running it; FunctionError with Spark's reason when it cannot be."""
+        ...

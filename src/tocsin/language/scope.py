@@ -1,0 +1,91 @@
+"""What names mean at a place in a query, and which relation every column comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from tocsin.language import dynamic
+from tocsin.language.typed import Typed
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.types import ObjectType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Typed):
+    """A range variable whose fields are columns of `alias`; its `sql` is the whole record as a struct."""
+
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe(Typed):
+    """A declared optional field: SQL NULL where it is NULL or MISSING, `explicit` TRUE where it is NULL."""
+
+    explicit: exp.Expression
+
+
+@dataclass(slots=True)
+class Frame:
+    """Names in scope, innermost first. A function's body sees its parameters and nothing of its caller."""
+
+    names: dict[str, Typed] = field(default_factory=dict)
+    ranges: list[str] = field(default_factory=list)  # the FROM variables, whose fields may be named without them
+    parent: Frame | None = None
+
+    def find(self, name: str) -> Typed | None:
+        return next((frame.names[name] for frame in self.chain() if name in frame.names), None)
+
+    def chain(self) -> Iterator[Frame]:
+        frame: Frame | None = self
+        while frame is not None:
+            yield frame
+            frame = frame.parent
+
+
+@dataclass(slots=True)
+class Block:
+    """One SELECT being built. A subquery may refer to the block right around it and, through `imported`, further out."""
+
+    outer: Block | None
+    aliases: set[str] = field(default_factory=set)
+    joins: list[exp.Join] = field(default_factory=list)
+    source: exp.Expression | None = None
+    imports: dict[tuple[str, str], str] = field(default_factory=dict)
+    import_alias: str = ""
+    grouped: bool = False
+
+    def imported(self, column: exp.Column, alias: str) -> exp.Column:
+        """The column of a block further out, brought in as one of this block's own (Spark correlates one level only)."""
+        self.import_alias = self.import_alias or alias
+        name = self.imports.setdefault((column.table, column.name), f"i{len(self.imports)}")
+        return exp.column(name, table=self.import_alias, quoted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A translated query: one column `value`, or the fields of an object as columns."""
+
+    query: exp.Query
+    type: Type
+    is_value: bool
+
+
+VALUE = "value"
+
+
+def column(alias: str, name: str) -> exp.Column:
+    return exp.column(name, table=alias, quoted=True)
+
+
+def row(alias: str, type_: ObjectType) -> Row:
+    names = [physical(one.name) for one in type_.fields] + ([OPEN] if keeps_open(type_) else [])
+    return Row(dynamic.record([(name, column(alias, name)) for name in names]), type_, alias)
+
+
+def variable(relation: Relation, alias: str) -> Typed:
+    if relation.is_value or not isinstance(relation.type, ObjectType):
+        return Typed(column(alias, VALUE), relation.type)
+    return row(alias, relation.type)

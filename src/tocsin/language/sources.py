@@ -1,0 +1,312 @@
+"""The FROM clause: datasets, subqueries, functions, collections, joins and LET."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from tocsin.language import dialect, dynamic
+from tocsin.language.calls import NONDETERMINISTIC
+from tocsin.language.expressions import Expressions, fail
+from tocsin.language.names import Dataset, Function, Scans
+from tocsin.language.scope import VALUE, Block, Relation, Row, column, row, variable
+from tocsin.language.typed import FunctionError, Typed
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.types import ArrayType, Field, ObjectType
+from tocsin.rules.model.values import parse_datetime
+
+
+class Sources(Expressions):
+    block: Block
+    scans: Scans
+    relations: dict[str, tuple[str, Relation]]
+
+    def alias(self, name: str) -> str:
+        raise NotImplementedError
+
+    def query(self, node: exp.Expression, outer: Block | None) -> Relation:
+        raise NotImplementedError
+
+    def find_dataset(self, parts: Sequence[str], node: exp.Expression) -> Dataset:
+        raise NotImplementedError
+
+    def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expression) -> Relation | Typed:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ the clause
+
+    def sources(self, node: exp.Select) -> None:
+        if node.args.get("from_"):
+            self._source(node.args["from_"].this, exp.Join())
+        for join in node.args.get("joins") or []:
+            self._source(join.this, join)
+
+    def from_clause(self, block: Block) -> exp.Expression:
+        """The first source; what the block needs from further out comes before all others."""
+        if not block.imports:
+            assert block.source is not None
+            return block.source
+        brought = [
+            exp.alias_(exp.column(name, table=alias, quoted=True), own, quoted=True)
+            for (alias, name), own in block.imports.items()
+        ]
+        if block.source is not None:
+            block.joins.insert(0, exp.Join(this=block.source, kind="CROSS"))
+        return exp.Subquery(this=exp.Select(expressions=brought), alias=_table_alias(block.import_alias))
+
+    def _source(self, node: exp.Expression, join: exp.Join) -> None:
+        match node:
+            case dialect.Let():
+                self._let(node)
+            case dialect.FromValue():
+                self._unnest(self.expression(node.this), self._named(node, node.args.get("alias")), join, bool(node.args.get("outer")))
+            case exp.Unnest() if len(node.expressions) == 1:
+                self._unnest(self.expression(node.expressions[0]), self._named(node, node.args.get("alias")), join)
+            case exp.Table() if isinstance(node.this, exp.Anonymous):
+                self._function(node, join)
+            case exp.Table():
+                self._table(node, join)
+            case exp.Subquery():
+                self._relation(self.query(node.this, self.block), self._named(node, node.args.get("alias")), join)
+            case exp.Lateral() if isinstance(node.this, exp.Subquery) and not node.args.get("view"):
+                self._relation(self.query(node.this.this, self.block), self._named(node, node.args.get("alias")), join)
+            case exp.Values():
+                self._native(node, node, join)
+            case _:
+                fail("this cannot stand in FROM", node, "a dataset, a subquery, a function or an array with a name can")
+
+    def _named(self, node: exp.Expression, alias: Any, default: str | None = None) -> str:
+        if isinstance(alias, exp.TableAlias):
+            if alias.args.get("columns"):
+                fail("name columns in the SELECT list", node)
+            alias = alias.this
+        name = alias.name if alias is not None else default
+        if not name:
+            fail("this needs a name", node, "write … AS x")
+        if name in self.frame.ranges:
+            fail(f"two variables are called {name}", node)
+        return str(name)
+
+    # ------------------------------------------------------------ kinds of sources
+
+    def _table(self, node: exp.Table, join: exp.Join) -> None:
+        parts = [part.name for part in node.parts]
+        name = self._named(node, node.args.get("alias"), parts[-1])
+        if any(node.args.get(clause) for clause in ("pivots", "sample", "joins", "when", "hints", "partition")):
+            fail("PIVOT and TABLESAMPLE are not supported", node)
+        if self.frame.find(parts[0]) is not None:
+            self._unnest(self._path(exp.column(*reversed(parts[-4:]))), name, join)
+            return
+        if len(parts) == 1 and parts[0] in self.relations:
+            source, relation = self.relations[parts[0]]
+            alias = self.alias(name)
+            self._add(exp.Table(this=exp.to_identifier(source, quoted=True), alias=_table_alias(alias)), alias, join, name, variable(relation, alias))
+            return
+        dataset = self.find_dataset(parts, node)
+        commit, at = self._version(node)
+        alias = self.alias(name)
+        view = exp.Table(this=exp.to_identifier(self.scans.scan(dataset, commit, at), quoted=True))
+        self._add(_scan(view, dataset.type, alias), alias, join, name, row(alias, dataset.type))
+
+    def _version(self, node: exp.Table) -> tuple[int | None, Any]:
+        version = node.args.get("version")
+        if version is None:
+            return None, None
+        value = version.expression
+        if str(version.this).upper() == "VERSION":
+            if isinstance(value, exp.Literal) and not value.is_string and value.this.isdigit():
+                return int(value.this), None
+            fail("VERSION AS OF needs the number of a commit", version)
+        while isinstance(value, exp.Anonymous | exp.Cast | exp.Paren):
+            value = value.expressions[0] if isinstance(value, exp.Anonymous) and value.expressions else value.this
+        if isinstance(value, exp.Literal) and value.is_string:
+            try:
+                return None, parse_datetime(value.this)
+            except ValueError as error:
+                fail(str(error), version)
+        fail('TIMESTAMP AS OF needs a datetime such as "2026-11-15T08:30:00Z"', version)
+
+    def _function(self, node: exp.Table, join: exp.Join) -> None:
+        called = node.this
+        dataverse = node.args["db"].name if node.args.get("db") else None
+        name = called.this if isinstance(called.this, str) else called.this.name
+        variable_name = self._named(node, node.args.get("alias"), name)
+        function = self.names.find_function(dataverse or self.dataverse, name, len(called.expressions))
+        if function is None:
+            if dataverse is not None:
+                fail(f"unknown function {dataverse}.{name} with {len(called.expressions)} parameters", node)
+            self._native(node, called, join)
+            return
+        made = self.inlined_rows(function, [self.expression(one) for one in called.expressions], called)
+        if isinstance(made, Relation):
+            self._relation(made, variable_name, join)
+        else:
+            self._unnest(made, variable_name, join)
+
+    def _native(self, node: exp.Expression, called: exp.Expression, join: exp.Join) -> None:
+        """VALUES, range(…) and other table functions of Spark: it says what columns they have."""
+        alias_node = node.args.get("alias")
+        name = alias_node.name if alias_node is not None and alias_node.name else self.alias("rows")
+        made = called.copy()
+        made.set("alias", None)
+        if isinstance(called, exp.Anonymous):
+            made = exp.Anonymous(this=called.this, expressions=[self._constant(one) for one in called.expressions])
+        columns = alias_node.args.get("columns") if alias_node is not None else None
+        names = exp.TableAlias(this=exp.to_identifier(name, quoted=True), columns=[one.copy() for one in columns or []] or None)
+        source = made if isinstance(made, exp.Values) else exp.Table(this=made)
+        source.set("alias", names)
+        found = self.oracle.columns(exp.select("*").from_(source.copy()).sql(dialect="spark"))
+        type_ = ObjectType(tuple(Field(one, kind) for one, kind in found), open=False)
+        if any(physical(one) != one for one, _ in found):
+            fail("name the columns of this source", node, f"… AS {name}(a, b)")
+        query = exp.select(*(exp.column(one, quoted=True) for one, _ in found)).from_(source)
+        self._relation(Relation(query, type_, False), name, join)
+
+    def _constant(self, node: exp.Expression) -> exp.Expression:
+        value = self.expression(node)
+        if value.sql.find(exp.Column):
+            fail("a table function of Spark takes constants here", node, "use UNNEST for arrays of a row")
+        return node.copy() if isinstance(node, exp.Literal | exp.Neg) else value.sql
+
+    # ------------------------------------------------------------ putting them together
+
+    def _relation(self, relation: Relation, name: str, join: exp.Join) -> None:
+        alias = self.alias(name)
+        free = _free_tables(relation.query)
+        if free & self.block.aliases:
+            limited = any(one.args.get("limit") or one.args.get("offset") for one in relation.query.find_all(exp.Select, exp.SetOperation))
+            if limited:
+                fail("a subquery in FROM that refers to its neighbours cannot have a LIMIT", None, "UNNEST an array subquery instead")
+            query = localized(relation.query, self.block, self.alias)
+            source: exp.Expression = exp.Lateral(this=exp.Subquery(this=query), alias=_table_alias(alias))
+        else:
+            source = exp.Subquery(this=relation.query, alias=_table_alias(alias))
+        self._add(source, alias, join, name, variable(relation, alias))
+
+    def _unnest(self, value: Typed, name: str, join: exp.Join, outer: bool = False) -> None:
+        items = dynamic.items(Typed(value.sql, value.type) if not isinstance(value, Row) else value)
+        assert isinstance(items.type, ArrayType)
+        if join.args.get("on") is not None and not outer and join.side:
+            fail("use LEFT UNNEST", join)
+        alias = self.alias(name)
+        array = localized(items.sql, self.block, self.alias)
+        function = dynamic.call("explode_outer" if outer else "explode", array)
+        columns = exp.TableAlias(this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)])
+        free = {one.table for one in array.find_all(exp.Column) if one.table}
+        item = items.type.item
+        found = Typed(column(alias, VALUE), t.ANY if item == dynamic.VOID else item)
+        source: exp.Expression
+        if free:
+            source = exp.Lateral(this=function, alias=columns)
+        else:
+            source = exp.Table(this=function, alias=columns)
+        self._add(source, alias, join, name, found, lateral=bool(free))
+
+    def _add(
+        self, source: exp.Expression, alias: str, join: exp.Join, name: str, value: Typed, *, lateral: bool = False
+    ) -> None:
+        block = self.block
+        self.frame.names[name] = value
+        self.frame.ranges.append(name)
+        if block.source is None and not lateral and not isinstance(source, exp.Lateral):
+            block.source = source
+            block.aliases.add(alias)
+            return
+        block.aliases.add(alias)
+        kind, side = (join.args.get("kind") or "").upper(), (join.args.get("side") or "").upper()
+        if join.args.get("method"):
+            fail("NATURAL and ASOF joins are not supported", join)
+        made = exp.Join(this=source, kind=kind or None, side=side or None)
+        condition = join.args.get("on")
+        if join.args.get("using"):
+            condition = self._using(join, name)
+        if condition is not None:
+            before = len(block.joins)
+            made.set("on", self.boolean(condition) if isinstance(condition, exp.Expr) else condition)
+            if len(block.joins) > before:
+                fail("a subquery cannot stand in ON", join, "put it into WHERE or LET")
+        elif not side and kind not in ("SEMI", "ANTI"):
+            made.set("kind", "CROSS")
+        elif side:
+            fail(f"{side} JOIN needs ON", join.this)
+        block.joins.append(made)
+
+    def _using(self, join: exp.Join, name: str) -> exp.Expression:
+        others = [one for one in self.frame.ranges if one != name]
+        tests = []
+        for one in join.args["using"]:
+            owner = next((o for o in others if self._declares(o, one.name)), others[-1])
+            tests.append(exp.EQ(this=exp.column(one.name, table=owner), expression=exp.column(one.name, table=name)))
+        return exp.and_(*tests)
+
+    def _declares(self, name: str, field: str) -> bool:
+        type_ = self.frame.names[name].type
+        return isinstance(type_, ObjectType) and type_.find(field) is not None
+
+    def _let(self, node: dialect.Let) -> None:
+        name = node.args["alias"].name
+        value = self.expression(node.this)
+        if any(str(one.this).lower() in NONDETERMINISTIC for one in node.this.find_all(exp.Anonymous)):
+            # Drawn once per row, however often it is named.
+            query = exp.Select(expressions=[exp.alias_(value.sql, VALUE, quoted=True)])
+            value = Typed(self.hoisted(query), value.type)
+        self.frame.names[name] = value
+
+    def hoisted(self, query: exp.Select) -> exp.Expression:
+        """A one-row subquery as a LATERAL join of this block; the column that holds its value."""
+        alias = self.alias("q")
+        block = self.block
+        local = localized(query, block, self.alias)
+        if block.grouped and not _free_tables(local):
+            return exp.Subquery(this=local)
+        if block.grouped:
+            raise FunctionError("a subquery behind GROUP BY cannot refer to the rows that were grouped; group in a subquery in FROM")
+        if not _free_tables(local) and block.source is None:
+            block.source = exp.Subquery(this=local, alias=_table_alias(alias))
+        else:
+            lateral: exp.Expression = exp.Subquery(this=local, alias=_table_alias(alias))
+            if _free_tables(local):
+                lateral = exp.Lateral(this=exp.Subquery(this=local), alias=_table_alias(alias))
+            block.joins.append(exp.Join(this=lateral, kind="CROSS"))
+        block.aliases.add(alias)
+        return column(alias, VALUE)
+
+
+def _table_alias(alias: str) -> exp.TableAlias:
+    return exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
+
+
+def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expression:
+    """A dataset's view; declared fields of type `any` are stored as text and read as untyped values."""
+    if not dynamic.contains_any(type_):
+        view.set("alias", _table_alias(alias))
+        return view
+    columns = [(physical(one.name), dynamic.stored(exp.column(physical(one.name), quoted=True), one.type)) for one in type_.fields]
+    if keeps_open(type_):
+        columns.append((OPEN, exp.column(OPEN, quoted=True)))
+    query = exp.Select(expressions=[exp.alias_(sql, name, quoted=True) for name, sql in columns]).from_(view)
+    return exp.Subquery(this=query, alias=_table_alias(alias))
+
+
+def _free_tables(query: exp.Expression) -> set[str]:
+    """The aliases a query refers to but does not define."""
+    defined = {one.name for one in query.find_all(exp.TableAlias)}
+    return {one.table for one in query.find_all(exp.Column) if one.table and one.table not in defined}
+
+
+def localized(query: Any, block: Block, alias: Callable[[str], str]) -> Any:
+    """The query with every reference beyond `block` replaced by a column that the block imports."""
+    foreign = _free_tables(query) - block.aliases - {block.import_alias}
+    if not foreign:
+        return query
+    name = block.import_alias or alias("outer")
+    for one in list(query.find_all(exp.Column)):
+        if one.table in foreign:
+            replacement = block.imported(one, name)
+            if one is query:
+                return replacement
+            one.replace(replacement)
+    return query

@@ -1,0 +1,353 @@
+"""Expressions of Spark SQL with the type we know of them, and the small tools that build them.
+
+How a value is held in Spark:
+
+    datetime TIMESTAMP (session zone UTC) · date DATE · time BIGINT microseconds of the day · uuid STRING
+    duration STRUCT<months INT, micros BIGINT> · point STRUCT<x, y> · circle STRUCT<x, y, radius>
+    line, rectangle STRUCT<x1, y1, x2, y2> (a rectangle's corner 1 is the lower left) · polygon ARRAY<STRUCT<x, y>>
+
+Every function here is strict: SQL NULL in, NULL out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from functools import cache
+from typing import Any, Final, TypeAlias, cast
+from uuid import UUID
+
+import sqlglot
+from sqlglot import exp
+
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, Type
+from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Rectangle
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """An expression in Spark's SQL and what we know of its type."""
+
+    sql: exp.Expression
+    type: Type
+
+
+class FunctionError(ValueError):
+    """The arguments of a function or operator do not fit; the message says what was expected."""
+
+
+SPARK_TYPES: Final[dict[Type, str]] = {
+    t.BOOLEAN: "BOOLEAN", t.TINYINT: "TINYINT", t.SMALLINT: "SMALLINT", t.INTEGER: "INT", t.BIGINT: "BIGINT",
+    t.FLOAT: "FLOAT", t.DOUBLE: "DOUBLE", t.STRING: "STRING", t.UUID: "STRING",
+    t.DATE: "DATE", t.TIME: "BIGINT", t.DATETIME: "TIMESTAMP", t.DURATION: "STRUCT<months: INT, micros: BIGINT>",
+    t.POINT: "STRUCT<x: DOUBLE, y: DOUBLE>", t.CIRCLE: "STRUCT<x: DOUBLE, y: DOUBLE, radius: DOUBLE>",
+    t.LINE: "STRUCT<x1: DOUBLE, y1: DOUBLE, x2: DOUBLE, y2: DOUBLE>",
+    t.RECTANGLE: "STRUCT<x1: DOUBLE, y1: DOUBLE, x2: DOUBLE, y2: DOUBLE>",
+    t.POLYGON: "ARRAY<STRUCT<x: DOUBLE, y: DOUBLE>>",
+}  # fmt: skip
+
+# ---------------------------------------------------------------- overloads: a function is a table of signatures
+
+Kind: TypeAlias = Type | tuple[Type, ...]
+Function: TypeAlias = Callable[[Sequence[Typed]], Typed]
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One way to call a function: what it takes, what it gives, and how its SQL is made from the arguments."""
+
+    parameters: tuple[Kind, ...]
+    result: Type
+    make: Callable[..., exp.Expression]
+
+
+def overloaded(name: str, *overloads: Overload) -> Function:
+    """The function of that name: it takes the first overload that fits, or says which ones there are."""
+
+    def call(arguments: Sequence[Typed]) -> Typed:
+        for overload in overloads:
+            if fits(arguments, overload.parameters):
+                if any(is_null(argument.sql) for argument in arguments):
+                    return Typed(null_of(overload.result), overload.result)
+                return Typed(overload.make(*arguments), overload.result)
+        expected = " or ".join(f"({', '.join(map(_kind_text, overload.parameters))})" for overload in overloads)
+        got = ", ".join(str(argument.type) for argument in arguments)
+        raise FunctionError(f"{name} expects {expected}, got ({got})")
+
+    return call
+
+
+def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, Function]:
+    return {name: overloaded(name, *ways) for name, ways in overloads.items()}
+
+
+def fits(arguments: Sequence[Typed], parameters: Sequence[Kind]) -> bool:
+    """A bare NULL fits everywhere."""
+    return len(arguments) == len(parameters) and all(
+        is_null(argument.sql) or argument.type in (kind if isinstance(kind, tuple) else (kind,))
+        for argument, kind in zip(arguments, parameters, strict=True)
+    )
+
+
+def _kind_text(kind: Kind) -> str:
+    if kind == t.NUMBERS:
+        return "number"
+    if kind == t.INTEGERS:
+        return "integer"
+    if isinstance(kind, tuple):
+        return "|".join(dict.fromkeys(_kind_text(one) for one in kind))
+    if isinstance(kind, ArrayType):
+        return "[number]" if kind.item in t.NUMBERS else f"[{kind.item}]"
+    return str(kind)
+
+
+# ---------------------------------------------------------------- building SQL
+
+
+@cache
+def _parsed(template: str) -> exp.Expression:
+    # The Spark dialect reads CAST as one that may give NULL; ours may fail (ANSI), in whatever dialect it is written.
+    tree = sqlglot.parse_one(template, dialect="spark")
+    return tree.transform(lambda node: exp.Cast(**node.args) if type(node) is exp.TryCast else node)
+
+
+def build(template: str, **parts: exp.Expression) -> exp.Expression:
+    """The template with each column `name` replaced by that part, and each `name.field` by a field of it.
+
+    A field of a struct that is built on the spot is taken out of it, so `circle.x` of a created circle is plain
+    arithmetic. That forgets the struct's NULL check: use all the fields of such a part, or `guarded`.
+    Variables of lambdas begin with two underscores, which keeps them apart from what a query names.
+    """
+
+    def replaced(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column):
+            path = [part.name for part in node.parts]
+            if path[0] in parts:
+                part = parts[path[0]]
+                return part_field(part, path[1]) if len(path) > 1 else enclosed(part)
+        return node
+
+    return _parsed(template).transform(replaced)
+
+
+_CLOSED: Final = (exp.Column, exp.Literal, exp.Paren, exp.Anonymous, exp.Struct, exp.Array, exp.Cast, exp.Dot, exp.If,
+                  exp.Identifier, exp.Null, exp.Boolean)  # fmt: skip
+
+
+def enclosed(part: exp.Expression) -> exp.Expression:
+    """A copy that binds tighter than any operator beside it."""
+    copied = part.copy()
+    return copied if isinstance(part, _CLOSED) else exp.Paren(this=copied)
+
+
+def field(part: exp.Expression, name: str) -> exp.Expression:
+    # Not `place.x`: that might be the column x of a table called place, and parentheses would not keep Spark from it.
+    return exp.Bracket(this=enclosed(part), expressions=[exp.Literal.string(name)])
+
+
+def part_field(part: exp.Expression, name: str) -> exp.Expression:
+    inside = _unguarded(part)
+    if isinstance(inside, exp.Struct):
+        for entry in inside.expressions:
+            if isinstance(entry, exp.PropertyEQ) and entry.name == name:
+                return enclosed(entry.expression)
+    return field(part, name)
+
+
+def struct(**fields: exp.Expression) -> exp.Expression:
+    entries = [exp.PropertyEQ(this=exp.to_identifier(name), expression=sql.copy()) for name, sql in fields.items()]
+    return exp.Struct(expressions=entries)
+
+
+def guarded(needed: Iterable[exp.Expression], then: exp.Expression) -> exp.Expression:
+    """`then`, or NULL where one of the needed parts is NULL."""
+    missing = list(dict.fromkeys(check for part in needed for check in _null_checks(part)))
+    if not missing:
+        return then
+    guard = exp.If(this=exp.or_(*missing, wrap=False), true=exp.null(), false=then)
+    # An IF that a person wrote looks the same but may test anything: only ours can be seen through.
+    guard.meta["strict"] = True
+    return guard
+
+
+def _null_checks(part: exp.Expression) -> list[exp.Expression]:
+    constant = part.this if isinstance(part, (exp.Cast, exp.Neg)) else part
+    if isinstance(constant, (exp.Literal, exp.Struct, exp.Array)) or _is_number(constant):
+        return []
+    if _unguarded(part) is not part:
+        checks = part.this.flatten() if isinstance(part.this, exp.Or) else [part.this]
+        return [cast("exp.Expression", check.copy()) for check in checks]
+    return [exp.Is(this=enclosed(part), expression=exp.null())]
+
+
+def seen_through(*parts: exp.Expression) -> list[exp.Expression]:
+    """Those parts of which `build` takes fields without their NULL check."""
+    return [part for part in parts if _unguarded(part) is not part]
+
+
+def _unguarded(part: exp.Expression) -> exp.Expression:
+    if isinstance(part, exp.If) and part.meta.get("strict"):
+        return cast("exp.Expression", part.args["false"])
+    return part
+
+
+def raise_error(message: str, shown: exp.Expression) -> exp.Expression:
+    """Fails the query with `message, got "shown"`; has no type of its own, so it stands in any branch."""
+    text = exp.Anonymous(this="concat", expressions=[string(f'{message}, got "'), shown.copy(), string('"')])
+    return exp.Anonymous(this="raise_error", expressions=[text])
+
+
+def as_double(value: Typed) -> exp.Expression:
+    known = constant_number(value.sql)
+    if known is not None:
+        # Spark would take 0.1 for a decimal.
+        return number(known)
+    return value.sql if value.type == t.DOUBLE else exp.cast(value.sql.copy(), "DOUBLE")
+
+
+def as_bigint(value: Typed) -> exp.Expression:
+    return value.sql if value.type == t.BIGINT and not _is_number(value.sql) else exp.cast(value.sql.copy(), "BIGINT")
+
+
+# ---------------------------------------------------------------- constants
+
+
+def literal(value: object, type_: Type | None = None) -> Typed:
+    """The Spark expression of a Python value: a scalar, spatial or temporal value, a uuid, or None.
+
+    `type_` narrows an int or float (to tinyint, float, …) and names the type of a NULL. Doubles keep every bit and
+    datetimes every microsecond; a string can hold anything, and no part of it is ever read as SQL.
+    """
+    match value:
+        case None:
+            return Typed(exp.null(), t.ANY) if type_ is None else Typed(null_of(type_), type_)
+        case bool():
+            return Typed(exp.true() if value else exp.false(), t.BOOLEAN)
+        case int() if type_ in (t.DOUBLE, t.FLOAT):
+            return literal(float(value), type_)
+        case int():
+            kind = t.BIGINT if type_ is None else type_
+            return Typed(integer(value, kind), kind)
+        case float():
+            narrow = type_ == t.FLOAT
+            return Typed(exp.cast(number(value), "FLOAT"), t.FLOAT) if narrow else Typed(number(value), t.DOUBLE)
+        case str():
+            return Typed(string(value), t.STRING)
+        case datetime():
+            utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+            text = utc.replace(tzinfo=None).isoformat(" ", "microseconds") + "Z"
+            return Typed(exp.cast(exp.Literal.string(text), "TIMESTAMP"), t.DATETIME)
+        case date():
+            return Typed(exp.cast(exp.Literal.string(value.isoformat()), "DATE"), t.DATE)
+        case time():
+            of_day = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+            return Typed(integer(of_day, t.BIGINT), t.TIME)
+        case UUID():
+            return Typed(exp.Literal.string(str(value)), t.UUID)
+        case Duration():
+            months, micros = integer(value.months, t.INTEGER), integer(value.micros, t.BIGINT)
+            return Typed(struct(months=months, micros=micros), t.DURATION)
+        case Point():
+            return Typed(_doubles(x=value.x, y=value.y), t.POINT)
+        case Line(a, b):
+            return Typed(_doubles(x1=a.x, y1=a.y, x2=b.x, y2=b.y), t.LINE)
+        case Rectangle(a, b):
+            return Typed(_doubles(x1=a.x, y1=a.y, x2=b.x, y2=b.y), t.RECTANGLE)
+        case Circle(center, radius):
+            return Typed(_doubles(x=center.x, y=center.y, radius=radius), t.CIRCLE)
+        case Polygon(points):
+            return Typed(exp.Array(expressions=[_doubles(x=p.x, y=p.y) for p in points]), t.POLYGON)
+    raise FunctionError(f"expected a value that SQL can hold, got {type(value).__name__}")
+
+
+def null_of(type_: Type) -> exp.Expression:
+    if isinstance(type_, ArrayType) and type_.item in SPARK_TYPES:
+        return exp.cast(exp.null(), f"ARRAY<{SPARK_TYPES[type_.item]}>", dialect="spark")
+    return exp.cast(exp.null(), SPARK_TYPES[type_], dialect="spark") if type_ in SPARK_TYPES else exp.null()
+
+
+def is_null(sql: exp.Expression) -> bool:
+    return isinstance(sql, exp.Null)
+
+
+def integer(value: int, kind: Type) -> exp.Expression:
+    bits = t.INTEGER_BITS.get(str(kind))
+    if bits is None or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise FunctionError(f"expected a number that fits {kind}, got {value}")
+    if value == -(2**63):
+        # Spark reads the sign and the number apart, and 2⁶³ alone does not fit.
+        return exp.cast(exp.Literal.string(str(value)), "BIGINT")
+    return exp.cast(exp.Literal.number(value), SPARK_TYPES[kind])
+
+
+def number(value: float) -> exp.Expression:
+    if not math.isfinite(value):
+        name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return exp.cast(exp.Literal.string(name), "DOUBLE")
+    text = repr(abs(value)).upper()
+    # The exponent makes it a double; without one Spark reads a decimal.
+    plain = exp.Literal.number(text if "E" in text else f"{text}E0")
+    return exp.Neg(this=plain) if math.copysign(1.0, value) < 0 else plain
+
+
+# Control characters have escapes that swallow the digits after them, and `${name}` is replaced by Spark's settings
+# before the SQL is parsed, inside strings too. Such a string goes over as bytes.
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]|\$\{")
+
+
+def string(value: str) -> exp.Expression:
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        raise FunctionError("expected text of whole characters, got half of a surrogate pair") from None
+    if _UNSAFE.search(value):
+        return exp.cast(exp.HexString(this=data.hex().upper()), "STRING")
+    return exp.Literal.string(value)
+
+
+def constant_string(sql: exp.Expression) -> str | None:
+    """The text of a string literal, None for anything else."""
+    if isinstance(sql, exp.Literal) and sql.is_string:
+        return str(sql.this)
+    if isinstance(sql, exp.Cast) and isinstance(sql.this, exp.HexString) and sql.is_type("STRING", "TEXT"):
+        return bytes.fromhex(sql.this.this).decode()
+    return None
+
+
+def constant_integer(sql: exp.Expression) -> int | None:
+    inner = sql.this if isinstance(sql, exp.Cast) and sql.is_type("INT", "BIGINT", "SMALLINT", "TINYINT") else sql
+    text = inner.sql() if _is_number(inner) else ""
+    return int(text) if re.fullmatch(r"-?\d{1,19}", text) else None
+
+
+def constant_number(sql: exp.Expression) -> float | None:
+    whole = constant_integer(sql)
+    return float(whole) if whole is not None else float(sql.sql(dialect="spark")) if _is_number(sql) else None
+
+
+def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[Typed], exp.Expression]:
+    """A constructor: a literal is read now (FunctionError when it is wrong), other text by the template, as `_s`."""
+
+    def make(argument: Typed) -> exp.Expression:
+        text = constant_string(argument.sql)
+        if text is None:
+            return build(otherwise, _s=argument.sql)
+        try:
+            return literal(parse(text)).sql
+        except ValueError as error:
+            raise FunctionError(str(error)) from None
+
+    return make
+
+
+def _is_number(sql: exp.Expression) -> bool:
+    inner = sql.this if isinstance(sql, exp.Neg) else sql
+    return isinstance(inner, exp.Literal) and not inner.is_string
+
+
+def _doubles(**fields: float) -> exp.Expression:
+    return struct(**{name: number(value) for name, value in fields.items()})

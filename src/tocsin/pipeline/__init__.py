@@ -1,0 +1,1 @@
+"""Spark and the files it reads, in the order of the data."""

@@ -1,0 +1,77 @@
+"""Spark's analyser as the language asks it: what does this expression yield?"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tocsin.language.typed import FunctionError
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, Field, ObjectType, Primitive, Type
+
+_TYPES: Final[dict[str, Type]] = {
+    "boolean": t.BOOLEAN, "byte": t.TINYINT, "short": t.SMALLINT, "integer": t.INTEGER, "long": t.BIGINT,
+    "float": t.FLOAT, "double": t.DOUBLE, "string": t.STRING, "date": t.DATE, "timestamp": t.DATETIME, "variant": t.ANY,
+    "void": Primitive("void"),
+}  # fmt: skip
+_POINT: Final = [("x", t.DOUBLE), ("y", t.DOUBLE)]
+
+
+class SparkOracle:
+    """Answers are remembered: a type does not change, and each question costs Spark some milliseconds."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._ask = lru_cache(maxsize=20_000)(self._asked)
+
+    def columns(self, sql: str) -> list[tuple[str, Type]]:
+        answer = self._ask(sql)
+        if isinstance(answer, str):
+            raise FunctionError(answer)
+        return answer
+
+    def _asked(self, sql: str) -> list[tuple[str, Type]] | str:
+        try:
+            schema = self._spark.sql(sql).schema.jsonValue()
+        except PySparkException as error:
+            return reason(error)
+        return [(field["name"], _type(field["type"])) for field in schema["fields"]]
+
+
+def reason(error: PySparkException) -> str:
+    """What Spark says, without its codes, plans and positions in SQL that nobody wrote."""
+    text = str(error).split("\n")[0] if "\n" in str(error) else str(error)
+    text = re.sub(r"^\[([A-Z_0-9.]+)\]\s*", "", text)
+    unknown = re.match(r"Cannot resolve routine `(\w+)`", text)
+    if unknown is not None:
+        return f"unknown function {unknown[1].lower()}"
+    text = re.sub(r" Please, refer to '[^']*' for a fix\.", "", text)
+    text = re.sub(r"\s*SQLSTATE: \w+.*$", "", text)
+    text = re.sub(r";?\s*line \d+,? pos \d+.*$", "", text)
+    text = re.sub(r'"?CAST\(NULL AS ([^()"]+(?:\([\d,]+\))?)\)"?', r"a value of type \1", text)
+    text = re.sub(r"Cannot resolve \"[^\"]*\" due to data type mismatch: ", "", text)
+    text = re.sub(r"If necessary set .*$", "", text)
+    return text.strip() or "Spark cannot run this"
+
+
+def _type(found: Any) -> Type:
+    if isinstance(found, str):
+        return _TYPES.get(found, Primitive(found))
+    if found["type"] == "array":
+        return ArrayType(_type(found["elementType"]))
+    if found["type"] == "struct":
+        fields = tuple(Field(one["name"], _type(one["type"])) for one in found["fields"])
+        return ObjectType(fields, open=False)
+    if found["type"] == "map":
+        return Primitive(f"map<{_ddl(found['keyType'])},{_ddl(found['valueType'])}>")
+    return Primitive(str(found["type"]))
+
+
+def _ddl(found: Any) -> str:
+    from tocsin.language.dynamic import spark_type
+
+    return spark_type(_type(found)).lower()

@@ -1,0 +1,1 @@
+"""Datasets: typed, keyed tables in the lakehouse."""

@@ -1,0 +1,262 @@
+"""The Delta log of one dataset: its current state in memory, and the one way to change it.
+
+A change is wholly on the disk when `commit` returns, or nothing of it is: data files are synced before the log entry that
+names them is written, the entry is synced before the new state is shown, and an entry that could not be synced is taken
+back. Commits of ours are numbered 1, 2, 3 …; upkeep (compaction, retention) is a Delta version without a number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake import Schema as DeltaSchema
+from deltalake.transaction import AddAction, RemoveAction, Transaction
+
+from tocsin import faults
+from tocsin.pipeline.datasets import history
+from tocsin.pipeline.datasets.datafiles import DataFile, from_add_actions, from_us
+from tocsin.pipeline.datasets.durability import (
+    LOG_FOLDER,
+    entry_path,
+    is_full_disk,
+    log_versions,
+    mend_log,
+    sync_file,
+    sync_folder,
+)
+from tocsin.pipeline.datasets.history import Entry
+from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError
+
+# App transactions: they live in the table's state, so that opening it needs no look at old log entries.
+_NUMBER_TXN: Final = "tocsin.commit"
+_AT_TXN: Final = "tocsin.at"
+_REWRITE_TXN: Final = "tocsin.rewrite"
+_REWRITE_AT_TXN: Final = "tocsin.rewrite-at"
+_POSITION_TXN: Final = "tocsin.position."
+
+# Checkpoints and the removal of old log entries are upkeep's: a commit must not pay for them.
+_NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    number: int
+    at: datetime
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state of the table. Never changed: a commit makes a new one."""
+
+    version: int
+    number: int
+    at_us: int
+    last_rewrite: int
+    last_rewrite_at_us: int
+    files: Mapping[str, DataFile]
+    rows: int
+    size_bytes: int
+
+
+class DeltaLog:
+    """Not thread-safe: writers take turns. `state` may be read at any time."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self.folder = folder
+        self._schema = DeltaSchema.from_arrow(schema)
+        self._positions: dict[str, int | None] = {}
+        self._stale = False
+        self.checkpoint_version = -1
+        self._reload()
+
+    @classmethod
+    def create(cls, folder: Path, schema: pa.Schema) -> DeltaLog:
+        """An empty table, on the disk when this returns."""
+        folder.mkdir(parents=True, exist_ok=True)
+        mend_log(folder)
+        if log_versions(folder)[0]:
+            raise ConflictError(f"there is a dataset in {folder} already")
+        try:
+            DeltaTable.create(str(folder), schema=DeltaSchema.from_arrow(schema), mode="error")
+            faults.reach("dataset.create.written")
+            sync_file(entry_path(folder, 0))
+            for each in (folder / LOG_FOLDER, folder, folder.parent):
+                sync_folder(each)
+        except Exception as error:
+            if is_full_disk(error):
+                raise StorageFullError("the disk is full: the dataset was not created") from error
+            raise
+        return cls(folder, schema)
+
+    @classmethod
+    def open(cls, folder: Path, schema: pa.Schema) -> DeltaLog:
+        mend_log(folder)
+        if not (log_versions(folder)[0] or log_versions(folder)[1]):
+            raise NotFoundError(f"there is no dataset in {folder}")
+        return cls(folder, schema)
+
+    def next_number(self) -> int:
+        return self.state.number + 1
+
+    def next_at_us(self) -> int:
+        """Now, but later than every commit before: the order of times is the order of numbers, whatever the clock does."""
+        return max(time.time_ns() // 1000, self.state.at_us + 1)
+
+    def position(self, name: str) -> int | None:
+        if name not in self._positions:
+            self._positions[name] = self._delta.transaction_version(_POSITION_TXN + name)
+        return self._positions[name]
+
+    def refresh_if_stale(self) -> None:
+        """After an error that left doubt, look at the disk before anything else."""
+        if self._stale:
+            self._reload()
+
+    def reopen(self) -> None:
+        """Read the log anew from its latest checkpoint: delta-rs pays per log entry since the one it knows."""
+        self._delta = DeltaTable(str(self.folder))
+
+    def commit(
+        self,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        *,
+        number: int,
+        at_us: int,
+        rewrite: bool,
+        positions: Mapping[str, int],
+    ) -> tuple[State, Entry]:
+        """Make a numbered commit durable; the caller shows the new state."""
+        before = self.state
+        marks = {_NUMBER_TXN: number, _AT_TXN: at_us}
+        if rewrite:
+            marks |= {_REWRITE_TXN: number, _REWRITE_AT_TXN: at_us}
+        marks |= {_POSITION_TXN + name: position for name, position in positions.items()}
+        said = {
+            history.NUMBER_KEY: number,
+            history.AT_KEY: from_us(at_us).isoformat(timespec="microseconds"),
+            history.REWRITE_KEY: rewrite,
+            history.REWRITTEN_KEY: before.last_rewrite,
+        }
+        properties = CommitProperties(
+            custom_metadata=said, app_transactions=[Transaction(name, mark) for name, mark in marks.items()]
+        )
+        entry = Entry(
+            version=before.version + 1,
+            number=number,
+            at_us=at_us,
+            rewrite=rewrite,
+            rewritten=before.last_rewrite,
+            added=tuple(file.name for file in added),
+            removed=tuple(file.name for file in removed),
+        )
+        self._write(added, removed, at_us, properties, data_change=True, step="commit")
+        self._positions.update(positions)
+        return self._changed(entry, added, removed), entry
+
+    def maintain(self, added: Sequence[DataFile], removed: Sequence[DataFile], *, step: str) -> tuple[State, Entry]:
+        """Exchange files without a commit number: the same rows in other files, or rows that retention ended."""
+        data_change = step == "retention"
+        version = self.state.version + 1
+        names = tuple(file.name for file in added), tuple(file.name for file in removed)
+        entry = Entry(version, None, 0, False, self.state.last_rewrite, *names)
+        properties = CommitProperties(custom_metadata={"tocsin.upkeep": step})
+        self._write(added, removed, time.time_ns() // 1000, properties, data_change=data_change, step=step)
+        return self._changed(entry, added, removed), entry
+
+    def _write(
+        self,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        at_us: int,
+        properties: CommitProperties,
+        *,
+        data_change: bool,
+        step: str,
+    ) -> None:
+        version = self.state.version + 1
+        actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in added]
+        actions += [file.remove_action(at_us, data_change=data_change) for file in removed]
+        try:
+            if added:
+                sync_folder(self.folder)
+            faults.reach(f"dataset.{step}.before")
+            self._delta.create_write_transaction(
+                actions,
+                "append",
+                self._schema,
+                commit_properties=properties,
+                post_commithook_properties=_NO_HOOKS,
+            )
+            faults.reach(f"dataset.{step}.written")
+            sync_file(entry_path(self.folder, version))
+            sync_folder(self.folder / LOG_FOLDER)
+        except BaseException as error:
+            self._take_back(version)
+            if is_full_disk(error):
+                raise StorageFullError("the disk is full: nothing was changed") from error
+            raise
+        faults.reach(f"dataset.{step}.synced")
+        try:
+            self._delta.update_incremental()
+            self._stale = self._delta.version() != version
+        except Exception:
+            self._stale = True  # the commit is safe; whoever writes next looks at the disk first
+
+    def _take_back(self, version: int) -> None:
+        """The entry, if it was written at all, was told to nobody: remove it, and believe only the disk."""
+        self._stale = True
+        entry_path(self.folder, version).unlink(missing_ok=True)
+        sync_folder(self.folder / LOG_FOLDER)
+        self._reload()
+
+    def _changed(self, entry: Entry, added: Sequence[DataFile], removed: Sequence[DataFile]) -> State:
+        before = self.state
+        files = dict(before.files)
+        for file in removed:
+            del files[file.name]
+        files.update((file.name, file) for file in added)
+        number = before.number if entry.number is None else entry.number
+        self.state = State(
+            version=entry.version,
+            number=number,
+            at_us=before.at_us if entry.number is None else entry.at_us,
+            last_rewrite=number if entry.rewrite else before.last_rewrite,
+            last_rewrite_at_us=entry.at_us if entry.rewrite else before.last_rewrite_at_us,
+            files=files,
+            rows=before.rows + sum(file.rows for file in added) - sum(file.rows for file in removed),
+            size_bytes=before.size_bytes
+            + sum(file.size_bytes for file in added)
+            - sum(file.size_bytes for file in removed),
+        )
+        return self.state
+
+    def _reload(self) -> None:
+        delta = DeltaTable(str(self.folder))
+        files = from_add_actions(delta.get_add_actions(flatten=True))
+
+        def mark(name: str) -> int:
+            return delta.transaction_version(name) or 0
+
+        self.state = State(
+            version=delta.version(),
+            number=mark(_NUMBER_TXN),
+            at_us=mark(_AT_TXN),
+            last_rewrite=mark(_REWRITE_TXN),
+            last_rewrite_at_us=mark(_REWRITE_AT_TXN),
+            files=files,
+            rows=sum(file.rows for file in files.values()),
+            size_bytes=sum(file.size_bytes for file in files.values()),
+        )
+        self._delta = delta
+        self._positions = {}
+        self.checkpoint_version = max(log_versions(self.folder)[1], default=-1)
+        self._stale = False

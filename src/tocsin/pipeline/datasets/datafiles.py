@@ -1,0 +1,196 @@
+"""The Parquet files of a dataset: written whole and synced before any log entry names them, read as Arrow.
+
+A file is never changed. Its name is never used again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction, RemoveAction
+
+from tocsin.pipeline.datasets.durability import remove_files, sync_file
+
+COMMIT: Final = "_commit"
+AT: Final = "_at"
+AT_TYPE: Final = pa.timestamp("us", "UTC")
+SUFFIX: Final = ".parquet"
+
+# Enough for good encoding and few seeks; bounds what a rewrite holds in memory.
+_ROW_GROUP_BYTES: Final = 32 << 20
+_READ_ROWS: Final = 64 << 10
+LARGEST_FILE_BYTES: Final = 128 << 20
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_us(at: datetime) -> int:
+    """Whole microseconds since 1970, exactly."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_us(at_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file and what is known of it without opening it."""
+
+    name: str
+    size_bytes: int
+    rows: int
+    first_commit: int
+    last_commit: int
+    first_at_us: int
+    last_at_us: int
+
+    def add_action(self, *, data_change: bool) -> AddAction:
+        low = {COMMIT: self.first_commit, AT: _iso(self.first_at_us)}
+        high = {COMMIT: self.last_commit, AT: _iso(self.last_at_us)}
+        nulls = {COMMIT: 0, AT: 0}
+        stats = {"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+        return AddAction(self.name, self.size_bytes, {}, self.last_at_us // 1000, data_change, json.dumps(stats))
+
+    def remove_action(self, at_us: int, *, data_change: bool) -> RemoveAction:
+        return RemoveAction(self.name, data_change, at_us // 1000, self.size_bytes, {})
+
+
+def from_add_actions(actions: Any) -> dict[str, DataFile]:
+    """The files of a table as `DeltaTable.get_add_actions(flatten=True)` lists them, the oldest rows first."""
+    wanted = ("path", "size_bytes", "num_records", f"min.{COMMIT}", f"max.{COMMIT}", f"min.{AT}", f"max.{AT}")
+    table = pa.table(actions)
+    if table.num_rows == 0:
+        return {}
+    files = []
+    for path, size_bytes, rows, first, last, first_at, last_at in zip(
+        *(_plain(table.column(name)) for name in wanted), strict=True
+    ):
+        files.append(DataFile(path, size_bytes, rows, first, last, first_at, last_at))
+    return {file.name: file for file in sorted(files, key=lambda file: (file.first_commit, file.last_commit))}
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+
+
+def _iso(at_us: int) -> str:
+    return from_us(at_us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class DataFolder:
+    """Where the files lie, and how this dataset's are encoded."""
+
+    def __init__(self, path: Path, schema: pa.Schema, keys: Sequence[Sequence[str]]) -> None:
+        self.path = path
+        self.schema = schema
+        # A key differs in every row: a dictionary of it would only be built to be thrown away.
+        unique = {".".join(key) for key in keys} if len(keys) == 1 else set()
+        self._dictionary = [leaf for field in schema for leaf in _leaves(field.name, field.type) if leaf not in unique]
+
+    def full_path(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def write(self, tables: Iterable[pa.Table], *, largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
+        """Write the rows as one file (several where they exceed `largest_bytes`), synced. On any error none remains."""
+        written: list[DataFile] = []
+        begun: list[str] = []
+        try:
+            groups = _grouped(tables)
+            group = next(groups, None)
+            while group is not None:
+                name = f"part-{uuid.uuid4().hex}{SUFFIX}"
+                begun.append(name)
+                seen = _Seen()
+                with pa.OSFile(self.full_path(name), "wb") as sink:
+                    with pq.ParquetWriter(
+                        sink, self.schema, compression="snappy", use_dictionary=self._dictionary
+                    ) as writer:
+                        while group is not None and sink.tell() < largest_bytes:
+                            writer.write_table(group)
+                            seen.add(group)
+                            group = next(groups, None)
+                    size_bytes = sink.tell()
+                sync_file(self.full_path(name))
+                written.append(seen.file(name, size_bytes))
+            return written
+        except BaseException:
+            self.remove(begun)
+            raise
+
+    def remove(self, names: Iterable[str]) -> int:
+        return remove_files(self.path / name for name in names)
+
+    def names(self) -> set[str]:
+        """The data files on the disk, whether the log knows them or not."""
+        return {name for name in os.listdir(self.path) if name.endswith(SUFFIX)}
+
+    def read(self, name: str) -> Iterator[pa.Table]:
+        """The rows of a file in their order, a bounded piece at a time."""
+        with pq.ParquetFile(self.full_path(name)) as file:
+            for batch in file.iter_batches(batch_size=_READ_ROWS, use_threads=False):
+                yield pa.Table.from_batches([batch]).cast(self.schema)
+
+    def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """All rows of the named columns (dots lead into structs)."""
+        with pq.ParquetFile(self.full_path(name)) as file:
+            return file.read(columns=list(columns), use_threads=False)
+
+
+class _Seen:
+    """Counts what goes into a file."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._commits: list[int] = []
+        self._ats_us: list[int] = []
+
+    def add(self, table: pa.Table) -> None:
+        self._rows += table.num_rows
+        for column, seen in ((COMMIT, self._commits), (AT, self._ats_us)):
+            ends = pc.min_max(table.column(column).cast(pa.int64()))
+            seen += [ends["min"].as_py(), ends["max"].as_py()]
+
+    def file(self, name: str, size_bytes: int) -> DataFile:
+        commits, ats_us = self._commits, self._ats_us
+        return DataFile(name, size_bytes, self._rows, min(commits), max(commits), min(ats_us), max(ats_us))
+
+
+def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in pieces that make good row groups; never an empty one."""
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for table in tables:
+        if table.num_rows == 0:
+            continue
+        waiting.append(table)
+        waiting_bytes += table.nbytes
+        if waiting_bytes >= _ROW_GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    """The Parquet column paths of an Arrow column."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+    else:
+        yield path

@@ -1,0 +1,197 @@
+"""Past states of a dataset, by commit number or by time, and which old files they still need.
+
+Rows carry the number of their commit, so between two *rewrites* (commits that replaced or removed rows) one set of
+files tells every state: take the rows up to the commit asked for. A state before a rewrite is read from the files as
+they were just before the first rewrite that followed it. So nothing is kept for the past of a dataset that was only
+appended to, and of the others only the files that rewrites within the history replaced.
+
+What the log says is read at first need; commits made since the table was opened are recorded as they happen.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.pipeline.datasets.datafiles import to_us
+from tocsin.pipeline.datasets.durability import entry_path, log_versions
+
+# Keys in a Delta commit's own metadata.
+NUMBER_KEY: Final = "tocsin.commit"
+AT_KEY: Final = "tocsin.at"
+REWRITE_KEY: Final = "tocsin.rewrite"
+REWRITTEN_KEY: Final = "tocsin.rewritten"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One Delta version. `number` is None where it was upkeep and no commit of ours; `rewritten` is the last rewrite
+    before this commit."""
+
+    version: int
+    number: int | None
+    at_us: int
+    rewrite: bool
+    rewritten: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Removed:
+    """A file that is in no current state; it was added and removed at these versions (-1: before the log begins)."""
+
+    name: str
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    number: int
+    version: int
+
+
+class History:
+    """What the log tells of the past. The caller holds a lock; versions are recorded in order."""
+
+    def __init__(self, folder: Path, opened_at_version: int, last_rewrite: int, *, loaded: bool) -> None:
+        self._folder = folder
+        self._opened_at_version = opened_at_version
+        self._opened_with_rewrite = last_rewrite
+        self._loaded = loaded
+        self._entries: list[Entry] = []
+        self._rewrites: list[_Rewrite] = []
+        self._added_at: dict[str, int] = {}
+        self._removed: dict[str, _Removed] = {}
+        self._lost_up_to = 0
+
+    def record(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        if entry.rewrite and entry.number is not None:
+            self._rewrites.append(_Rewrite(entry.number, entry.version))
+        for name in entry.added:
+            self._added_at[name] = entry.version
+        for name in entry.removed:
+            self._removed[name] = _Removed(name, self._added_at.pop(name, -1), entry.version)
+
+    def load(self, on_disk: Iterable[str]) -> None:
+        """Read what the log says of the time before the table was opened (once)."""
+        if self._loaded:
+            return
+        since, self._loaded = self._entries, True
+        self._entries, self._rewrites, self._added_at, self._removed = [], [], {}, {}
+        for version in log_versions(self._folder)[0]:
+            if version <= self._opened_at_version:
+                self.record(_parsed(version, entry_path(self._folder, version).read_text(encoding="utf-8")))
+        # Of every state from the last rewrite before the log begins, the log knows all rewrites that followed.
+        before = (entry.rewritten for entry in self._entries if entry.number is not None)
+        self._lost_up_to = next(before, self._opened_with_rewrite)
+        for entry in since:
+            self.record(entry)
+        # A shorter history may have been asked for before: what it gave up cannot be had again.
+        there = set(on_disk)
+        for name in [name for name in self._removed if name not in there]:
+            last = self._last_rewrite_needing(self._removed.pop(name))
+            if last is not None:
+                self._lost_up_to = max(self._lost_up_to, last.number)
+
+    def oldest(self, number: int, last_rewrite: int, history: int) -> int:
+        """The oldest commit whose state can be told; everything from it on can."""
+        return min(last_rewrite, max(0, number - history + 1, self._lost_up_to))
+
+    def files_before_rewrite_after(self, number: int, current: Iterable[str]) -> tuple[int, int, list[str]]:
+        """For a commit before the last rewrite: version, the commit number it shows, and its files."""
+        following = self._rewrites[bisect_right([rewrite.number for rewrite in self._rewrites], number)]
+        return following.version - 1, following.number - 1, self._files_before(following.version, current)
+
+    def files_before_first_rewrite(self, current: Iterable[str]) -> list[str]:
+        """The files as they were before any rewrite that the log knows."""
+        return self._files_before(self._rewrites[0].version, current) if self._rewrites else list(current)
+
+    def _files_before(self, version: int, current: Iterable[str]) -> list[str]:
+        files = dict.fromkeys(current)
+        for entry in reversed(self._entries):
+            if entry.version < version:
+                break
+            for name in entry.added:
+                files.pop(name, None)
+            files.update(dict.fromkeys(entry.removed))
+        return list(files)
+
+    def commit_at(self, at_us: int) -> int | None:
+        """The last commit at or before this time; None where that lies before what the log tells."""
+        commits = [entry for entry in self._entries if entry.number is not None]
+        place = bisect_right([entry.at_us for entry in commits], at_us)
+        return commits[place - 1].number if place else None
+
+    def time_of(self, number: int) -> int | None:
+        """When this commit was made, where the log tells."""
+        for entry in reversed(self._entries):
+            if entry.number is not None and entry.number <= number:
+                return entry.at_us if entry.number == number else None
+        return None
+
+    def unneeded_files(self, oldest: int) -> list[str]:
+        """Removed files that no state from commit `oldest` on needs. Call `forget` when they are gone."""
+        unneeded = []
+        for removed in self._removed.values():
+            last = self._last_rewrite_needing(removed)
+            if last is None or last.number <= oldest:
+                unneeded.append(removed.name)
+        return unneeded
+
+    def forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._removed.pop(name, None)
+
+    def removed_files(self) -> set[str]:
+        """Files of past states that are kept."""
+        return set(self._removed)
+
+    def keep_log_from(self, oldest: int, newest_version: int) -> int:
+        """The first version whose log entry is needed to tell the states from commit `oldest` on."""
+        if not any(rewrite.number > oldest for rewrite in self._rewrites):
+            return newest_version
+        return next(entry.version for entry in self._entries if entry.number is not None and entry.number >= oldest)
+
+    def trim(self, first_version: int) -> None:
+        """The log now begins at this version."""
+        cut = bisect_left([entry.version for entry in self._entries], first_version)
+        del self._entries[:cut]
+        self._rewrites = [rewrite for rewrite in self._rewrites if rewrite.version >= first_version]
+        self._added_at = {name: version for name, version in self._added_at.items() if version >= first_version}
+
+    def _last_rewrite_needing(self, removed: _Removed) -> _Rewrite | None:
+        """The last rewrite before which this file was part of the state: added < rewrite <= removed."""
+        place = bisect_right([rewrite.version for rewrite in self._rewrites], removed.removed)
+        last = self._rewrites[place - 1] if place else None
+        return last if last is not None and last.version > removed.added else None
+
+
+def _parsed(version: int, text: str) -> Entry:
+    """One entry of the log: a JSON object per line, as the Delta protocol defines it."""
+    info: dict[str, Any] = {}
+    added: list[str] = []
+    removed: list[str] = []
+    for line in text.splitlines():
+        action = json.loads(line)
+        info = action.get("commitInfo", info)
+        if "add" in action:
+            added.append(action["add"]["path"])
+        if "remove" in action:
+            removed.append(action["remove"]["path"])
+    return Entry(
+        version=version,
+        number=info.get(NUMBER_KEY),
+        at_us=to_us(datetime.fromisoformat(info[AT_KEY])) if AT_KEY in info else 0,
+        rewrite=info.get(REWRITE_KEY, False),
+        rewritten=info.get(REWRITTEN_KEY, 0),
+        added=tuple(added),
+        removed=tuple(removed),
+    )

@@ -1,0 +1,57 @@
+"""States that readers hold: as long as somebody holds one, its files stay."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Snapshot:
+    """The files that hold one state of a dataset.
+
+    Where `rows_up_to` is set, the reader leaves out rows whose `_commit` is greater.
+    """
+
+    files: tuple[str, ...]
+    number: int
+    version: int
+    rows_up_to: int | None
+
+
+class Held:
+    """The snapshots that are in use: pinned, or still referred to by anybody."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._issued: list[weakref.ref[Snapshot]] = []
+        self._prune_at = 64
+        self._pinned: dict[object, Snapshot] = {}
+
+    def issued(self, snapshot: Snapshot) -> Snapshot:
+        with self._lock:
+            self._issued.append(weakref.ref(snapshot))
+            if len(self._issued) >= self._prune_at:
+                self._issued = [each for each in self._issued if each() is not None]
+                self._prune_at = 64 + 2 * len(self._issued)
+        return snapshot
+
+    @contextmanager
+    def pin(self, snapshot: Snapshot) -> Iterator[Snapshot]:
+        token = object()
+        with self._lock:
+            self._pinned[token] = snapshot
+        try:
+            yield snapshot
+        finally:
+            with self._lock:
+                del self._pinned[token]
+
+    def files(self) -> set[str]:
+        """The full paths that must stay."""
+        with self._lock:
+            alive = [snapshot for each in self._issued if (snapshot := each()) is not None]
+            return {path for snapshot in (*alive, *self._pinned.values()) for path in snapshot.files}

@@ -1,0 +1,434 @@
+"""One dataset's table: numbered atomic commits, unique keys, past states.
+
+Promises. A commit is on the disk when its call returns; killed anywhere, it happened wholly or not at all; a refused or
+failed one changes nothing. Commit numbers run 1, 2, 3 … without gaps. No two rows of a state have the same key. Readers
+never wait for writers; writers of one table take turns. The folder is an ordinary Delta table with two columns of ours:
+`_commit`, the number of the commit that wrote a row version, and `_at`, when.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tocsin import faults
+from tocsin.pipeline.datasets import bulk
+from tocsin.pipeline.datasets import keys as keyed
+from tocsin.pipeline.datasets.commits import Commit, DeltaLog, State
+from tocsin.pipeline.datasets.datafiles import AT, AT_TYPE, COMMIT, DataFile, DataFolder, from_us
+from tocsin.pipeline.datasets.durability import is_full_disk
+from tocsin.pipeline.datasets.history import Entry
+from tocsin.pipeline.datasets.keyindex import KeyIndex
+from tocsin.pipeline.datasets.keys import Hashes, KeyColumns, KeyPath, Positions
+from tocsin.pipeline.datasets.past import Past
+from tocsin.pipeline.datasets.snapshots import Held, Snapshot
+from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
+
+__all__ = ["Commit", "DatasetTable", "Snapshot"]
+
+INDEXED_KEYS_MAX: Final = 1 << 26  # above it, 800 MB: look-ups read the key columns instead
+_OWN_REWRITE_BYTES: Final = 2 << 20  # smaller files that a rewrite touches are joined with the new rows
+_NO_POSITIONS: Final[Mapping[str, int]] = {}
+_UNLIMITED: Final = 1 << 62
+
+# Of each file that holds some of the keys asked for: (positions among those keys, positions in the file).
+Located = dict[str, tuple[Positions, Positions]]
+
+
+class DatasetTable:
+    """See the module's promises. Thread-safe; one process at a time has a dataset open."""
+
+    def __init__(
+        self,
+        log: DeltaLog,
+        schema: pa.Schema,
+        keys: Sequence[KeyPath],
+        *,
+        history: int,
+        retention_s: float | None,
+        indexed_keys_max: int,
+        new: bool,
+    ) -> None:
+        self.schema = schema
+        self.keys = tuple(tuple(path) for path in keys)
+        self.retention_s = retention_s
+        self.log = log
+        self.data = DataFolder(log.folder, _stored(schema), self.keys)
+        self.held = Held()
+        self.writing = threading.RLock()
+        self.upkeeping = threading.Lock()
+        self.past = Past(self.data, self.held, log.state, history=history, new=new)
+        self._index: KeyIndex | None = KeyIndex() if new else None
+        self._indexed_keys_max = indexed_keys_max
+        self._closed = False
+        # A crash may have left files that nothing mentions; upkeep looks.
+        self.cleaned_at_version = log.state.version
+        self.leftovers = not new and self.data.names() != set(log.state.files)
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        schema: pa.Schema,
+        keys: Sequence[KeyPath],
+        *,
+        history: int = 1000,
+        retention_s: float | None = None,
+        indexed_keys_max: int = INDEXED_KEYS_MAX,
+    ) -> DatasetTable:
+        """A new, empty table. `keys`: the columns (paths into structs) that together identify a row."""
+        log = DeltaLog.create(folder, _stored(schema))
+        options = {"history": history, "retention_s": retention_s, "indexed_keys_max": indexed_keys_max}
+        return cls(log, schema, keys, new=True, **options)  # type: ignore[arg-type]
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        schema: pa.Schema,
+        keys: Sequence[KeyPath],
+        *,
+        history: int = 1000,
+        retention_s: float | None = None,
+        indexed_keys_max: int = INDEXED_KEYS_MAX,
+    ) -> DatasetTable:
+        """A table that exists, as the last durable commit left it."""
+        log = DeltaLog.open(folder, _stored(schema))
+        options = {"history": history, "retention_s": retention_s, "indexed_keys_max": indexed_keys_max}
+        return cls(log, schema, keys, new=False, **options)  # type: ignore[arg-type]
+
+    # ---- what is there
+
+    @property
+    def number(self) -> int:
+        return self.past.state.number
+
+    @property
+    def row_count(self) -> int:
+        return self.past.state.rows
+
+    @property
+    def file_count(self) -> int:
+        return len(self.past.state.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the current state; past states take more."""
+        return self.past.state.size_bytes
+
+    def snapshot(self) -> Snapshot:
+        return self.past.snapshot()
+
+    def as_of_commit(self, number: int) -> Snapshot:
+        """The state right after this commit (0: before the first)."""
+        return self.past.as_of_commit(number)
+
+    def as_of_time(self, at: datetime) -> Snapshot:
+        """The state right after the last commit at or before this time."""
+        return self.past.as_of_time(at)
+
+    def pin(self, snapshot: Snapshot) -> AbstractContextManager[Snapshot]:
+        """Its files stay while the context lasts. (They also stay while anybody refers to the snapshot object.)"""
+        return self.held.pin(snapshot)
+
+    def position(self, name: str) -> int | None:
+        """What the last commit that named this position said."""
+        with self._turn():
+            return self.log.position(name)
+
+    def upkeep_due(self) -> bool:
+        """Whether `upkeep.upkeep(table)` would find something to do; cheap."""
+        from tocsin.pipeline.datasets.upkeep import is_due
+
+        return not self._closed and is_due(self)
+
+    def close(self) -> None:
+        """Waits for a running commit; afterwards nothing can be asked of it."""
+        with self.writing:
+            self._closed = True
+            self._index = None
+
+    # ---- changes
+
+    def insert(
+        self, rows: pa.Table, *, keys_are_new: bool = False, positions: Mapping[str, int] = _NO_POSITIONS
+    ) -> Commit:
+        """Add rows; if a key is there already, or twice in `rows`, nothing is added (ConflictError).
+
+        `keys_are_new`: the caller generated the keys, and they need no look-up.
+        """
+        rows = self.fitting(rows)
+        with self._turn():
+            if rows.num_rows == 0 and not positions:
+                return self._unchanged()
+            if keys_are_new and self._index is None:
+                return self._append(rows, None, positions)
+            keys = keyed.of_rows(rows, self.keys)
+            hashed = keyed.hashes(keys)
+            if not keys_are_new:
+                self.refuse_repeated(keys, hashed)
+                self.refuse_present(keys, hashed)
+            return self._append(rows, hashed, positions)
+
+    def upsert(self, rows: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
+        """Add rows, replacing those with the same key; of several with one key in `rows` the last wins."""
+        rows = self.fitting(rows)
+        with self._turn():
+            if rows.num_rows == 0 and not positions:
+                return self._unchanged()
+            keys = keyed.of_rows(rows, self.keys)
+            hashed = keyed.hashes(keys)
+            winners = keyed.last_of_each(keys, hashed)
+            if winners is not None:
+                rows, keys, hashed = rows.take(pa.array(winners)), keys.take(winners), hashed[winners]
+            located = self.locate(keys, hashed)
+            if not located:
+                return self._append(rows, hashed, positions)
+            return self._rewrite(located, hashed, rows, positions)
+
+    def delete(self, keys: pa.Table) -> Commit:
+        """Remove the rows whose key is listed (the key columns of `keys` count; others are ignored).
+
+        Where none is there, nothing is committed, and the commit returned is the last one with no rows.
+        """
+        with self._turn():
+            wanted = keyed.of_rows(keys, self.keys)
+            hashed = keyed.hashes(wanted)
+            once = keyed.last_of_each(wanted, hashed)
+            if once is not None:
+                wanted, hashed = wanted.take(once), hashed[once]
+            located = self.locate(wanted, hashed)
+            return self._rewrite(located, hashed, None, _NO_POSITIONS) if located else self._unchanged()
+
+    def delete_all(self) -> Commit:
+        """Remove every row, reading none."""
+        with self._turn():
+            state = self.log.state
+            if not state.files:
+                return self._unchanged()
+            commit = self._commit([], list(state.files.values()), state.rows, rewrite=True, positions=_NO_POSITIONS)
+            self._index = KeyIndex()
+            return commit
+
+    def load(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        keys_are_new: bool = False,
+        positions: Mapping[str, int] = _NO_POSITIONS,
+    ) -> Commit:
+        """Add all rows of a stream in one commit; only their keys' hashes are held in memory. Duplicates: ConflictError.
+
+        Writers of this table wait meanwhile.
+        """
+        with self._turn():
+            number, at_us = self.log.next_number(), self.log.next_at_us()
+            stamped = bulk.Incoming(self, batches, number, at_us, keys_are_new=keys_are_new)
+            files = self.write_files(stamped)
+            try:
+                hashed = stamped.checked(files)
+                if not files and not positions:
+                    return self._unchanged()
+                rows = sum(file.rows for file in files)
+                commit = self._commit(files, [], rows, rewrite=False, positions=positions, at_us=at_us)
+            except BaseException:
+                self.data.remove(file.name for file in files)
+                raise
+            self._index_rows(hashed, files)
+            return commit
+
+    # ---- look-ups; the caller has the turn
+
+    def index(self) -> KeyIndex | None:
+        """The keys in memory, read from the files at first need; None where there are too many."""
+        if self.log.state.rows > self._indexed_keys_max:
+            self._index = None
+        elif self._index is None:
+            index = KeyIndex()
+            for name in self.log.state.files:
+                index.add(keyed.hashes(self.keys_in(name)), name)
+            self._index = index
+        return self._index
+
+    def loaded_index(self) -> KeyIndex | None:
+        """The index if it has been read already."""
+        return self._index
+
+    def keys_in(self, name: str) -> KeyColumns:
+        """The keys of a file's rows."""
+        return keyed.of_rows(self.data.read_columns(name, [".".join(path) for path in self.keys]), self.keys)
+
+    def locate(self, keys: KeyColumns, hashed: Hashes) -> Located:
+        """Where these keys (each once) are; exact."""
+        index = self.index()
+        everywhere = np.arange(len(hashed))
+        candidates = dict.fromkeys(self.log.state.files, everywhere) if index is None else index.candidates(hashed)
+        located: Located = {}
+        for name, positions in candidates.items():
+            among, there = keyed.matches(keys.take(positions), self.keys_in(name))
+            if len(among):
+                located[name] = positions[among], there
+        return located
+
+    def refuse_repeated(self, keys: KeyColumns, hashed: Hashes) -> None:
+        repeated = keyed.first_repeated(keys, hashed)
+        if repeated is not None:
+            raise keyed.duplicate(keys, repeated, self.keys, "stands twice among the new records")
+
+    def refuse_present(self, keys: KeyColumns, hashed: Hashes) -> None:
+        located = self.locate(keys, hashed)
+        if located:
+            first = min(int(positions.min()) for positions, _ in located.values())
+            raise keyed.duplicate(keys, first, self.keys, "is in the dataset already")
+
+    # ---- how changes are made; the caller has the turn
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self.writing:
+            if self._closed:
+                raise UnavailableError("the dataset is closed")
+            self.log.refresh_if_stale()
+            yield
+
+    def fitting(self, rows: pa.Table) -> pa.Table:
+        if rows.schema.equals(self.schema):
+            return rows
+        try:
+            return rows.select(self.schema.names).cast(self.schema)
+        except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise InputError(f"the rows do not fit the dataset: {error}") from error
+
+    def stamp(self, rows: pa.Table, number: int, at_us: int) -> pa.Table:
+        """The rows with our two columns, as they are stored."""
+        commits = pa.array(np.full(rows.num_rows, number, np.int64))
+        ats = pa.array(np.full(rows.num_rows, at_us, np.int64)).view(AT_TYPE)
+        return pa.Table.from_arrays([*rows.columns, commits, ats], schema=self.data.schema)
+
+    def write_files(
+        self, tables: Iterator[pa.Table] | Sequence[pa.Table], largest_bytes: int | None = None
+    ) -> list[DataFile]:
+        """Data files, synced, that no log entry names yet. A full disk leaves none."""
+        try:
+            files = self.data.write(tables, **({} if largest_bytes is None else {"largest_bytes": largest_bytes}))
+        except Exception as error:
+            if is_full_disk(error):
+                raise StorageFullError("the disk is full: nothing was changed") from error
+            raise
+        faults.reach("dataset.data.written")
+        return files
+
+    def _append(self, rows: pa.Table, hashed: Hashes | None, positions: Mapping[str, int]) -> Commit:
+        at_us = self.log.next_at_us()
+        files = self.write_files([self.stamp(rows, self.log.next_number(), at_us)])
+        commit = self._commit(files, [], rows.num_rows, rewrite=False, positions=positions, at_us=at_us)
+        self._index_rows(hashed, files)
+        return commit
+
+    def _index_rows(self, hashed: Hashes | None, files: Sequence[DataFile]) -> None:
+        """The rows of `hashed` lie in these files, in this order."""
+        if self._index is None or hashed is None:
+            self._index = None if files else self._index
+            return
+        begin = 0
+        for file in files:
+            self._index.add(hashed[begin : begin + file.rows], file.name)
+            begin += file.rows
+
+    def _rewrite(
+        self, located: Located, hashed: Hashes, rows: pa.Table | None, positions: Mapping[str, int]
+    ) -> Commit:
+        """Replace the touched files by ones without the rows that are replaced or deleted, and add the new rows."""
+        at_us = self.log.next_at_us()
+        touched = [self.log.state.files[name] for name in located]
+        large = [file for file in touched if file.size_bytes >= _OWN_REWRITE_BYTES]
+        small = [file for file in touched if file.size_bytes < _OWN_REWRITE_BYTES]
+        new = [] if rows is None else [self.stamp(rows, self.log.next_number(), at_us)]
+        groups: list[tuple[list[DataFile], list[pa.Table]]] = [([file], []) for file in large]
+        if small or new:
+            groups.append((small, new))
+        written: list[DataFile] = []
+        moves: list[tuple[list[DataFile], DataFile | None]] = []
+        try:
+            for sources, more in groups:
+                files = self.write_files(self._remaining(sources, located, more), _UNLIMITED)
+                written += files
+                moves.append((sources, files[0] if files else None))
+        except BaseException:
+            self.data.remove(file.name for file in written)
+            raise
+        gone = sum(len(there) for _, there in located.values())
+        count = gone if rows is None else rows.num_rows
+        commit = self._commit(written, touched, count, rewrite=True, positions=positions, at_us=at_us)
+        index = self._index
+        if index is not None:
+            target = moves[-1][1] if rows is not None else None
+            known = np.zeros(len(hashed), bool)
+            for name, (among, _) in located.items():
+                index.replaced(hashed[among], [name] * len(among), target.name if target else None)
+                known[among] = True
+            for sources, into in moves:
+                index.moved([source.name for source in sources], into.name if into else None)
+            if target is not None:
+                index.add(hashed[~known], target.name)
+        return commit
+
+    def _remaining(
+        self, sources: Sequence[DataFile], located: Located, more: Sequence[pa.Table]
+    ) -> Iterator[pa.Table]:
+        """The rows of these files that stay, then the new ones."""
+        for source in sources:
+            stays = np.ones(source.rows, bool)
+            stays[located[source.name][1]] = False
+            begin = 0
+            for piece in self.data.read(source.name):
+                yield piece.filter(pa.array(stays[begin : begin + piece.num_rows]))
+                begin += piece.num_rows
+        yield from more
+
+    def _commit(
+        self,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        rows: int,
+        *,
+        rewrite: bool,
+        positions: Mapping[str, int],
+        at_us: int | None = None,
+    ) -> Commit:
+        number = self.log.next_number()
+        at_us = self.log.next_at_us() if at_us is None else at_us
+        self.exchange(
+            lambda: self.log.commit(
+                added, removed, number=number, at_us=at_us, rewrite=rewrite, positions=positions
+            ),
+            added,
+        )
+        return Commit(number, from_us(at_us), rows)
+
+    def exchange(self, change: Callable[[], tuple[State, Entry]], added: Sequence[DataFile]) -> None:
+        """Make a change of the log durable, then show it; where that fails, the added files go."""
+        try:
+            state, entry = change()
+        except BaseException:
+            self.data.remove(file.name for file in added)
+            raise
+        self.past.show(state, entry)
+
+    def _unchanged(self) -> Commit:
+        state = self.log.state
+        return Commit(state.number, from_us(state.at_us), 0)
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    for name in (COMMIT, AT):
+        if name in schema.names:
+            raise InputError(f"{name} is a column of the system")
+    return schema.append(pa.field(COMMIT, pa.int64())).append(pa.field(AT, AT_TYPE))

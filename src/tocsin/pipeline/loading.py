@@ -1,0 +1,246 @@
+"""What LOAD reads: files on the cluster's own disks, as checked records, a bounded number at a time.
+
+    LOAD DATASET d USING localfs (("path"="localhost:///data/x.json"), ("format"="json"))
+
+Promises. Options are checked and files found before the first record; a file or a record that cannot be read is an
+InputError that names the file, the line and the field. Memory does not grow with the files. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from uuid import uuid4
+
+from tocsin.pipeline.readers import delimited, json_text, parquet
+from tocsin.pipeline.readers.found import BadFile, BadRecord, Found
+from tocsin.rules.model.checking import RecordError
+from tocsin.rules.model.jsonform import reader
+from tocsin.rules.model.types import ObjectType
+from tocsin.wire.errors import InputError, NotFoundError, StatementError
+
+ADAPTERS: Final = ("localfs",)
+# Each format, and the options that it takes besides `path` and `format`.
+_TEXT_OPTIONS: Final = ("delimiter", "header", "quote", "null")
+FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
+    "json": (),
+    "csv": _TEXT_OPTIONS,
+    "delimited-text": _TEXT_OPTIONS,
+    "parquet": (),
+}
+BATCH_BYTES: Final = 32 << 20  # a batch ends here, however few its records are
+
+_HOST: Final = re.compile(r"[A-Za-z0-9_.\-]*://")
+_GZIP: Final = b"\x1f\x8b"
+_BUFFER_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The options of a LOAD, understood. The files are those that were there when it was asked for."""
+
+    files: tuple[Path, ...]
+    format: str
+    form: delimited.Form
+
+
+def batches(
+    options: Mapping[str, str],
+    type: ObjectType,  # noqa: A002 - what it is everywhere
+    *,
+    adapter: str = "localfs",
+    generate: tuple[str, ...] | None = None,
+    batch_rows: int = 20_000,
+) -> Iterator[list[dict[str, Any]]]:
+    """The records, checked. At the path `generate` a new uuid is put where there is nothing."""
+    # Not a generator itself: a wrong option is told at once, not when somebody begins to read.
+    return _batches(source(adapter, options), type, generate, batch_rows)
+
+
+def source(adapter: str, options: Mapping[str, str]) -> Source:
+    """Check the options and find the files."""
+    if adapter.lower() not in ADAPTERS:
+        raise InputError(f"there is no adapter {adapter!r}", hint=f"known: {', '.join(ADAPTERS)}")
+    given = {name.lower(): value for name, value in options.items()}
+    for needed in ("path", "format"):
+        if not given.get(needed, "").strip():
+            raise InputError(f'the option "{needed}" is missing', hint='such as ("path"="/data/x.json"), ("format"="json")')
+    wanted = given["format"].strip().lower()
+    if wanted == "adm":
+        raise InputError("the format adm cannot be read", hint=f"write the data as one of {', '.join(FORMATS)}")
+    if wanted not in FORMATS:
+        raise InputError(f"there is no format {given['format']!r}", hint=f"known: {', '.join(FORMATS)}")
+    known = ("path", "format", *FORMATS[wanted])
+    for name in given:
+        if name not in known:
+            raise InputError(f"the format {wanted} has no option {name!r}", hint=f"known: {', '.join(known)}")
+    return Source(_files(given["path"]), wanted, _form(given, header=wanted == "csv"))
+
+
+def _form(given: Mapping[str, str], *, header: bool) -> delimited.Form:
+    delimiter = given.get("delimiter", ",").replace("\\t", "\t")
+    quote = given.get("quote", '"')
+    if len(delimiter) != 1 or delimiter in "\r\n\0":
+        raise InputError(f"the delimiter must be one character, got {delimiter!r}")
+    if len(quote) > 1 or (quote and quote in "\r\n\0"):
+        raise InputError(f"the quote must be one character, or empty for none, got {quote!r}")
+    if quote == delimiter:
+        raise InputError(f"the quote and the delimiter are both {quote!r}")
+    said = given.get("header", str(header)).strip().lower()
+    if said not in ("true", "false"):
+        raise InputError(f"the option header must be true or false, got {given['header']!r}")
+    return delimited.Form(delimiter, said == "true", quote, given.get("null"))
+
+
+# ---------------------------------------------------------------- where the files are
+
+
+def _files(paths: str) -> tuple[Path, ...]:
+    found: list[Path] = []
+    for written in paths.split(","):
+        text = written.strip()
+        if not text:
+            continue
+        if "\0" in text:
+            raise InputError("a path cannot contain NUL")
+        host = _HOST.match(text)
+        if host is not None:
+            text = text[host.end() :]
+            if not text.startswith("/"):
+                raise InputError(
+                    f"after the host the path must be absolute, got {written.strip()!r}",
+                    hint='such as "localhost:///data/x.json"',
+                )
+        try:
+            found += _expanded(text)
+        except OSError as error:
+            raise _unreadable(text, error) from error
+    if not found:
+        raise InputError('the option "path" names no file')
+    return tuple(found)
+
+
+def _expanded(text: str) -> list[Path]:
+    path = Path(text).absolute()
+    if not path.exists() and glob.has_magic(text):
+        matching = [Path(each).absolute() for each in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
+        files = [file for each in matching for file in ([] if each.is_dir() else _checked(each))]
+        if not files:
+            raise NotFoundError(f"no file matches {text}")
+        return files
+    if path.is_dir():
+        files = [file for each in _inside(path) for file in _checked(each)]
+        if not files:
+            raise NotFoundError(f"there is no file in the folder {path}")
+        return files
+    return _checked(path)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    def give_up(error: OSError) -> None:
+        raise error
+
+    for here, folders, names in os.walk(folder, onerror=give_up):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        # What begins so is not data by an old custom: _SUCCESS, .x.crc.
+        yield from (Path(here, name) for name in sorted(names) if not name.startswith((".", "_")))
+
+
+def _checked(path: Path) -> list[Path]:
+    # A pipe or a device would never end, or never begin.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(f"{path} is not a file")
+    with path.open("rb"):
+        return [path]
+
+
+def _unreadable(path: Path | str, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return NotFoundError(f"there is no file {path}", hint="the path is one of the machine that the cluster runs on")
+    return InputError(f"{path} cannot be read: {error.strerror or error}")
+
+
+# ---------------------------------------------------------------- what is in them
+
+
+def _batches(
+    wanted: Source, kind: ObjectType, generate: tuple[str, ...] | None, batch_rows: int
+) -> Iterator[list[dict[str, Any]]]:
+    check = reader(kind)
+    batch: list[dict[str, Any]] = []
+    batch_bytes = 0
+    unit = "record" if wanted.format == "parquet" else "line"
+    for path in wanted.files:
+        place = 0
+        try:
+            for place, record, size_bytes in _found(path, wanted, kind, generate):
+                if generate is not None:
+                    _fill(record, generate)
+                batch.append(check(record))
+                batch_bytes += size_bytes
+                if len(batch) >= batch_rows or batch_bytes >= BATCH_BYTES:
+                    yield batch
+                    batch, batch_bytes = [], 0
+        except RecordError as error:
+            raise _refused(path, unit, place, error.field, error.reason) from None
+        except BadRecord as error:
+            raise _refused(path, unit, error.place, error.field, error.reason) from None
+        except BadFile as error:
+            raise StatementError(f"{path} cannot be loaded: {error}", file=str(path)) from error
+    if batch:
+        yield batch
+
+
+def _found(path: Path, wanted: Source, kind: ObjectType, generate: tuple[str, ...] | None) -> Iterator[Found]:
+    if wanted.format == "parquet":
+        yield from parquet.read(path)
+        return
+    with _opened(path) as file:
+        if wanted.format == "json":
+            yield from json_text.read(file)
+        else:
+            generated = generate[0] if generate is not None and len(generate) == 1 else None
+            yield from delimited.read(file, kind, wanted.form, generated)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked where it is gzip, whatever its name."""
+    try:
+        with path.open("rb", buffering=_BUFFER_BYTES) as file:
+            if file.peek(2)[:2] != _GZIP:
+                yield file
+                return
+            with gzip.GzipFile(fileobj=file) as unpacked, io.BufferedReader(unpacked, _BUFFER_BYTES) as buffered:  # type: ignore[type-var]
+                yield buffered
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadFile(f"it is not gzip, or damaged: {error}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _fill(record: dict[str, Any], at: tuple[str, ...]) -> None:
+    inside: Any = record
+    for step in at[:-1]:
+        inside = inside.setdefault(step, {})
+        if inside.__class__ is not dict:
+            return  # the check will say what is wrong with it
+    if at[-1] not in inside:
+        inside[at[-1]] = uuid4()
+
+
+def _refused(path: Path, unit: str, place: int, field: str, reason: str) -> StatementError:
+    said = f"{field}: {reason}" if field else reason
+    # `line` is the script's: the file's has another name.
+    details = {"file": str(path), f"file_{unit}": place, "field": field or None}
+    return StatementError(f"{path}, {unit} {place}: {said}", hint="nothing was loaded", **details)  # type: ignore[arg-type]

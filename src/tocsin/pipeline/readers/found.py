@@ -1,0 +1,33 @@
+"""What every reader yields, and how it says that a file is not what it should be."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+# Where the record stands (its line, or its number in formats without lines), the record, and roughly its bytes.
+Found: TypeAlias = tuple[int, dict[str, Any], int]
+
+# The largest single record: what is longer is a file of another format, or damaged.
+RECORD_LIMIT_BYTES: Final = 16 << 20
+
+
+class BadRecord(Exception):
+    """The record at `place` cannot be read. `field` is "" where no field can be named."""
+
+    def __init__(self, place: int, reason: str, field: str = "") -> None:
+        super().__init__(place, reason, field)
+        self.place = place
+        self.reason = reason
+        self.field = field
+
+
+class BadFile(Exception):
+    """The file as a whole cannot be read; the text says why."""
+
+
+def too_long(place: int) -> BadRecord:
+    return BadRecord(place, f"a record is longer than {RECORD_LIMIT_BYTES >> 20} MiB")
+
+
+def not_utf8(place: int) -> BadRecord:
+    return BadRecord(place, "is not UTF-8 text")

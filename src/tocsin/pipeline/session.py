@@ -1,0 +1,245 @@
+"""Starts and stops the one Spark session of a process. Every setting of Spark lives here, with its reason."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tocsin.pipeline.java import ensure_java
+from tocsin.wire.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STOP_TIMEOUT_S: Final = 20.0
+_MIB: Final = 1 << 20
+# Another Spark installed on the machine must not lend us its jars, its settings or its running JVM.
+_FOREIGN: Final = (
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_REMOTE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+)
+# What Python's side of Spark prints as JSON on stderr for every failed query; the error itself reaches the asker.
+_NOISY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# A statement that fails is an answer, not a line on the terminal: Spark's own words go to a file of bounded size.
+_LOG4J: Final = """\
+status = off
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {folder}/spark.log
+appender.file.filePattern = {folder}/spark.%i.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = SizeBasedTriggeringPolicy
+appender.file.policies.size = 8MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 2
+"""
+
+
+def start(
+    scratch: Path,
+    *,
+    master: str = "local[*]",
+    driver_memory: str = "1g",
+    conf: Mapping[str, str] | None = None,
+    hold_fds: Sequence[int] = (),
+) -> SparkSession:
+    """Starts Spark with everything it writes under `scratch`, whose earlier content of Spark's is dropped.
+
+    `local[*]` means more slots than cores (see `slots`). `conf` overrides any setting below. The JVM ends by itself
+    when this process ends, however that happens, but a moment later: it holds `hold_fds` open while it lives, so that a
+    `flock` on one of them is free only when both are gone. Raises UnavailableError with Spark's reason.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise RuntimeError("this process already has a Spark session; there is one per process")
+    scratch = scratch.resolve()
+    _clear(scratch)
+    for name in _FOREIGN:
+        os.environ.pop(name, None)
+    ensure_java()
+    # glibc gives every thread an arena of its own; with Spark's hundred threads that is memory nobody uses.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    for name in _NOISY:
+        logging.getLogger(name).disabled = True
+
+    chosen = settings(scratch, master=master, driver_memory=driver_memory, conf=conf or {})
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
+    said = scratch / "spark-stderr.log"
+    with said.open("wb") as words:
+        # Relative paths that Spark or Java think up (core dumps, hs_err files) are relative to the scratch folder too.
+        popen = {"stdout": words, "stderr": words, "cwd": scratch, "pass_fds": tuple(hold_fds)}
+        try:
+            gateway = launch_gateway(spark_conf, popen)
+        except (PySparkException, OSError) as error:
+            raise UnavailableError(f"Spark did not start: {_last_words(said) or error}") from error
+    try:
+        context = SparkContext(conf=spark_conf, gateway=gateway)
+    except Exception as error:
+        _end(gateway)
+        raise UnavailableError(f"Spark did not start: {error}") from error
+    return SparkSession(context)
+
+
+def stop(spark: SparkSession) -> None:
+    """Stops Spark and waits until its JVM is gone, so that the same data can be opened again at once."""
+    from pyspark import SparkContext
+
+    gateway: Any = spark.sparkContext._gateway
+    # The JVM may already be dead, which is what is wanted here.
+    with contextlib.suppress(Exception):
+        spark.stop()
+    _end(gateway)
+    with SparkContext._lock:
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkContext._active_spark_context = None
+
+
+def slots(cores: int | None = None) -> int:
+    """Tasks at once. More than cores: tasks are not preempted, and a long one on every core would stall short ones."""
+    return max(4, 2 * (cores or os.cpu_count() or 1))
+
+
+def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Every setting that Spark is started with: ours, and over them the caller's (whose Java options are added)."""
+    cores = os.cpu_count() or 1
+    their_java_options = conf.get("spark.driver.extraJavaOptions", "")
+    local = {
+        # Nobody but this process has business with it.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # The JVM talks to itself, so a lost heartbeat means nothing, and each costs idle CPU.
+        "spark.executor.heartbeatInterval": "60s",
+        "spark.network.timeout": "600s",
+        # An OutOfMemoryError is the fault of one statement; by default it would end the JVM for all of them.
+        "spark.executor.killOnFatalError.depth": "0",
+        "spark.rpc.netty.dispatcher.numThreads": "2",
+    }
+    return {
+        "spark.app.name": "tocsin",
+        "spark.master": f"local[{slots(cores)}]" if master == "local[*]" else master,
+        **(local if master.startswith("local") else {}),
+        "spark.submit.deployMode": "client",
+        "spark.driver.memory": driver_memory,
+        # A result that would fill the JVM is refused with an error before it does.
+        "spark.driver.maxResultSize": f"{_mebibytes(driver_memory) // 2}m",
+        # Nothing is written outside the scratch folder.
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.sql.catalogImplementation": "in-memory",
+        # No pages, no progress bars, and little memory of past jobs (kept although there are no pages).
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+        "spark.sql.ui.retainedExecutions": "10",
+        # Plans are turned into text for those pages at every query; a wide one would cost more than running it.
+        "spark.sql.maxPlanStringLength": "100000",
+        # A full collection now and then gives unused memory back.
+        "spark.cleaner.periodicGC.interval": "5min",
+        # Jobs here are small: few tasks, and no re-planning between stages (212 ms a job instead of 1,222).
+        "spark.sql.shuffle.partitions": str(max(2, cores)),
+        "spark.default.parallelism": str(max(2, cores)),
+        "spark.sql.adaptive.enabled": "false",
+        # Statements share the slots rather than queue for them.
+        "spark.scheduler.mode": "FAIR",
+        # We name the files to read; listing thousands of them by a Spark job of its own would cost more than reading.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+        # Local files open quickly: without this, a thousand small ones become dozens of tasks.
+        "spark.sql.files.openCostInBytes": "65536",
+        # The language: names as written, errors instead of silent NULLs, and one time zone.
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        # Years before 1900 as delta-rs and pyarrow write and read them.
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+        # Keeps the call site of each Python line that touches a column: a stack walk per expression.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        **conf,
+        "spark.driver.extraJavaOptions": f"{_java_options(scratch, their_java_options)} {their_java_options}".rstrip(),
+    }
+
+
+def _java_options(scratch: Path, theirs: str) -> str:
+    options = [
+        # A small heap that grows when needed and shrinks again.
+        "-Xms64m",
+        "-XX:MinHeapFreeRatio=10",
+        "-XX:MaxHeapFreeRatio=30",
+        # Deep expressions recurse deeply in the analyzer.
+        "-Xss8m",
+        # Metrics in a file under the system's temporary folder, written every 50 ms also while idle.
+        "-XX:-UsePerfData",
+        # Libraries unpack native code here.
+        f"-Djava.io.tmpdir={scratch / 'tmp'}",
+        f"-Dderby.system.home={scratch}",
+        f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
+        "-Duser.timezone=UTC",
+        "-Dfile.encoding=UTF-8",
+    ]
+    # The leanest collector for a heap of this size, unless the caller names one: Java refuses two.
+    if re.search(r"-XX:\+Use\w+GC\b", theirs) is None:
+        options.append("-XX:+UseSerialGC")
+    return " ".join(f'"{option}"' for option in options)
+
+
+def _mebibytes(memory: str) -> int:
+    """Spark's notation for memory: a number with k, m, g or t; bare numbers are MiB."""
+    match = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
+    if match is None:
+        raise UnavailableError(f"Spark's memory must be a number with k, m, g or t, such as 1g; got {memory!r}")
+    return max(1, int(match[1]) * {"k": 1 << 10, "": _MIB, "m": _MIB, "g": 1 << 30, "t": 1 << 40}[match[2]] // _MIB)
+
+
+def _clear(scratch: Path) -> None:
+    for name in ("local", "tmp", "warehouse"):
+        shutil.rmtree(scratch / name, ignore_errors=True)
+        (scratch / name).mkdir(parents=True, exist_ok=True)
+    (scratch / "log4j2.properties").write_text(_LOG4J.format(folder=scratch))
+
+
+def _last_words(said: Path, limit_bytes: int = 2_000) -> str:
+    return said.read_bytes()[-limit_bytes:].decode(errors="replace").strip()
+
+
+def _end(gateway: Any) -> None:
+    """Ends the JVM: politely by closing the pipe that it lives on, and then for good."""
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    process: subprocess.Popen[bytes] | None = gateway.proc
+    if process is None:
+        return
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

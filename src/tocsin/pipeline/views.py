@@ -1,0 +1,65 @@
+"""States of datasets as Spark sees them: a temporary view over the files of a snapshot.
+
+Spark never reads the Delta log: delta-rs has it in memory, and Spark would run a job of its own to learn the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.datasets.snapshots import Snapshot
+from tocsin.rules.model.columns import AT, COMMIT
+from tocsin.rules.model.types import ObjectType
+
+KEPT: Final = 256  # views of past and present states; the least recently used goes
+
+
+class Views:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._names: OrderedDict[tuple[str, int, int | None], str] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def of_snapshot(self, folder: str, snapshot: Snapshot, type_: ObjectType) -> str:
+        """The view's name. The caller holds on to the snapshot while it uses the view."""
+        key = (folder, snapshot.version, snapshot.rows_up_to)
+        with self._lock:
+            name = self._names.get(key)
+            if name is not None:
+                self._names.move_to_end(key)
+                return name
+            self._count += 1
+            name = f"tocsin_{folder.replace('-', '')}_{snapshot.version}_{self._count}"
+            self._frame(snapshot, type_).createOrReplaceTempView(name)
+            self._names[key] = name
+            gone = [self._names.popitem(last=False)[1]] if len(self._names) > KEPT else []
+        for old in gone:
+            self._spark.catalog.dropTempView(old)
+        return name
+
+    def of_rows(self, rows: pa.Table) -> str:
+        """A view over rows in memory; `drop` it afterwards."""
+        with self._lock:
+            self._count += 1
+            name = f"tocsin_rows_{self._count}"
+        self._spark.createDataFrame(rows).createOrReplaceTempView(name)
+        return name
+
+    def drop(self, name: str) -> None:
+        self._spark.catalog.dropTempView(name)
+
+    def _frame(self, snapshot: Snapshot, type_: ObjectType) -> DataFrame:
+        schema = f"{layout.spark_schema(type_)}, `{COMMIT}` BIGINT, `{AT}` TIMESTAMP"
+        if not snapshot.files:
+            return self._spark.createDataFrame([], schema)
+        # The paths are files, whatever characters they hold: no patterns, and no listing of folders.
+        reader = self._spark.read.schema(schema).option("__globPaths__", "false")
+        frame = reader.parquet(*snapshot.files)
+        return frame if snapshot.rows_up_to is None else frame.where(f"`{COMMIT}` <= {snapshot.rows_up_to}")

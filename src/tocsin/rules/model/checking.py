@@ -1,0 +1,399 @@
+"""Does a record fit its type? A type is compiled once into nested functions that take a value and give it normalised.
+
+Normalised means: datetimes are UTC, an int where a double is declared is a float, a `float` is rounded to 32 bits,
+rectangles have their corners in order, and a field whose value is MISSING is not there. An explicit NULL is kept as
+a None. The values themselves are those of `values`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
+from functools import lru_cache
+from math import isfinite
+from typing import Any, Final, TypeAlias, TypeVar
+from uuid import UUID
+
+from tocsin.rules.model.types import INTEGER_BITS, AnyType, ArrayType, MultisetType, ObjectType, Primitive, Type
+from tocsin.rules.model.values import (
+    MAX_DURATION_MICROS,
+    MAX_DURATION_MONTHS,
+    MISSING,
+    Circle,
+    Duration,
+    Line,
+    Multiset,
+    Point,
+    Polygon,
+    Rectangle,
+    circle,
+    polygon,
+    rectangle,
+)
+
+MAX_OPEN_DEPTH: Final = 64
+"""How many objects and arrays may lie inside each other in one undeclared value."""
+
+Check: TypeAlias = Callable[[Any], Any]
+_T = TypeVar("_T")
+
+
+class RecordError(ValueError):
+    """A value does not fit: `field` is the path to it ("" for the whole), `reason` what is wrong there."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}" if self.field else self.reason
+
+    def within(self, step: str) -> RecordError:
+        """The same error seen from the value around; `step` is a field (see `field_step`) or an index in brackets."""
+        dot = "." if self.field and not self.field.startswith("[") else ""
+        return RecordError(f"{step}{dot}{self.field}", self.reason)
+
+
+def checker(kind: ObjectType) -> Callable[[Any], dict[str, Any]]:
+    """A function that gives a record normalised, or raises RecordError. Compile once, use often."""
+    return compiled(kind, LEAVES)
+
+
+def check_value(value: Any, kind: Type) -> Any:
+    """One value, normalised; NULL fits only `any`, MISSING nothing."""
+    return _checker_of(kind)(value)
+
+
+@lru_cache(maxsize=512)
+def _checker_of(kind: Type) -> Check:
+    return compiled(kind, LEAVES)
+
+
+def compiled(kind: Type, leaves: Mapping[str, Check]) -> Check:
+    """The check of `kind`, its primitives checked by `leaves`: records from JSON differ only in those."""
+    match kind:
+        case Primitive(name=name):
+            return leaves[name]
+        case ObjectType():
+            return _object(kind, leaves)
+        case ArrayType(item=item, item_optional=item_optional):
+            return _items(compiled(item, leaves), item_optional, as_multiset=False)
+        case MultisetType(item=item, item_optional=item_optional):
+            return _items(compiled(item, leaves), item_optional, as_multiset=True)
+        case AnyType():
+            return open_value
+
+
+def _object(kind: ObjectType, leaves: Mapping[str, Check]) -> Check:
+    plan = tuple((field.name, field.optional, compiled(field.type, leaves)) for field in kind.fields)
+    declared = frozenset(field.name for field in kind.fields)
+    is_open, called = kind.open, f"the closed type {kind.name}" if kind.name else "this closed type"
+
+    def check(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise RecordError("", f"expected an object, got {shown(value)}")
+        record: dict[str, Any] = {}
+        name: Any = ""
+        try:
+            for name, optional, check_field in plan:
+                found = value.get(name, MISSING)
+                if found is not None and found is not MISSING:
+                    record[name] = check_field(found)
+                elif not optional:
+                    raise RecordError("", "is required" if found is MISSING else "is required, got NULL")
+                elif found is None:
+                    record[name] = None
+            if len(record) != len(value):
+                for name, found in value.items():
+                    if name not in declared and found is not MISSING:
+                        if not is_open:
+                            raise RecordError("", f"is not a field of {called}")
+                        record[_field_name(name)] = open_value(found)
+        except RecordError as error:
+            raise error.within(field_step(name)) from None
+        return record
+
+    return check
+
+
+def _items(check_item: Check, item_optional: bool, *, as_multiset: bool) -> Check:
+    expected = "a multiset" if as_multiset else "an array"
+
+    def check(value: Any) -> list[Any]:
+        # The other way round a multiset would be given an order that it does not have.
+        if not isinstance(value, list) or (not as_multiset and isinstance(value, Multiset)):
+            raise RecordError("", f"expected {expected}, got {shown(value)}")
+        items: list[Any] = []
+        for item in value:
+            if item is None or item is MISSING:
+                if not item_optional:
+                    raise RecordError(f"[{len(items)}]", f"an item of {expected} like this cannot be NULL")
+                items.append(None)
+                continue
+            try:
+                items.append(check_item(item))
+            except RecordError as error:
+                raise error.within(f"[{len(items)}]") from None
+        return Multiset(items) if as_multiset else items
+
+    return check
+
+
+# ---------------------------------------------------------------- primitives
+
+
+def _integer(name: str) -> Check:
+    high = 2 ** (INTEGER_BITS[name] - 1) - 1
+    low = -high - 1
+
+    def check(value: Any) -> Any:
+        if value.__class__ is not int:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise RecordError("", f"expected {_article(name)}, got {shown(value)}")
+            value = int(value)
+        if low <= value <= high:
+            return value
+        raise RecordError("", f"{shown(value)} does not fit into {_article(name)} ({low} to {high})")
+
+    return check
+
+
+def _boolean(value: Any) -> bool:
+    if value is True or value is False:
+        return value
+    raise RecordError("", f"expected a boolean, got {shown(value)}")
+
+
+def _double(value: Any) -> float:
+    if value.__class__ is float:
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise RecordError("", f"{shown(value)} does not fit into a double") from None
+    raise RecordError("", f"expected a number, got {shown(value)}")
+
+
+_FLOAT32 = struct.Struct("<f")
+
+
+def _float(value: Any) -> float:
+    number = _double(value)
+    try:
+        return float(_FLOAT32.unpack(_FLOAT32.pack(number))[0])
+    except OverflowError:
+        raise RecordError("", f"{number!r} does not fit into a float of 32 bits; declare it double") from None
+
+
+def _string(value: Any) -> Any:
+    if value.__class__ is not str:
+        if not isinstance(value, str):
+            raise RecordError("", f"expected a string, got {shown(value)}")
+        value = str(value)
+    if value.isascii() or _is_unicode(value):
+        return value
+    raise RecordError("", "the string holds half of a surrogate pair, which is not Unicode text")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    raise RecordError("", f"expected a date, got {shown(value)}")
+
+
+def _time(value: Any) -> time:
+    if isinstance(value, time) and value.tzinfo is None:
+        return value
+    raise RecordError("", f"expected a time of day without a zone, got {shown(value)}")
+
+
+def _datetime(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise RecordError("", f"expected a datetime, got {shown(value)}")
+    if value.tzinfo is UTC:
+        return value
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        raise RecordError("", "the datetime is outside of the years 1 to 9999 in UTC") from None
+
+
+def _duration(value: Any) -> Duration:
+    duration = _need(value, Duration)
+    if duration.months.__class__ is not int or duration.micros.__class__ is not int:
+        raise RecordError("", "expected a duration of whole months and microseconds")
+    if abs(duration.months) > MAX_DURATION_MONTHS or abs(duration.micros) > MAX_DURATION_MICROS:
+        raise RecordError("", "the duration is longer than can be kept")
+    return duration
+
+
+def _uuid(value: Any) -> UUID:
+    return _need(value, UUID)
+
+
+def _point(value: Any) -> Point:
+    point = _need(value, Point)
+    x, y = point.x, point.y
+    if x.__class__ is float and y.__class__ is float and isfinite(x) and isfinite(y):
+        return point
+    return Point(_finite(x), _finite(y))
+
+
+def _need(value: Any, kind: type[_T]) -> _T:
+    if isinstance(value, kind):
+        return value
+    raise RecordError("", f"expected {_article(kind.__name__.lower())}, got {shown(value)}")
+
+
+def _finite(value: Any) -> float:
+    number = _double(value)
+    # A place that is nowhere meets no grid cell and breaks every index.
+    if isfinite(number):
+        return number
+    raise RecordError("", f"expected a finite number, got {shown(number)}")
+
+
+def _line(value: Any) -> Line:
+    line = _need(value, Line)
+    return Line(_point(line.start), _point(line.end))
+
+
+def _rectangle(value: Any) -> Rectangle:
+    corners = _need(value, Rectangle)
+    return rectangle(_point(corners.low), _point(corners.high))
+
+
+def _circle(value: Any) -> Circle:
+    given = _need(value, Circle)
+    return told(circle, _point(given.center), _finite(given.radius))
+
+
+def _polygon(value: Any) -> Polygon:
+    return told(polygon, [_point(corner) for corner in _need(value, Polygon).points])
+
+
+def told(make: Callable[..., _T], *parts: Any) -> _T:
+    """`make(*parts)`; what its ValueError says becomes the reason."""
+    try:
+        return make(*parts)
+    except ValueError as error:
+        raise RecordError("", str(error)) from None
+
+
+LEAVES: Final[Mapping[str, Check]] = {
+    "boolean": _boolean,
+    **{name: _integer(name) for name in INTEGER_BITS},
+    "float": _float, "double": _double, "string": _string,
+    "date": _date, "time": _time, "datetime": _datetime, "duration": _duration, "uuid": _uuid,
+    "point": _point, "line": _line, "rectangle": _rectangle, "circle": _circle, "polygon": _polygon,
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- what nobody declared
+
+
+_OPEN: Final[Mapping[type, Check]] = {
+    bool: _boolean, int: LEAVES["bigint"], float: _double, str: _string,
+    datetime: _datetime, date: _date, time: _time, Duration: _duration, UUID: _uuid,
+    Point: _point, Line: _line, Rectangle: _rectangle, Circle: _circle, Polygon: _polygon,
+}  # fmt: skip
+
+
+def open_value(value: Any) -> Any:
+    """Any value at all, normalised like a declared one of the type it shows; MISSING inside an array becomes NULL."""
+    if value is MISSING:
+        raise RecordError("", "expected a value, got MISSING")
+    return _open_value(value, MAX_OPEN_DEPTH)
+
+
+def _open_value(value: Any, levels_left: int) -> Any:
+    check = _OPEN.get(value.__class__)
+    if check is not None:
+        return check(value)
+    if value is None:
+        return None
+    if isinstance(value, (dict, list)):
+        if not levels_left:
+            raise RecordError("", f"is nested more than {MAX_OPEN_DEPTH} levels deep")
+        return (_open_object if isinstance(value, dict) else _open_items)(value, levels_left - 1)
+    for base, check in _OPEN.items():
+        if isinstance(value, base):
+            return check(value)
+    raise RecordError("", f"expected a value, got {shown(value)}")
+
+
+def _open_object(value: Any, levels_left: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, found in value.items():
+        if found is MISSING:
+            continue
+        try:
+            fields[_field_name(name)] = _open_value(found, levels_left)
+        except RecordError as error:
+            raise error.within(field_step(name)) from None
+    return fields
+
+
+def _open_items(value: Any, levels_left: int) -> list[Any]:
+    items: list[Any] = []
+    for item in value:
+        try:
+            items.append(None if item is MISSING else _open_value(item, levels_left))
+        except RecordError as error:
+            raise error.within(f"[{len(items)}]") from None
+    return Multiset(items) if isinstance(value, Multiset) else items
+
+
+def _field_name(name: Any) -> str:
+    if isinstance(name, str) and (name.isascii() or _is_unicode(name)):
+        return name
+    raise RecordError("", f"a field name must be Unicode text, got {shown(name)}")
+
+
+# ---------------------------------------------------------------- words for messages
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def field_step(name: Any) -> str:
+    """A field's name as a step of a path: in backticks, as a script would write it, unless it is plain."""
+    return name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else f"`{_printable(str(name))}`"
+
+
+def shown(value: Any) -> str:
+    """A value for a message: its type, and as much of it as helps."""
+    if value is None or value is MISSING:
+        return "NULL" if value is None else "MISSING"
+    if isinstance(value, str):
+        return f'the string "{_printable(value)}"'
+    if isinstance(value, bool):
+        return f"the boolean {str(value).lower()}"
+    if isinstance(value, int):
+        return f"the number {value}" if value.bit_length() <= 128 else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return f"the number {value!r}"
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a multiset" if isinstance(value, Multiset) else "an array"
+    kind = value.__class__.__name__
+    return _article(kind.lower()) if value.__class__ in _OPEN else f"a Python {kind}"
+
+
+def _printable(text: str) -> str:
+    return (text if len(text) <= 60 else text[:60] + "…").encode("utf-8", "replace").decode()
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"

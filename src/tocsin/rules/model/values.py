@@ -1,0 +1,266 @@
+"""Values as Python holds them, and the text the SQL++ constructors write for them.
+
+    boolean bool · integers int · float, double float · string str · date datetime.date
+    time datetime.time · datetime datetime.datetime (UTC) · uuid uuid.UUID · object dict
+    array list · multiset Multiset · NULL None · a field that is not there MISSING
+    duration Duration · point Point · line Line · rectangle Rectangle · circle Circle · polygon Polygon
+
+Datetimes without a zone are read as UTC; resolution is one microsecond.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from typing import Any, Final
+from uuid import UUID
+
+
+class _Missing(enum.Enum):
+    MISSING = "MISSING"
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = _Missing.MISSING
+
+
+class Multiset(list[Any]):
+    """A bag: order carries no meaning."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Duration:
+    """Months and microseconds apart, since a month has no fixed length."""
+
+    months: int = 0
+    micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    start: Point
+    end: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """Held with `low` at the lower left, whatever corners it was written with."""
+
+    low: Point
+    high: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    center: Point
+    radius: float
+
+
+@dataclass(frozen=True, slots=True)
+class Polygon:
+    points: tuple[Point, ...]
+
+
+# ---------------------------------------------------------------- text → value; ValueError says what was expected
+
+
+def parse_point(text: str) -> Point:
+    points = _points(text, 'a point such as "1.0,2.0"')
+    if len(points) != 1:
+        raise ValueError(f'expected a point such as "1.0,2.0", got {_quoted(text)}')
+    return points[0]
+
+
+def parse_line(text: str) -> Line:
+    start, end = _pair(text, 'a line such as "1.0,2.0 3.0,4.0"')
+    return Line(start, end)
+
+
+def parse_rectangle(text: str) -> Rectangle:
+    return rectangle(*_pair(text, 'a rectangle such as "1.0,2.0 3.0,4.0"'))
+
+
+def parse_circle(text: str) -> Circle:
+    expected = 'a circle such as "1.0,2.0 0.5"'
+    parts = text.split()
+    if len(parts) != 2:
+        raise ValueError(f"expected {expected}, got {_quoted(text)}")
+    (center,) = _points(parts[0], expected)
+    return circle(center, _number(parts[1], expected, text))
+
+
+def parse_polygon(text: str) -> Polygon:
+    return polygon(_points(text, 'a polygon such as "0,0 0,1 1,0"'))
+
+
+def rectangle(a: Point, b: Point) -> Rectangle:
+    return Rectangle(Point(min(a.x, b.x), min(a.y, b.y)), Point(max(a.x, b.x), max(a.y, b.y)))
+
+
+def circle(center: Point, radius: float) -> Circle:
+    if not radius >= 0:
+        raise ValueError(f"expected a radius of at least 0, got {radius}")
+    return Circle(center, radius)
+
+
+def polygon(points: Iterable[Point]) -> Polygon:
+    corners = tuple(points)
+    if len(corners) < 3:
+        raise ValueError(f"expected a polygon of at least three points, got {len(corners)}")
+    return Polygon(corners)
+
+
+# ISO 8601 signs the whole ("-P1M"); its part 2 also signs single parts ("P1M-1D"), which months and days that point
+# in different directions need.
+_DURATION = re.compile(
+    r"(?P<sign>-)?P(?=.)(?:(?P<years>-?[0-9]{1,19})Y)?(?:(?P<months>-?[0-9]{1,19})M)?"
+    r"(?:(?P<weeks>-?[0-9]{1,19})W)?(?:(?P<days>-?[0-9]{1,19})D)?"
+    r"(?:T(?=.)(?:(?P<hours>-?[0-9]{1,19})H)?(?:(?P<minutes>-?[0-9]{1,19})M)?"
+    r"(?:(?P<seconds>-?[0-9]{1,19})(?:\.(?P<fraction>[0-9]{1,6}))?S)?)?"
+)
+# Symmetric, so that every duration can be negated and written.
+MAX_DURATION_MONTHS: Final = 2**31 - 1
+MAX_DURATION_MICROS: Final = 2**63 - 1
+
+
+def parse_duration(text: str) -> Duration:
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f'expected an ISO 8601 duration such as "PT10S" or "P1DT2H", got {_quoted(text)}')
+    part = {name: int(digits or 0) for name, digits in found.groupdict().items() if name not in ("sign", "fraction")}
+    months = part["years"] * 12 + part["months"]
+    seconds = ((part["weeks"] * 7 + part["days"]) * 24 + part["hours"]) * 3600 + part["minutes"] * 60 + part["seconds"]
+    fraction = int((found["fraction"] or "0").ljust(6, "0"))
+    # The sign is taken from the text: the number of "-0.5S" is 0 and has none.
+    micros = seconds * 1_000_000 + (-fraction if (found["seconds"] or "").startswith("-") else fraction)
+    if abs(months) > MAX_DURATION_MONTHS or abs(micros) > MAX_DURATION_MICROS:
+        raise ValueError(f"the duration {_quoted(text)} is longer than can be kept")
+    return Duration(-months, -micros) if found["sign"] else Duration(months, micros)
+
+
+_DATETIME = re.compile(
+    r"[0-9]{4}(?:-[0-9]{2}-[0-9]{2}|[0-9]{4})[T ][0-9]{2}[0-9:]*(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+)
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(-?)[0-9A-Fa-f]{4}\1[0-9A-Fa-f]{4}\1[0-9A-Fa-f]{4}\1[0-9A-Fa-f]{12}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def parse_datetime(text: str) -> datetime:
+    try:
+        # fromisoformat takes any sign between date and time, and a date alone.
+        if _DATETIME.fullmatch(text.strip()) is None:
+            raise ValueError
+        moment = datetime.fromisoformat(text.strip())
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f'expected a datetime such as "2026-11-15T08:30:00Z", got {_quoted(text)}') from None
+
+
+def parse_date(text: str) -> date:
+    try:
+        return date.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f'expected a date such as "2026-11-15", got {_quoted(text)}') from None
+
+
+def parse_time(text: str) -> time:
+    try:
+        moment = time.fromisoformat(text.strip().removesuffix("Z"))
+        if moment.tzinfo is not None:
+            raise ValueError
+        return moment
+    except ValueError:
+        raise ValueError(f'expected a time of day such as "08:30:00.250", got {_quoted(text)}') from None
+
+
+def parse_uuid(text: str) -> UUID:
+    # UUID() alone would also take hyphens anywhere, underscores and digits of other scripts.
+    if _UUID.fullmatch(text.strip()) is None:
+        raise ValueError(f'expected a uuid such as "5c848e5c-6b6a-498f-8452-8847a2957421", got {_quoted(text)}')
+    return UUID(text.strip())
+
+
+# ---------------------------------------------------------------- value → text
+
+
+def duration_text(value: Duration) -> str:
+    """One sign in front where months and microseconds agree, else a sign on each part of the negative one."""
+    sign = "-" if value.months <= 0 and value.micros <= 0 and value != Duration() else ""
+    month_sign = "-" if value.months < 0 and not sign else ""
+    micro_sign = "-" if value.micros < 0 and not sign else ""
+    years, months = divmod(abs(value.months), 12)
+    seconds, fraction = divmod(abs(value.micros), 1_000_000)
+    days, seconds = divmod(seconds, 86_400)
+    hours, seconds = divmod(seconds, 3600)
+    minutes, seconds = divmod(seconds, 60)
+    day = "".join(f"{month_sign}{n}{unit}" for n, unit in ((years, "Y"), (months, "M")) if n)
+    day += f"{micro_sign}{days}D" if days else ""
+    clock = "".join(f"{micro_sign}{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M")) if n)
+    if fraction:
+        clock += micro_sign + f"{seconds}.{fraction:06d}".rstrip("0") + "S"
+    elif seconds or not (day or clock):
+        clock += f"{micro_sign}{seconds}S"
+    return f"{sign}P{day}{'T' + clock if clock else ''}"
+
+
+def datetime_text(value: datetime) -> str:
+    # astimezone would read a datetime without a zone as local time.
+    moment = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+    return moment.isoformat() + "Z"
+
+
+def time_text(value: time) -> str:
+    return value.isoformat()
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _points(text: str, expected: str) -> list[Point]:
+    points = []
+    for part in text.split():
+        x, comma, y = part.partition(",")
+        if not comma:
+            raise ValueError(f"expected {expected}, got {_quoted(text)}")
+        points.append(Point(_number(x, expected, text), _number(y, expected, text)))
+    if not points:
+        raise ValueError(f"expected {expected}, got {_quoted(text)}")
+    return points
+
+
+def _pair(text: str, expected: str) -> tuple[Point, Point]:
+    points = _points(text, expected)
+    if len(points) != 2:
+        raise ValueError(f"expected {expected}, got {_quoted(text)}")
+    return points[0], points[1]
+
+
+def _number(text: str, expected: str, whole: str) -> float:
+    # float() alone would also take underscores, digits of other scripts and "nan".
+    number = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"expected {expected}, got {_quoted(whole)}")
+    return number
+
+
+def _quoted(text: str) -> str:
+    """`text` for a message: short, and without halves of characters that no encoder would take."""
+    shown = text if len(text) <= 80 else text[:80] + "…"
+    return f'"{shown.encode("utf-8", "replace").decode()}"'

@@ -1,0 +1,157 @@
+"""The one form of every answer: JSON, and for anything that went wrong `{"error": {"code", "message", …}}`.
+
+Whatever a handler raises leaves through here, so no route writes error answers of its own, nothing unexpected shows a
+client more than an id, and every answer carries the request's id in `Tocsin-Request-Id`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+import structlog
+from aiohttp import hdrs, web
+
+from tocsin.wire.errors import (
+    InputError,
+    LimitError,
+    NotFoundError,
+    StoppedError,
+    TocsinError,
+    UnauthorizedError,
+    UnsupportedError,
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+REQUEST_ID_HEADER: Final = "Tocsin-Request-Id"
+REQUEST_ID_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
+REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
+
+_REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
+_log = structlog.get_logger("tocsin.serving")
+
+
+def answer(value: Any, *, status: int = 200) -> web.Response:
+    """A JSON answer. `orjson.Fragment` in the value passes bytes that are JSON already."""
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+
+
+def refusal(error: TocsinError, **beside: Any) -> web.Response:
+    """The answer that says what went wrong; `beside` is what the answer holds next to the error."""
+    response = answer({"error": error_json(error), **beside}, status=error.status)
+    if isinstance(error, UnauthorizedError):
+        response.headers[hdrs.WWW_AUTHENTICATE] = 'Bearer realm="tocsin"'
+    if (retry_after_s := error.details.get("retry_after_s", 1 if error.status == 503 else None)) is not None:
+        response.headers[hdrs.RETRY_AFTER] = str(max(1, math.ceil(retry_after_s)))
+    if (allowed := error.details.get("allowed")) is not None:
+        response.headers[hdrs.ALLOW] = ", ".join(allowed)
+    return response
+
+
+def error_json(error: TocsinError) -> orjson.Fragment:
+    """The error's fields. What it repeats of the request may be no Unicode, and is then shown with question marks."""
+    said = {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in error.to_json().items()
+    }
+    return orjson.Fragment(orjson.dumps(said, default=str))
+
+
+def internal_error(request_id: str, exc: BaseException) -> dict[str, Any]:
+    """What a client may know of a bug of ours; the log gets the rest under the same id."""
+    _log.error("request failed", id=request_id, exc_info=exc)
+    return {"code": "internal", "message": "something went wrong inside; the log tells more", "id": request_id}
+
+
+def internal_answer(request_id: str, exc: BaseException, **beside: Any) -> web.Response:
+    return answer({"error": internal_error(request_id, exc), **beside}, status=500)
+
+
+def raw_refusal(error: TocsinError) -> bytes:
+    """The same answer for where no request could be read: the whole HTTP message, closing the connection."""
+    body = orjson.dumps({"error": error_json(error)})
+    head = (
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        "Server: tocsin\r\nConnection: close\r\n"
+    )
+    if error.status in (429, 503):
+        head += "Retry-After: 1\r\n"
+    return head.encode() + b"\r\n" + body
+
+
+def from_http(exc: web.HTTPException, request: web.BaseRequest) -> TocsinError:
+    """The error of ours for what the HTTP library refused by itself."""
+    if isinstance(exc, web.HTTPMethodNotAllowed):
+        allowed = sorted(exc.allowed_methods)
+        return UnsupportedError(
+            f"{request.method} is not possible here", status=405, hint=f"use {' or '.join(allowed)}", allowed=allowed
+        )
+    if exc.status == 404:
+        return NotFoundError("there is nothing at this address", hint="GET / lists what there is")
+    if exc.status == 408:
+        return StoppedError("the request took too long to arrive")
+    if exc.status in (413, 429, 431):
+        return LimitError("the request is too large", status=exc.status)
+    return UnsupportedError(HTTPStatus(exc.status).phrase, status=exc.status)
+
+
+def request_id(request: web.Request) -> str:
+    """The id the client chose for this request, or a new one."""
+    chosen = request.headers.get(REQUEST_ID_HEADER)
+    if chosen is None:
+        return secrets.token_hex(8)
+    if _REQUEST_ID.fullmatch(chosen) is None:
+        raise InputError(f"{REQUEST_ID_HEADER} must be 1 to 64 letters, digits, dots, dashes or underscores")
+    return chosen
+
+
+def is_gone(request: web.BaseRequest, exc: BaseException) -> bool:
+    """Whether the exception says that the client has left, and not that something behind us has."""
+    return isinstance(exc, ConnectionError) and (request.transport is None or request.transport.is_closing())
+
+
+async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The handler's answer, or the one that says why there is none. Never raises but to be cancelled."""
+    try:
+        if REQUEST_ID not in request:
+            request[REQUEST_ID] = request_id(request)
+        return await handler(request)
+    except TocsinError as error:
+        return refusal(error)
+    except web.HTTPException as exc:
+        if not 400 <= exc.status < 500:
+            raise
+        return refusal(from_http(exc, request))
+    except Exception as exc:
+        if is_gone(request, exc):
+            raise
+        return internal_answer(request.get(REQUEST_ID) or secrets.token_hex(8), exc)
+
+
+@web.middleware
+async def answering(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response = await guarded(request, handler)
+    _log.debug(
+        "answered",
+        id=request.get(REQUEST_ID),
+        method=request.method,
+        path=request.rel_url.raw_path,
+        status=response.status,
+    )
+    return response
+
+
+async def finish_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """On every answer: its id, and nothing that invites a browser or a cache to be clever."""
+    if (identity := request.get(REQUEST_ID)) is not None:
+        response.headers[REQUEST_ID_HEADER] = identity
+    response.headers[hdrs.SERVER] = "tocsin"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")

@@ -1,0 +1,173 @@
+"""A server's life: bind, start what it serves, say so, serve until told to stop, finish what runs, go."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Final, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from tocsin.serving.answers import answering, finish_headers, guarded
+from tocsin.serving.connections import LimitedServer
+from tocsin.serving.limits import Limits
+from tocsin.serving.metrics import ServerMetrics
+from tocsin.wire.errors import ConflictError, InputError
+
+LIMITS: Final = web.AppKey("LIMITS", Limits)
+
+_LINGERING_S = 2.0
+_LAST_WORDS_S = 2.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -> web.Application:
+    """An application without routes that counts, answers in one form, and lets in whom `access` does."""
+    app = web.Application(middlewares=[metrics.counting, answering, access])
+    app.on_response_prepare.append(finish_headers)
+    app[LIMITS] = limits
+    return app
+
+
+class Served(Protocol):
+    """What a server serves, once started."""
+
+    @property
+    def app(self) -> web.Application: ...
+
+
+async def serve(
+    start: Callable[[str], AbstractAsyncContextManager[Served]],
+    *,
+    host: str,
+    port: int,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Run a server until SIGTERM or SIGINT; a second SIGINT ends the process at once.
+
+    The port is bound first (0 picks a free one), so that a taken one is known before anything slow is started, but
+    nobody is let in before `start(address)` is through. A signal while starting gives the start up. On a signal while
+    serving, no connection is taken any more, and the application's `on_shutdown` decides how long what runs may run.
+    """
+    stop = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+    starting = True
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            os._exit(130)
+        stop.set()
+        if starting:
+            task.cancel()
+
+    with bound(host, port) as (sock, address):
+        try:
+            handle_signals(on_signal)
+            async with start(address) as served:
+                starting = False
+                # Once more: Spark puts a handler of its own for SIGINT.
+                handle_signals(on_signal)
+                if not stop.is_set():
+                    async with listening(served.app, sock):
+                        on_ready(address)
+                        await stop.wait()
+        except asyncio.CancelledError:
+            if not stop.is_set():
+                raise
+            task.uncancel()
+        finally:
+            forget_signals()
+
+
+def handle_signals(on_signal: Callable[[signal.Signals], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def forget_signals() -> None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.remove_signal_handler(number)
+
+
+@contextmanager
+def bound(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
+    """A socket bound to the host and port, and its address as a URL. It refuses connections until listened on."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError, OverflowError) as exc:
+        raise InputError(f"cannot serve at {host}:{port}: {exc}", hint="give a host of this machine") from None
+    with socket.socket(family, kind, protocol) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(place)
+        except OSError as exc:
+            raise _not_bound(host, port, exc) from None
+        yield sock, url_of(host, sock.getsockname()[1])
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host.strip("[]") else f"http://{host}:{port}"
+
+
+def _not_bound(host: str, port: int, exc: OSError) -> InputError:
+    if exc.errno == errno.EADDRINUSE:
+        return ConflictError(f"{host}:{port} is taken by another program", hint="choose another port with --port")
+    return InputError(f"cannot serve at {host}:{port}: {exc.strerror}", hint="choose another host or port")
+
+
+@asynccontextmanager
+async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[None]:
+    """The application takes connections on the bound socket; at the end it takes no more and finishes those it has."""
+    runner = _Runner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        auto_decompress=False,
+        shutdown_timeout=_LAST_WORDS_S,
+        keepalive_timeout=app[LIMITS].keepalive_timeout_s,
+        max_headers=app[LIMITS].headers_limit,
+        max_field_size=app[LIMITS].header_limit_bytes,
+        max_line_size=app[LIMITS].header_limit_bytes,
+        lingering_time=_LINGERING_S,
+    )
+    await runner.setup()
+    try:
+        try:
+            await web.SockSite(runner, sock, backlog=1024).start()
+        except OSError as exc:
+            host, port = sock.getsockname()[:2]
+            raise _not_bound(host, port, exc) from None
+        yield
+    finally:
+        await runner.cleanup()
+
+
+class _Runner(web.AppRunner):
+    """Serves through connections of our kind."""
+
+    async def _make_server(self) -> web.Server:
+        plain = await super()._make_server()
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            # Outside the middlewares too: a refused `Expect` never reaches them.
+            return await guarded(request, plain.request_handler)
+
+        return LimitedServer(
+            handle,
+            self.app[LIMITS],
+            request_factory=plain.request_factory,
+            handler_cancellation=plain.handler_cancellation,
+            loop=asyncio.get_running_loop(),
+            **plain._kwargs,
+        )

@@ -1,0 +1,96 @@
+"""Who asks: a bearer token on every request, except where only this machine can ask.
+
+Servers know `Credentials` only, so tokens can become accounts without a server changing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
+
+from tocsin.serving.answers import Handler
+from tocsin.serving.tokens import Token, secret_in
+from tocsin.wire.errors import ForbiddenError, UnauthorizedError
+
+# Where authentication is off, whoever reaches the server owns it.
+EVERYBODY: Final = Token(name="everybody", role="admin")
+
+# Who a request comes from.
+PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Token)
+
+
+class Credentials(Protocol):
+    """Knows who a secret belongs to."""
+
+    async def check(self, secret: str) -> Token:
+        """The holder of the secret; `UnauthorizedError` for a secret that is unknown or revoked.
+
+        Takes the same time for a wrong secret whatever it looks like.
+        """
+        ...
+
+
+def token_authentication(credentials: Credentials, open_paths: Collection[str]) -> Middleware:
+    """Every request but those to `open_paths` names its holder by `Authorization: Bearer …`."""
+
+    @web.middleware
+    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in open_paths:
+            request[PRINCIPAL] = await credentials.check(_secret(request))
+        return await handler(request)
+
+    return authenticate
+
+
+def _secret(request: web.Request) -> str:
+    given = request.headers.getall(hdrs.AUTHORIZATION, [])
+    if len(given) > 1:
+        raise UnauthorizedError("there is more than one Authorization header", hint="send one token")
+    return secret_in(given[0] if given else None)
+
+
+def no_authentication(*, loopback: bool) -> Middleware:
+    """Whoever reaches the server may use it; but no web page may.
+
+    A page open in a browser must not reach the server behind its user's back, neither by posting to it from its own
+    origin nor, on a loopback server, by a host name of its own that resolves to this machine.
+    """
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        asked = request.headers.get(hdrs.HOST, "")
+        if loopback and asked and not _names_a_machine(asked):
+            raise ForbiddenError(f"{asked[:100]!r} is not a name of this machine", hint="use localhost or an address")
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and _authority(origin) != asked.lower():
+            raise ForbiddenError("requests from web pages of other origins are not taken", hint="use tokens")
+        request[PRINCIPAL] = EVERYBODY
+        return await handler(request)
+
+    return admit
+
+
+def _names_a_machine(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _authority(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

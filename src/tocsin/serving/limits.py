@@ -1,0 +1,110 @@
+"""Bounds on what a client may ask: the size and pace of a body, and how many may ask at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import hdrs, web
+
+from tocsin.wire.errors import InputError, LimitError, StoppedError, UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server grants to all its clients together, and to each."""
+
+    body_limit_bytes: int = 16 * 1024 * 1024
+    connections_limit: int = 1_000
+    read_timeout_s: float = 30.0
+    """For a request's head to be complete, and for its body to be."""
+    keepalive_timeout_s: float = 75.0
+    headers_limit: int = 100
+    header_limit_bytes: int = 8_190
+
+
+async def read_body(request: web.Request, limits: Limits) -> bytes:
+    """The request's body; refused as soon as it is known to be too large or too slow, before it is all here."""
+    too_large = LimitError(
+        f"the body is larger than {limits.body_limit_bytes} bytes",
+        hint="send it in parts",
+        limit_bytes=limits.body_limit_bytes,
+    )
+    # Compressed bodies are not taken: a few bytes could unfold into any number.
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
+        raise UnsupportedError("compressed bodies are not taken", hint="send the body as it is")
+    if (request.content_length or 0) > limits.body_limit_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.read_timeout_s):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > limits.body_limit_bytes:
+                    raise too_large
+    except TimeoutError:
+        raise StoppedError(f"the body did not arrive within {limits.read_timeout_s:g} s") from None
+    except web.RequestPayloadError as exc:
+        raise InputError("the body is not valid HTTP", hint="check its length or its chunks") from exc
+    return bytes(body)
+
+
+class Gate:
+    """Lets `inside` in at once and `waiting` more wait, first come, first served; refuses the rest."""
+
+    def __init__(self, inside: int, waiting: int) -> None:
+        self._inside_limit = inside
+        self._waiting_limit = waiting
+        self._inside = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def inside(self) -> int:
+        return self._inside
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @asynccontextmanager
+    async def passed(self) -> AsyncIterator[None]:
+        await self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self) -> None:
+        if self._inside < self._inside_limit:
+            self._inside += 1
+            return
+        if len(self._queue) >= self._waiting_limit:
+            raise LimitError(
+                f"{self._inside} scripts are running and {len(self._queue)} are waiting",
+                status=429,
+                hint="try again in a moment",
+                retry=True,
+                retry_after_s=1,
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()  # The place was ours already: pass it on.
+            elif turn in self._queue:
+                self._queue.remove(turn)
+            raise
+
+    def _leave(self) -> None:
+        """Hand the place to the next in line, or free it."""
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._inside -= 1

@@ -1,0 +1,61 @@
+"""Numbers for Prometheus, in a registry of their own so that two servers in one process never mix."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
+from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from tocsin.serving.answers import Handler
+
+_METHODS: Final = frozenset(hdrs.METH_ALL)
+
+
+class ServerMetrics:
+    """What every server counts; a server adds its own to `registry`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.requests = Counter(
+            "tocsin_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "tocsin_http_request_seconds", "From a request's head to the end of its answer.", ["route"],
+            registry=self.registry,
+        )  # fmt: skip
+
+    @property
+    def counting(self) -> Middleware:
+        """The middleware that counts. Outermost, so that refusals count as what the client saw."""
+
+        @web.middleware
+        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+            began_s = time.perf_counter()
+            route = _route(request)
+            status = "aborted"
+            try:
+                response = await handler(request)
+                status = str(response.status)
+                return response
+            finally:
+                # Labels come from fixed sets only: a client must not be able to make new series.
+                method = request.method if request.method in _METHODS else "OTHER"
+                self.requests.labels(method, route, status).inc()
+                self.seconds.labels(route).observe(time.perf_counter() - began_s)
+
+        return count
+
+    async def expose(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self.registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "unknown"

@@ -1,0 +1,107 @@
+"""Tokens: a secret that whoever asks shows, and a digest that whoever answers keeps.
+
+mint(name, role) ─▶ secret (shown once, never kept) + digest (kept)
+check(secret, kept) ─▶ Token(name, role), or UnauthorizedError
+require(token, role) ─▶ nothing, or ForbiddenError
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
+
+PREFIX: Final = "tocsin_"
+SECRET_BYTES: Final = 32
+NAME_LIMIT: Final = 128
+
+# What each role may do; whoever may do more may do all that stands above.
+ROLES: Final[dict[str, str]] = {
+    "reader": "run queries",
+    "writer": "run every statement",
+    "admin": "manage tokens, and stop or back up the cluster",
+}
+
+
+class KeptToken(Protocol):
+    """What a store keeps of a token."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def revoked_at(self) -> datetime | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Who is asking."""
+
+    name: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class MintedToken:
+    """A new token. The secret is to be shown once; it stays out of `repr` so that no log keeps it."""
+
+    name: str
+    role: str
+    digest: str
+    secret: str = field(repr=False)
+
+
+def mint(name: str, role: str) -> MintedToken:
+    """A secret nobody can guess: 32 bytes of the system's randomness."""
+    if not name or len(name) > NAME_LIMIT or not name.isprintable():
+        raise InputError(f"a token's name has 1 to {NAME_LIMIT} printable characters")
+    if role not in ROLES:
+        raise InputError(f"there is no role {role!r}", hint=f"roles: {', '.join(ROLES)}")
+    secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+    return MintedToken(name, role, digest(secret), secret)
+
+
+def digest(secret: str) -> str:
+    """SHA-256 in hex. No salt and no stretching: there is nothing to guess in 32 random bytes."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def secret_in(authorization: str | None) -> str:
+    """The secret in an `Authorization: Bearer …` header."""
+    scheme, _, secret = (authorization or "").strip().partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise UnauthorizedError("this needs a token", hint="send the header Authorization: Bearer tocsin_…")
+    return secret.strip()
+
+
+def check(secret: str, kept: Iterable[KeptToken]) -> Token:
+    """Whose secret this is. Takes as long for a wrong one as for a right one, and no message repeats it."""
+    shown = digest(secret)
+    found: KeptToken | None = None
+    for token in kept:
+        if hmac.compare_digest(token.digest, shown):
+            found = token
+    if found is None:
+        raise UnauthorizedError("this token is not known", hint="tocsin token create makes one")
+    if found.revoked_at is not None:
+        raise UnauthorizedError(f"the token {found.name} was revoked", hint="tocsin token create makes another")
+    return Token(found.name, found.role)
+
+
+def require(token: Token, role: str) -> None:
+    """Raises ForbiddenError unless the token's role allows all that `role` does."""
+    ranks = list(ROLES)
+    if token.role not in ranks or ranks.index(token.role) < ranks.index(role):
+        raise ForbiddenError(
+            f"the token {token.name} has the role {token.role}, and this needs {role}",
+            hint=f"{role}: may {ROLES[role]}",
+        )

@@ -1,0 +1,345 @@
+"""Typed settings from one TOML file, the environment and flags: flags > environment > file > default.
+
+A setting has one dotted path everywhere: `cluster.http.port` is `port` under `[cluster.http]` in the file and
+`TOCSIN_CLUSTER__HTTP__PORT` in the environment. Unknown keys fail; every error names the path and where it was set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import tomllib
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from tocsin.wire.errors import InputError
+
+PREFIX: Final = "TOCSIN_"
+DEFAULT_FILE: Final = Path("tocsin.toml")
+# Variables with our prefix that are no settings.
+OTHER_VARIABLES: Final[dict[str, str]] = {
+    "TOCSIN_CONFIG": "the settings file, where --config names none",
+    "TOCSIN_URL": "the address of the cluster that the command line speaks to",
+    "TOCSIN_TOKEN": "the token that the command line shows there",
+    "TOCSIN_CRASH_AT": "the place where a test kills the process",
+}
+
+
+class SettingsError(InputError):
+    """All that is wrong with the settings, one line for each problem."""
+
+    code = "bad_settings"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def _number(value: object) -> object:
+    # Python counts booleans as numbers; a person who writes `port = true` made a mistake.
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+def _folder(value: object) -> object:
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        raise ValueError("must name a folder")
+    # Shells expand it and files do not; a folder that is really called ~ is nobody's wish.
+    if str(value).startswith("~"):
+        raise ValueError("must be written out, ~ is not expanded here")
+    return value
+
+
+def _dotted(value: object) -> object:
+    # Unquoted, `spark.sql.x = "1"` is three nested tables in TOML; what is meant is one name with dots.
+    if not isinstance(value, Mapping):
+        return value
+    flat: dict[str, object] = {}
+    for key, inner in value.items():
+        nested = _dotted(inner)
+        flat |= {f"{key}.{k}": v for k, v in nested.items()} if isinstance(nested, dict) else {str(key): nested}
+    return flat
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
+Seconds = Annotated[float, BeforeValidator(_number), Field(gt=0, le=86_400)]
+Folder = Annotated[Path, BeforeValidator(_folder)]
+Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$")]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class HttpSettings(Section):
+    """The cluster's HTTP server."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The address to listen on."""
+    port: Annotated[Whole, Field(ge=0, le=65_535)] = 8470
+    """The port to listen on; 0 takes a free one."""
+    body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 64 << 20
+    """The largest request body, hence the longest script."""
+    connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
+    """Connections at once; a further one is refused."""
+    read_timeout_s: Seconds = 30.0
+    """How long a client may take to send its request."""
+
+    @property
+    def loopback(self) -> bool:
+        """Only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class AuthSettings(Section):
+    """Who may ask."""
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    """Whether a token is needed. `auto`: for anything but loopback."""
+
+
+class StatementSettings(Section):
+    """What statements may use."""
+
+    timeout_s: Seconds = 300.0
+    """How long a script may run, unless the request asks for less."""
+    rows_limit: Annotated[Whole, Field(ge=1, le=100_000_000)] = 100_000
+    """The most rows in an answer that is not streamed."""
+    concurrent: Annotated[Whole, Field(ge=1, le=1_000)] = 8
+    """Scripts that run at once; further ones wait."""
+
+
+class SparkSettings(Section):
+    """The engine."""
+
+    master: Annotated[str, Field(min_length=1)] = "local[*]"
+    """Where Spark runs. `local[*]`: in this machine, with more slots than cores (twice as many, at least 4)."""
+    driver_memory: Memory = "1g"
+    """The most memory for the JVM's heap, such as 512m or 4g."""
+    conf: Annotated[dict[str, str], BeforeValidator(_dotted)] = {}
+    """Further settings of Spark's own, which win over ours."""
+
+
+class DatasetSettings(Section):
+    """Defaults and upkeep of datasets."""
+
+    history: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
+    """Past commits that stay queryable, where the dataset itself does not say."""
+    upkeep_period_s: Seconds = 2.0
+    """How often datasets that changed are looked over for compaction and clean-up."""
+    key_index_limit: Annotated[Whole, Field(ge=0, le=1_000_000_000)] = 2_000_000
+    """The most primary keys, over all datasets, that are kept in memory to tell duplicates quickly."""
+
+
+class ClusterSettings(Section):
+    """The cluster process."""
+
+    http: HttpSettings = HttpSettings()
+    auth: AuthSettings = AuthSettings()
+    statements: StatementSettings = StatementSettings()
+    spark: SparkSettings = SparkSettings()
+    datasets: DatasetSettings = DatasetSettings()
+
+    @property
+    def token_needed(self) -> bool:
+        """Nothing but loopback is served without a token unless somebody said `off`."""
+        return self.auth.mode == "on" or (self.auth.mode == "auto" and not self.http.loopback)
+
+
+class Settings(Section):
+    """Everything that can be set."""
+
+    data: Folder = Path("tocsin-data")
+    """The folder that holds everything durable."""
+    cluster: ClusterSettings = ClusterSettings()
+
+    @classmethod
+    def load(
+        cls,
+        file: Path | None = None,
+        env: Mapping[str, str] = os.environ,
+        flags: Mapping[str, object] | None = None,
+    ) -> Settings:
+        """The effective settings; raises SettingsError with every problem. See `read` for where each came from."""
+        return read(file, env, flags).settings
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and for each path that somebody set, where."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Values as they were given, with their sources, and the problems met on the way."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def put(self, path: tuple[str, ...], value: object, source: str) -> None:
+        """Sets one value. What a lower source said at this path, or where the path needs a table, is overruled."""
+        if isinstance(value, Mapping) and value:
+            for key, inner in value.items():
+                self.put((*path, str(key)), inner, source)
+            return
+        at = self.tree
+        for depth, key in enumerate(path[:-1], start=1):
+            if not isinstance(at.get(key), dict):
+                at[key] = {}
+                self.sources.pop(".".join(path[:depth]), None)
+            at = at[key]
+        at[path[-1]] = dict(value) if isinstance(value, Mapping) else value
+        self.sources[".".join(path)] = source
+
+    def source(self, path: str) -> str:
+        """Where the value at this path, or the table it should be in, was set; of a table, where its first key was."""
+        parent = path
+        while parent:
+            if parent in self.sources:
+                return self.sources[parent]
+            parent = parent.rpartition(".")[0]
+        return next((source for key, source in self.sources.items() if key.startswith(f"{path}.")), "by default")
+
+
+def read(
+    file: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+    flags: Mapping[str, object] | None = None,
+) -> Loaded:
+    """Merges `file` (else TOCSIN_CONFIG's, else ./tocsin.toml if there), `env` and `flags`.
+
+    `flags` maps dotted paths to values; None means that the flag was not given.
+    """
+    draft = _Draft()
+    if (found := find_file(file, env)) is not None:
+        for key, value in _parse(found).items():
+            draft.put((key,), value, f"in {found}")
+    for name, text in sorted(env.items()):
+        if name.startswith(PREFIX) and name not in OTHER_VARIABLES:
+            _put_variable(draft, name, text)
+    for path, value in (flags or {}).items():
+        if value is not None:
+            draft.put(tuple(path.split(".")), value, f"from the flag --{path.rpartition('.')[2].replace('_', '-')}")
+    try:
+        settings = Settings.model_validate(draft.tree)
+    except ValidationError as error:
+        draft.problems += [_problem(detail, draft) for detail in error.errors(include_url=False)]
+    if draft.problems:
+        raise SettingsError(draft.problems)
+    return Loaded(settings, draft.sources)
+
+
+def find_file(file: Path | None, env: Mapping[str, str] = os.environ) -> Path | None:
+    """The settings file to read. One that was asked for and is not there is an error; the default one may be absent."""
+    asked = file or (Path(named) if (named := env.get("TOCSIN_CONFIG")) else None)
+    if asked is not None and not asked.is_file():
+        raise SettingsError([f"{asked}: no such settings file"])
+    return asked or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+
+
+def known() -> dict[str, typing.Any]:
+    """Every setting's dotted path with its field: type, default and description."""
+
+    def walk(model: type[Section], prefix: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, info in model.model_fields.items():
+            if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+                found |= walk(info.annotation, f"{prefix}{name}.")
+            else:
+                found[f"{prefix}{name}"] = info
+        return found
+
+    return walk(Settings, "")
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{file}: is not TOML: {error}"]) from error
+    except OSError as error:
+        raise SettingsError([f"{file}: cannot be read: {error.strerror}"]) from error
+
+
+def _put_variable(draft: _Draft, name: str, text: str) -> None:
+    path = name.removeprefix(PREFIX).lower().replace("__", ".")
+    info = known().get(path)
+    if info is None:
+        hint = _nearest(name, [_variable(each) for each in known()] + list(OTHER_VARIABLES))
+        draft.problems.append(f"{name}: unknown variable{hint} (in the environment)")
+        return
+    value: object = text
+    if typing.get_origin(info.annotation) is dict:
+        # Tables are written as TOML writes them in one line: {"spark.x" = "1"}
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            draft.problems.append(f"{path}: must be a table such as {{key = 'value'}}, got {text!r} (from {name})")
+            return
+    draft.put(tuple(path.split(".")), value, f"from {name}")
+
+
+def _variable(path: str) -> str:
+    return PREFIX + path.upper().replace(".", "__")
+
+
+# Pydantic's kinds of error in our words; whatever is missing here keeps Pydantic's.
+_WORDS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
+    "greater_than": lambda bound: f"must be > {bound['gt']:g}",
+    "greater_than_equal": lambda bound: f"must be ≥ {bound['ge']}",
+    "less_than": lambda bound: f"must be < {bound['lt']:g}",
+    "less_than_equal": lambda bound: f"must be ≤ {bound['le']:.0f}",
+    "int_parsing": lambda _: "must be a whole number",
+    "int_type": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "float_parsing": lambda _: "must be a number",
+    "float_type": lambda _: "must be a number",
+    "finite_number": lambda _: "must be a finite number",
+    "string_type": lambda _: "must be text",
+    "string_too_short": lambda _: "must not be empty",
+    "string_pattern_mismatch": lambda _: "must be a number with k, m, g or t, such as 1g",
+    "path_type": lambda _: "must name a folder",
+    "literal_error": lambda choices: f"must be one of {choices['expected']}",
+    "model_type": lambda _: "must be a table",
+    "dict_type": lambda _: "must be a table",
+    "value_error": lambda context: str(context["error"]),
+}
+
+
+def _problem(detail: ErrorDetails, draft: _Draft) -> str:
+    path = ".".join(str(part) for part in detail["loc"])
+    where = f"({draft.source(path)})"
+    if detail["type"] == "extra_forbidden":
+        return f"{path}: unknown key{_nearest(path, [*known(), *_tables()])} {where}"
+    words = _WORDS.get(detail["type"])
+    said = words(detail.get("ctx", {})) if words else detail["msg"]
+    return f"{path}: {said}, got {detail['input']!r} {where}"
+
+
+def _tables() -> set[str]:
+    return {path.rpartition(".")[0] for path in known()} - {""} | {"cluster"}
+
+
+def _nearest(name: str, candidates: list[str]) -> str:
+    # A key in the wrong table is likelier than a wrong name: look for the same last part first.
+    leaf = name.rpartition(".")[2]
+    same = [each for each in candidates if each.rpartition(".")[2] == leaf]
+    close = same or difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,74 @@
+"""What SQLite's failures mean, in the one error tree."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tocsin.wire.errors import StorageFullError, StoreError, TocsinError, UnavailableError
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+PROBE: Final = b"\0" * 4096
+PROBE_BYTES: Final = 1 << 20
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what SQLite and the file system raise about the file `path` into errors that say what to do."""
+    try:
+        yield
+    except sqlite3.Error as problem:
+        raise meaning(problem, path) from problem
+    except OSError as problem:
+        if problem.errno in NO_ROOM:
+            raise _full(path) from problem
+        raise StoreError(f"the store {path} cannot be used: {problem.strerror or problem}") from problem
+
+
+def meaning(problem: sqlite3.Error, path: Path) -> TocsinError:
+    extended = getattr(problem, "sqlite_errorcode", None) or 0
+    match extended & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return _full(path)
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return UnavailableError(
+                f"the store {path} is locked by another process", hint="stop the other one, or wait until it is done"
+            )
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return StoreError(
+                f"the store {path} is damaged, or is not a store: {problem}",
+                hint="restore a backup; the file was left as it is",
+            )
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_IOERR:
+            # SQLite calls only ENOSPC "full"; a quota or a size limit, and ENOSPC while it opens, look like this.
+            if _no_room_beside(path):
+                return _full(path)
+            return StoreError(
+                f"the store {path} cannot be read or written: {problem}", hint="look at its owner and its disk"
+            )
+        case _:
+            return StoreError(f"the store {path} failed: {problem}")
+
+
+def _full(path: Path) -> StorageFullError:
+    return StorageFullError(
+        f"there is no room left for the store {path}", hint="make room on the disk; nothing was lost"
+    )
+
+
+def _no_room_beside(path: Path) -> bool:
+    """Whether a file in the same folder cannot grow either: the one way to learn why a write was refused."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
+            for _ in range(PROBE_BYTES // len(PROBE)):
+                probe.write(PROBE)
+            os.fsync(probe.fileno())
+    except OSError as problem:
+        return problem.errno in NO_ROOM
+    return False

@@ -1,0 +1,61 @@
+"""How a store of any earlier version becomes one of the present version.
+
+A version is added at the end and never changed once released. All steps that a store lacks run in one transaction, so
+an interrupted upgrade leaves the old version as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from tocsin.wire.errors import StoreError
+
+Dialect: TypeAlias = Literal["sqlite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """The statements, per dialect, that lead from the version before to this one."""
+
+    version: int
+    effect: str
+    statements: Mapping[Dialect, tuple[str, ...]]
+
+
+UPGRADES: Final[tuple[Upgrade, ...]] = (
+    Upgrade(
+        1,
+        "facts, catalog entries and tokens",
+        {
+            "sqlite": (
+                "CREATE TABLE facts (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)",
+                # AUTOINCREMENT: an id is never given twice, so ids are the order of creation.
+                """CREATE TABLE entries (
+                    id INTEGER PRIMARY KEY AUTOINCREMENT,
+                    kind TEXT NOT NULL, dataverse TEXT NOT NULL, name TEXT NOT NULL,
+                    body TEXT NOT NULL,
+                    UNIQUE (kind, dataverse, name))""",
+                """CREATE TABLE tokens (
+                    id INTEGER PRIMARY KEY AUTOINCREMENT,
+                    name TEXT NOT NULL, digest TEXT NOT NULL UNIQUE, role TEXT NOT NULL,
+                    created_at TEXT NOT NULL, revoked_at TEXT)""",
+            )
+        },
+    ),
+)
+
+
+def latest(chain: Sequence[Upgrade] = UPGRADES) -> int:
+    return chain[-1].version
+
+
+def pending(version: int, chain: Sequence[Upgrade] = UPGRADES) -> list[Upgrade]:
+    """The steps a store of this version lacks, in order. Raises StoreError for one from the future."""
+    if version > latest(chain):
+        raise StoreError(
+            f"the store has version {version}, and this Tocsin knows versions up to {latest(chain)}",
+            hint="start a newer Tocsin, or restore a backup made before the upgrade",
+        )
+    return [step for step in chain if step.version > version]

@@ -1,0 +1,123 @@
+"""Every error that can cross a process boundary, and what it says there.
+
+    TocsinError
+    ├─ InputError              the asker can mend it (400)
+    │  ├─ StatementError          a script: syntax, names, types, values
+    │  ├─ ConflictError           a key or a name is taken, or something is still in use (409)
+    │  ├─ NotFoundError           no such thing (404)
+    │  ├─ UnauthorizedError       no token, or a bad one (401)
+    │  ├─ ForbiddenError          a good token that may not do this (403)
+    │  ├─ UnsupportedError        a method, media type or expectation this address does not take (405, 415, 417)
+    │  ├─ LimitError              too large or too many; the message names the limit (413, 429)
+    │  └─ StoppedError            the statement's time was up, or somebody cancelled it (408)
+    ├─ StorageFullError        no room on the disk; nothing acknowledged was lost (507)
+    ├─ StoreError              what is stored is damaged, or newer than this program; it was left as it is (500)
+    └─ UnavailableError        starting, stopping or overloaded (503)
+
+Anything else that is raised is a bug and answers 500.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TocsinError(Exception):
+    code: ClassVar[str] = "error"
+    status: int = 500
+    retry: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        statement: int | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        **details: Any,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.statement = statement
+        self.line = line
+        self.column = column
+        self.details = details
+
+    def to_json(self) -> dict[str, Any]:
+        place = {"statement": self.statement, "line": self.line, "column": self.column}
+        said = {"code": self.code, "message": self.message, **place, "hint": self.hint, "retry": self.retry}
+        return {**said, **self.details}
+
+    def __str__(self) -> str:
+        where = f"line {self.line}, column {self.column}: " if self.line is not None else ""
+        return f"{where}{self.message}{f' ({self.hint})' if self.hint else ''}"
+
+
+class InputError(TocsinError):
+    code = "bad_request"
+    status = 400
+
+
+class StatementError(InputError):
+    code = "bad_statement"
+
+
+class ConflictError(InputError):
+    code = "conflict"
+    status = 409
+
+
+class NotFoundError(InputError):
+    code = "not_found"
+    status = 404
+
+
+class UnauthorizedError(InputError):
+    code = "unauthorized"
+    status = 401
+
+
+class ForbiddenError(InputError):
+    code = "forbidden"
+    status = 403
+
+
+class UnsupportedError(InputError):
+    code = "unsupported"
+    status = 415
+
+    def __init__(self, message: str, *, status: int = 415, **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.status = status
+
+
+class LimitError(InputError):
+    code = "limit"
+    status = 413
+
+    def __init__(self, message: str, *, status: int = 413, **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.status = status
+
+
+class StoppedError(InputError):
+    code = "stopped"
+    status = 408
+
+
+class StorageFullError(TocsinError):
+    code = "storage_full"
+    status = 507
+    retry = True
+
+
+class StoreError(TocsinError):
+    code = "store"
+
+
+class UnavailableError(TocsinError):
+    code = "unavailable"
+    status = 503
+    retry = True

@@ -1,0 +1,60 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.local_cluster import LocalCluster
+
+# Machines differ in speed, so no example has a deadline. On a build machine every run tries the same examples: a red
+# build then means a change and not luck.
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the test run, started when the first test asks for it."""
+    from tocsin.pipeline import session
+
+    started = session.start(tmp_path_factory.mktemp("spark"))
+    yield started
+    session.stop(started)
+
+
+@pytest.fixture(scope="session")
+def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One cluster for the whole test run, in this process; a test works in a dataverse of its own (`dataverse`)."""
+    from tests.local_cluster import LocalCluster
+
+    started = LocalCluster(spark, tmp_path_factory.mktemp("cluster"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def dataverse(cluster: LocalCluster) -> Iterator[str]:
+    """A dataverse for one test; it goes with all that is in it."""
+    name = f"v{uuid4().hex}"
+    cluster.run(f"CREATE DATAVERSE {name}")
+    yield name
+    cluster.run(f"DROP DATAVERSE {name} IF EXISTS")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """An empty folder for a cluster's data."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    return folder

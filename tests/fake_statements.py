@@ -1,0 +1,167 @@
+"""An executor without Spark, for tests of what stands in front of it.
+
+Its language: `rows N`, `insert N`, `text N` (one row of N bytes), `endless` (rows without end), `wait` (until stopped),
+`use NAME`, `fail`, `boom` (a bug); statements end with semicolons.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import orjson
+
+from tocsin.cluster.http import cluster_application
+from tocsin.cluster.outcome import Outcome
+from tocsin.cluster.replies import StatementLimits
+from tocsin.serving.application import bound, listening
+from tocsin.serving.tokens import Token
+from tocsin.settings import ClusterSettings
+from tocsin.wire.errors import StatementError, UnauthorizedError
+
+BATCH_ROWS = 100
+SECRETS = {
+    f"tocsin_{name}": Token(name, role)
+    for name, role in (("ada", "admin"), ("bob", "writer"), ("dan", "writer"), ("cy", "reader"))
+}
+
+
+class FakeStatements:
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.stopped = 0
+        self.batches_made = 0
+        self.scripts: list[str] = []
+        self.dropped: set[str] = set()
+        self._changed = asyncio.Condition()
+
+    async def until(self, what: Callable[[FakeStatements], bool]) -> None:
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: what(self))
+
+    async def _tell(self, waiting: int = 0, stopped: int = 0) -> None:
+        self.waiting += waiting
+        self.stopped += stopped
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def run(self, script: str, *, stream: bool) -> AsyncIterator[Outcome]:
+        self.scripts.append(script)
+        parts = [(part.strip(), place) for part, place in _parts(script) if part.strip()]
+        for number, (part, line) in enumerate(parts, start=1):
+            verb, _, rest = part.partition(" ")
+            if verb == "wait":
+                await self._wait()
+            elif verb == "boom":
+                raise RuntimeError("a secret of the inside")
+            elif verb == "insert" and rest.isdecimal():
+                yield Outcome(number, "insert", {"inserted": int(rest)}, None)
+            elif verb == "refused":
+                raise ConnectionRefusedError("something behind the executor is away")
+            elif verb.lower() == "use" and rest.strip("`") not in self.dropped:
+                yield Outcome(number, "use", {"dataverse": rest.strip("`")}, None)
+            elif (rows := self._query(verb, rest)) is not None:
+                yield Outcome(number, "query", {}, rows)
+            else:
+                raise StatementError(
+                    f"{verb} is not a statement", statement=number, line=line, column=1, hint="write another"
+                )
+
+    def _query(self, verb: str, rest: str) -> AsyncIterator[list[bytes]] | None:
+        if verb == "rows" and rest.isdecimal():
+            return self._rows(int(rest))
+        if verb == "text" and rest.isdecimal():
+            return self._text(int(rest))
+        if verb == "json":
+            return self._given(rest)
+        return self._endless() if verb == "endless" else None
+
+    async def _wait(self) -> None:
+        await self._tell(waiting=1)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.shield(self._tell(waiting=-1, stopped=1))
+
+    async def _rows(self, count: int) -> AsyncIterator[list[bytes]]:
+        for start in range(0, count, BATCH_ROWS):
+            yield [orjson.dumps({"n": n, "name": f"row {n}"}) for n in range(start, min(start + BATCH_ROWS, count))]
+
+    async def _endless(self) -> AsyncIterator[list[bytes]]:
+        try:
+            while True:
+                self.batches_made += 1
+                await self._tell()
+                yield [b'"' + b"x" * 1000 + b'"'] * BATCH_ROWS
+        finally:
+            await asyncio.shield(self._tell(stopped=1))
+
+    async def _text(self, size_bytes: int) -> AsyncIterator[list[bytes]]:
+        yield [b'"' + b"x" * size_bytes + b'"']
+
+    async def _given(self, rows: str) -> AsyncIterator[list[bytes]]:
+        yield [orjson.dumps(row) for row in orjson.loads(rows)]
+
+    async def close(self) -> None:
+        return None
+
+
+def _parts(script: str) -> Iterator[tuple[str, int]]:
+    """The statements, each with its line."""
+    line = 1
+    for part in script.split(";"):
+        yield part, line + part[: len(part) - len(part.lstrip())].count("\n")
+        line += part.count("\n")
+
+
+class FakeCredentials:
+    async def check(self, secret: str) -> Token:
+        if secret not in SECRETS:
+            raise UnauthorizedError("this token is not known")
+        return SECRETS[secret]
+
+
+@asynccontextmanager
+async def serving(
+    statements: FakeStatements,
+    *,
+    limits: StatementLimits | None = None,
+    ready: Callable[[], bool] = lambda: True,
+    auth: str = "auto",
+    host: str = "127.0.0.1",
+    **http: object,
+) -> AsyncIterator[str]:
+    """A real server on a free port around the fake; its address."""
+    settings = ClusterSettings.model_validate({"auth": {"mode": auth}, "http": {"host": host, **http}})
+    app = cluster_application(
+        settings, statements, FakeCredentials(), ready=ready, limits=limits or StatementLimits(30, 1_000, 4, grace_s=1)
+    )
+    with bound(host, 0) as (sock, address):
+        async with listening(app, sock):
+            yield address.replace("0.0.0.0", "127.0.0.1")
+
+
+@contextmanager
+def serving_beside(**options: Any) -> Iterator[str]:
+    """The same in a thread of its own, for clients that block; its address."""
+    address: Future[str] = Future()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with serving(FakeStatements(), **options) as url:
+            address.set_result(url)
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        yield address.result(timeout=10)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tocsin.pipeline import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Starts Spark, says which process the JVM is, and dies as by a power cut when its input ends.
+DIES = """
+import fcntl, os, signal, sys
+from pathlib import Path
+from tocsin.pipeline import session
+lock = open(sys.argv[2], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+spark = session.start(Path(sys.argv[1]), hold_fds=[lock.fileno()])
+spark.range(10).count()
+print(spark.sparkContext._gateway.proc.pid, flush=True)
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_after_kill_9_the_jvm_ends_by_itself_and_a_lock_that_it_holds_tells_when(tmp_path: Path) -> None:
+    elsewhere, scratch, lock = tmp_path / "cwd", tmp_path / "scratch", tmp_path / "lock"
+    elsewhere.mkdir()
+    command = [sys.executable, "-c", DIES, str(scratch), str(lock)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, cwd=elsewhere, env=env) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        jvm = psutil.Process(int(process.stdout.readline()))
+        with lock.open("w") as file:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            process.stdin.close()
+            process.wait(30)
+            # Free only when the JVM is gone too, and that it must be soon.
+            psutil.wait_procs([jvm], timeout=30)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert not jvm.is_running()
+    assert list(elsewhere.iterdir()) == [], "Spark wrote into the working directory"
+
+
+def test_a_failing_query_is_silent_on_the_terminal(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        spark.sql("SELECT 1 / id FROM range(1)").toArrow()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_statement_that_runs_out_of_memory_leaves_spark_alive(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="OutOfMemoryError"):
+        spark.sql("SELECT length(repeat('x', CAST(id + 2000000000 AS int))) FROM range(2)").toArrow()
+    assert spark.range(3).count() == 3
+
+
+def test_names_are_case_sensitive_and_times_are_utc(spark: SparkSession) -> None:
+    assert spark.sql("SELECT a.x, a.X FROM (SELECT 1 AS x, 2 AS X) a").toArrow().to_pylist() == [{"x": 1, "X": 2}]
+    assert spark.sql("SELECT CAST(TIMESTAMP '2026-01-01 00:00:00Z' AS string) t").first() == ("2026-01-01 00:00:00",)
+
+
+def test_an_expression_a_thousand_levels_deep_is_answered(spark: SparkSession) -> None:
+    assert spark.sql(f"SELECT {'(' * 1_000}1{' + 1)' * 1_000} AS n").first() == (1_001,)
+
+
+def test_a_process_has_one_session(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="one per process"):
+        session.start(tmp_path)
+
+
+def test_the_callers_settings_win_and_their_java_options_are_added(tmp_path: Path) -> None:
+    theirs = {"spark.sql.shuffle.partitions": "7", "spark.driver.extraJavaOptions": "-XX:+UseG1GC -Dx=y"}
+    merged = session.settings(tmp_path, master="local[*]", driver_memory="2g", conf=theirs)
+    assert merged["spark.sql.shuffle.partitions"] == "7"
+    assert merged["spark.driver.maxResultSize"] == "1024m"
+    assert merged["spark.driver.extraJavaOptions"].endswith(" -XX:+UseG1GC -Dx=y")
+    assert "UseSerialGC" not in merged["spark.driver.extraJavaOptions"]
+    ours = session.settings(tmp_path, master="local[3]", driver_memory="512m", conf={})
+    assert ours["spark.master"] == "local[3]"
+    assert "UseSerialGC" in ours["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize(("cores", "slots"), [(1, 4), (2, 4), (8, 16)])
+def test_there_are_more_slots_than_cores(cores: int, slots: int) -> None:
+    assert session.slots(cores) == slots

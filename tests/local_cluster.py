@@ -1,0 +1,67 @@
+"""A whole cluster inside the test process, without HTTP: scripts in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
+
+from tocsin import compose
+from tocsin.settings import Settings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    kind: str
+    summary: dict[str, Any]
+    rows: list[Any] | None
+
+
+class LocalCluster:
+    """Runs its event loop on a thread of its own, so that tests (Hypothesis above all) can be plain functions."""
+
+    def __init__(self, spark: SparkSession, data: Path, **flags: Any) -> None:
+        self.settings = Settings.load(None, {}, {"data": data, **flags})
+        self._spark = spark
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._stack = AsyncExitStack()
+        self.cluster = self.wait(self._stack.enter_async_context(compose.assembled(self.settings, spark)))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def run(self, script: str, *, stream: bool = False) -> list[Answer]:
+        """Every statement's answer; raises the first failing statement's error."""
+        return self.wait(self._run(script, stream))
+
+    async def _run(self, script: str, stream: bool) -> list[Answer]:
+        answers = []
+        async for outcome in self.cluster.statements.run(script, stream=stream):
+            rows = None
+            if outcome.rows is not None:
+                rows = [json.loads(row) async for batch in outcome.rows for row in batch]
+            answers.append(Answer(outcome.kind, dict(outcome.summary), rows))
+        return answers
+
+    def rows(self, script: str, *, stream: bool = False) -> list[Any]:
+        """The rows of the script's last statement."""
+        rows = self.run(script, stream=stream)[-1].rows
+        assert rows is not None
+        return rows
+
+    def close(self) -> None:
+        self.wait(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,183 @@
+"""A dataset against a plain dictionary: any sequence of changes, upkeep and restarts."""
+
+from __future__ import annotations
+
+import math
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tocsin.pipeline.datasets import keys as keyed
+from tocsin.pipeline.datasets import upkeep as upkeep_module
+from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
+from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.wire.errors import ConflictError, NotFoundError
+
+SCHEMA = pa.schema(
+    [
+        ("level", pa.float64()),
+        ("zone", pa.struct([("code", pa.int64()), ("name", pa.string())])),
+        ("said", pa.string()),
+    ]
+)
+KEYS = (("level",), ("zone", "code"))
+HISTORY = 5
+
+Key = tuple[float, int]
+KEY_VALUES = st.tuples(
+    st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf]),
+    # Neighbours that a detour through double would make equal.
+    st.sampled_from([0, 2**53, 2**53 + 1, -(2**63)]),
+)
+BATCHES = st.lists(KEY_VALUES, min_size=1, max_size=5)
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["insert", "insert", "upsert", "delete", "load"]), BATCHES),
+    st.tuples(st.sampled_from(["upkeep", "upkeep", "reopen", "delete all"]), st.just([])),
+)
+
+
+def same(key: Key) -> tuple[bytes, int]:
+    """Keys are the same where these are."""
+    level = math.nan if math.isnan(key[0]) else key[0] + 0.0
+    return struct.pack("<d", level), key[1]
+
+
+@dataclass
+class Model:
+    """What a dataset is, said in the plainest way."""
+
+    state: dict[tuple[bytes, int], tuple[str, int]] = field(default_factory=dict)
+    states: list[dict[tuple[bytes, int], tuple[str, int]]] = field(default_factory=lambda: [{}])
+    times: list[datetime] = field(default_factory=list)
+    last_rewrite: int = 0
+
+    def commit(self, after: dict[tuple[bytes, int], tuple[str, int]], at: datetime) -> None:
+        if any(after.get(key) != value for key, value in self.state.items()):
+            self.last_rewrite = len(self.states)
+        self.state = after
+        self.states.append(dict(after))
+        self.times.append(at)
+
+    def oldest(self) -> int:
+        return min(self.last_rewrite, max(0, len(self.states) - HISTORY))
+
+
+def rows_of(keys: list[Key], word: str) -> pa.Table:
+    records = [
+        {"level": level, "zone": {"code": code, "name": None if place % 2 else "n"}, "said": f"{word}{place}"}
+        for place, (level, code) in enumerate(keys)
+    ]
+    return pa.Table.from_pylist(records, schema=SCHEMA)
+
+
+def content(snapshot: Snapshot) -> dict[tuple[bytes, int], tuple[str, int]]:
+    seen: dict[tuple[bytes, int], tuple[str, int]] = {}
+    for path in snapshot.files:
+        for row in pq.ParquetFile(path).read().to_pylist():
+            if snapshot.rows_up_to is None or row["_commit"] <= snapshot.rows_up_to:
+                key = same((row["level"], row["zone"]["code"]))
+                assert key not in seen, "a key is there twice"
+                seen[key] = row["said"], row["_commit"]
+    return seen
+
+
+@contextmanager
+def hasty(hash_bits: int) -> Iterator[None]:
+    """Upkeep that finds something to do in tiny datasets, and hashes that collide."""
+    real = keyed.hashes
+    few = np.uint64((1 << hash_bits) - 1)
+    with (
+        mock.patch.multiple(upkeep_module, _FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1),
+        mock.patch.object(keyed, "hashes", lambda keys: real(keys) & few),
+    ):
+        yield
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=st.lists(STEPS, min_size=1, max_size=14), hash_bits=st.sampled_from([1, 63]), indexed=st.sampled_from([0, 99])
+)
+def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
+    steps: list[tuple[str, list[Key]]], hash_bits: int, indexed: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, hasty(hash_bits):
+        options: dict[str, Any] = {"history": HISTORY, "indexed_keys_max": indexed}
+        table = DatasetTable.create(Path(folder), SCHEMA, KEYS, **options)
+        model = Model()
+        for place, (step, keys) in enumerate(steps):
+            if step == "upkeep":
+                upkeep(table)
+            elif step == "reopen":
+                table.close()
+                table = DatasetTable.open(Path(folder), SCHEMA, KEYS, **options)
+            else:
+                apply(table, model, step, keys, f"{place}.")
+            assert table.number == len(model.states) - 1
+            assert table.row_count == len(model.state)
+            assert content(table.snapshot()) == model.state
+        check_past(table, model)
+        upkeep(table)
+        check_past(table, model)
+        table.close()
+        check_past(DatasetTable.open(Path(folder), SCHEMA, KEYS, **options), model)
+
+
+def apply(table: DatasetTable, model: Model, step: str, keys: list[Key], word: str) -> None:
+    number = table.number + 1
+    rows = rows_of(keys, word)
+    written = {same(key): (f"{word}{place}", number) for place, key in enumerate(keys)}
+    if step in ("insert", "load"):
+        if len(written) < len(keys) or any(key in model.state for key in written):
+            with pytest.raises(ConflictError):
+                table.insert(rows) if step == "insert" else table.load(iter(rows.to_batches(max_chunksize=2)))
+            return
+        commit = table.insert(rows) if step == "insert" else table.load(iter(rows.to_batches(max_chunksize=2)))
+        after = {**model.state, **written}
+    elif step == "upsert":
+        commit = table.upsert(rows)
+        after = {**model.state, **written}
+    else:
+        commit = table.delete(rows) if step == "delete" else table.delete_all()
+        gone = written if step == "delete" else model.state
+        after = {key: value for key, value in model.state.items() if key not in gone}
+        if after == model.state:
+            assert commit.number == number - 1
+            assert commit.rows == 0
+            return
+    assert commit.number == number
+    assert not model.times or commit.at > model.times[-1]
+    model.commit(after, commit.at)
+
+
+def check_past(table: DatasetTable, model: Model) -> None:
+    for number, state in enumerate(model.states):
+        at = model.times[number - 1] if number else None
+        if number >= model.oldest():
+            assert content(table.as_of_commit(number)) == state
+            if at is not None:
+                assert content(table.as_of_time(at)) == state
+                assert content(table.as_of_time(at + timedelta(microseconds=1))) == (
+                    state if number == len(model.states) - 1 or model.times[number] > at + timedelta(microseconds=1)
+                    else model.states[number + 1]
+                )
+        else:
+            with pytest.raises(NotFoundError, match=f"commit {model.oldest()}"):
+                table.as_of_commit(number)
+            if at is not None:
+                with pytest.raises(NotFoundError, match=f"commit {model.oldest()}"):
+                    table.as_of_time(at)
+    with pytest.raises(NotFoundError):
+        table.as_of_commit(len(model.states))

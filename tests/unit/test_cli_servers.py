@@ -1,0 +1,168 @@
+"""`tocsin up` and `tocsin token`, with what they start replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tocsin
+from tocsin.cli.main import main
+from tocsin.settings import Settings
+from tocsin.wire.errors import NotFoundError
+
+# `tocsin up` with the real server, lock and command line around the fake executor.
+UP = """
+import sys
+from contextlib import asynccontextmanager
+from types import ModuleType, SimpleNamespace
+from tests.fake_statements import FakeCredentials, FakeStatements
+from tocsin.cluster.http import cluster_application
+from tocsin.cluster.lock import FolderLock
+from tocsin.serving.application import serve
+
+@asynccontextmanager
+async def cluster(settings, address):
+    lock = await FolderLock.take(settings.data, address=address)
+    yield SimpleNamespace(app=cluster_application(settings.cluster, FakeStatements(), FakeCredentials()))
+    lock.release()
+
+def serve_cluster(settings, on_ready):
+    http = settings.cluster.http
+    return serve(lambda address: cluster(settings, address), host=http.host, port=http.port, on_ready=on_ready)
+
+compose = sys.modules["tocsin.compose"] = ModuleType("tocsin.compose")
+compose.serve_cluster = serve_cluster
+import tocsin
+tocsin.compose = compose
+from tocsin.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def up(*arguments: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
+    environment["PYTHONPATH"] = os.pathsep.join([*sys.path, str(Path(__file__).parents[2])])
+    return subprocess.Popen(
+        [sys.executable, "-c", UP, "up", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_up_prints_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+    with up("--data", str(tmp_path), "--port", "0") as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready.startswith("tocsin cluster ready at http://127.0.0.1:")
+        assert ready.endswith(f" (data: {tmp_path})\n")
+        with up("--data", str(tmp_path), "--port", "0") as second:
+            out, err = second.communicate(timeout=20)
+            assert (second.returncode, out) == (1, "")
+            assert f"is in use by process {process.pid} at {ready.split()[4]}" in err
+            assert "Traceback" not in err
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_up_starts_again_by_itself_after_a_kill(tmp_path: Path) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        with up("--data", str(tmp_path), "--port", "0") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("tocsin cluster ready at")
+            process.send_signal(number)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--port", "99999"), ("--host", "no.such.host.invalid"), ("--config", "/no/such/file"), ("--wrong",)]
+)
+def test_up_refuses_what_it_cannot_do_without_a_traceback(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with up("--data", str(tmp_path), *arguments) as process:
+        out, err = process.communicate(timeout=30)
+    assert process.returncode in (1, 2)
+    assert out == ""
+    assert err
+    assert "Traceback" not in err
+
+
+@dataclass(frozen=True)
+class KeptToken:
+    id: int
+    name: str
+    role: str
+    created_at: datetime
+    revoked_at: datetime | None = None
+
+
+class FakeTokens:
+    def __init__(self) -> None:
+        self.kept: dict[int, KeptToken] = {}
+
+    async def create(self, name: str, role: str) -> tuple[KeptToken, str]:
+        token = KeptToken(len(self.kept) + 1, name, role, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+        self.kept[token.id] = token
+        return token, f"tocsin_{name}"
+
+    async def list(self) -> Sequence[KeptToken]:
+        return tuple(self.kept.values())
+
+    async def revoke(self, identity: int) -> KeptToken:
+        if identity not in self.kept:
+            raise NotFoundError(f"there is no token {identity}", hint="tocsin token list")
+        self.kept[identity] = replace(self.kept[identity], revoked_at=datetime(2026, 1, 3, tzinfo=UTC))
+        return self.kept[identity]
+
+
+def token(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["token", *arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_tokens_are_made_listed_and_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = FakeTokens()
+    folders: list[Path] = []
+
+    @asynccontextmanager
+    async def opened(settings: Settings) -> AsyncIterator[FakeTokens]:
+        folders.append(settings.data)
+        yield tokens
+
+    compose = ModuleType("tocsin.compose")
+    compose.tokens = opened  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tocsin.compose", compose)
+    monkeypatch.setattr(tocsin, "compose", compose, raising=False)
+
+    assert token("create", "ada", "--role", "admin", "--data", str(tmp_path)) == 0
+    out, err = capsys.readouterr()
+    assert out == "tocsin_ada\n"  # Alone, so that a shell can take it.
+    assert "not shown again" in err
+    assert token("create", "bob") == 0
+    assert token("create", "eve", "--role", "emperor") == 2
+    capsys.readouterr()
+    assert token("revoke", "2") == 0
+    assert capsys.readouterr().out == "token 2 of bob is revoked\n"
+    assert token("revoke", "9") == 1
+    assert capsys.readouterr().err == "error: there is no token 9\nhint: tocsin token list\n"
+    assert token("list") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ID  NAME  ROLE    CREATED              REVOKED",
+        "1   ada   admin   2026-01-02 03:04:05",
+        "2   bob   writer  2026-01-02 03:04:05  2026-01-03 00:00:00",
+    ]
+    assert folders[0] == tmp_path

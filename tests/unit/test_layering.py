@@ -1,0 +1,200 @@
+"""Who may import whom. The table below is the rule; the test reads every file's imports without running any."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "tocsin"
+
+ALL = frozenset({"*"})
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """`ours`: the rooms it may import, itself included always. `others`: third-party packages, `*` for any."""
+
+    ours: frozenset[str]
+    others: frozenset[str] = ALL
+
+
+def room(ours: str = "", others: str = "*") -> Room:
+    return Room(frozenset(ours.split()), frozenset(others.split()))
+
+
+# A room is a folder or a file directly under src/tocsin. One that is not listed here fails.
+ROOMS: dict[str, Room] = {
+    # pure: the standard library, and numpy where arrays are the point
+    "rules": room("", others="numpy"),
+    # what crosses a process boundary, light enough for every client
+    "wire": room("rules", others="orjson"),
+    "sdk": room("wire settings", others="aiohttp orjson"),
+    "faults": room("", others=""),
+    "settings": room("wire", others="pydantic pydantic_core pydantic_settings"),
+    "language": room("rules wire faults"),
+    "store": room("rules wire faults"),
+    "pipeline": room("rules wire language faults"),
+    "serving": room("rules wire faults"),
+    "cluster": room("rules wire language pipeline store serving settings faults"),
+    # brokers and the cluster meet at the model and on the wire only
+    "broker": room("rules wire store serving settings faults"),
+    "coordinator": room("rules wire store serving settings faults"),
+    "overlay": room("rules wire serving settings faults"),
+    # the lab runs the cores; `SHELLS` keeps it from the servers around them
+    "lab": room("rules wire broker coordinator overlay settings faults"),
+    # edges: they speak the wire protocol; the command line starts servers through `compose`
+    "cli": room("wire sdk settings faults compose"),
+    "dashboard": room("wire sdk settings"),
+    # the only file that names concrete classes
+    "compose": room("*"),
+    "__init__": room("", others=""),
+}
+# Standard modules with which a pure room would reach for I/O, a clock or another thread.
+IMPURE = frozenset(
+    "asyncio concurrent http logging multiprocessing os selectors shutil signal socket socketserver sqlite3 ssl "
+    "subprocess tempfile threading time urllib".split()
+)
+PURE = ("rules",)
+# Whoever only talks to Tocsin must not have to install the engine.
+LIGHT = ("wire", "sdk")
+ENGINE = frozenset({"pyspark", "pyarrow", "deltalake", "py4j"})
+# The command line imports this room inside functions only: `tocsin sql` must not load Spark to ask a question.
+LAZY = {"cli": frozenset({"compose"})}
+SHELLS = frozenset({"tocsin.broker.shell", "tocsin.coordinator.shell", "tocsin.overlay.shell"})
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    module: str
+    line: int
+    at_top: bool
+
+
+def imports(source: str, package: str) -> Iterator[Import]:
+    """Every module that the source imports, at run time or for types; relative ones made absolute."""
+    tree = ast.parse(source)
+    inside = {id(each) for node in ast.walk(tree) if isinstance(node, FUNCTIONS) for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            # `from tocsin import cluster` imports a room although it names the package.
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"importlib.import_module", "__import__"}:
+            names = [str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+        for name in names:
+            yield Import(name, getattr(node, "lineno", 0), id(node) not in inside)
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def broken_rules(name: str, source: str, package: str) -> list[str]:
+    """What a source file of the room `name` imports against the table."""
+    rule = ROOMS.get(name)
+    if rule is None:
+        return [f"{name} is not in the table of rooms: say there what it may import"]
+    found = []
+    for each in imports(source, package):
+        top, _, rest = each.module.partition(".")
+        why = ""
+        if top == "tocsin":
+            target = rest.partition(".")[0]
+            allowed = rule.ours | {name}
+            if target in ROOMS and target not in allowed and "*" not in rule.ours:
+                why = f"{name} may import of ours only: {' '.join(sorted(allowed))}"
+            elif target in LAZY.get(name, ()) and each.at_top:
+                why = f"{name} imports {target} inside functions only"
+            elif name == "lab" and any(each.module.startswith(shell) for shell in SHELLS):
+                why = "the lab runs cores, never a shell"
+        elif top == "__future__":
+            continue
+        elif name in LIGHT and top in ENGINE:
+            why = f"{name} must work without the engine"
+        elif top in sys.stdlib_module_names:
+            why = f"{name} is pure: no I/O, clock or threads" if name in PURE and top in IMPURE else ""
+        elif top not in rule.others and "*" not in rule.others:
+            why = f"{name} may import of others only: {' '.join(sorted(rule.others)) or 'nothing'}"
+        if why:
+            found.append(f"line {each.line} imports {each.module}: {why}")
+    return found
+
+
+def files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def package_of(file: Path) -> str:
+    return ".".join(file.relative_to(SOURCE.parent).parent.parts)
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_imports_only_what_its_room_may(file: Path) -> None:
+    assert broken_rules(room_of(file), file.read_text(), package_of(file)) == []
+
+
+def test_baselines_never_import_tocsin() -> None:
+    baselines = sorted((ROOT / "benchmarks" / "baselines").rglob("*.py"))
+    ours = [
+        f"{file.relative_to(ROOT)}:{each.line}"
+        for file in baselines
+        for each in imports(file.read_text(), "benchmarks.baselines")
+        if each.module.partition(".")[0] == "tocsin"
+    ]
+    assert ours == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("rules", "from tocsin.wire import errors"),
+        ("rules", "from tocsin import wire"),
+        ("rules", "from ..wire import errors"),
+        ("rules", "import pydantic"),
+        ("rules", "import time"),
+        ("rules", "def now():\n    import asyncio"),
+        ("rules", "if TYPE_CHECKING:\n    from tocsin.cluster import server"),
+        ("rules", "import importlib\nimportlib.import_module('tocsin.store')"),
+        ("rules", "import tocsin.faults"),
+        ("wire", "import pyarrow.parquet"),
+        ("sdk", "from deltalake import DeltaTable"),
+        ("sdk", "from tocsin.cluster import server"),
+        ("pipeline", "from tocsin.settings import Settings"),
+        ("pipeline", "from tocsin.store import base"),
+        ("cluster", "import tocsin.broker.core"),
+        ("broker", "from tocsin.pipeline import session"),
+        ("cli", "from tocsin.compose import start"),
+        ("lab", "from tocsin.broker.shell import server"),
+        ("attic", "import os"),
+    ],
+)
+def test_a_forbidden_import_is_detected(name: str, source: str) -> None:
+    assert broken_rules(name, source, f"tocsin.{name}") != []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("rules", "import numpy as np\nfrom dataclasses import dataclass\nfrom tocsin.rules.model import types"),
+        ("rules", "from .model import types"),
+        ("cli", "def up():\n    from tocsin.compose import start"),
+        ("compose", "from tocsin.cluster import server\nfrom tocsin.store import sqlite"),
+        ("pipeline", "import pyspark\nfrom tocsin.language import parse"),
+        ("lab", "from tocsin.broker.core import Broker"),
+    ],
+)
+def test_an_allowed_import_passes(name: str, source: str) -> None:
+    assert broken_rules(name, source, f"tocsin.{name}") == []

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.cli.config import check, show, to_toml
+from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, known, read
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder without a settings file, and an environment without our variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in (*OTHER_VARIABLES, *("TOCSIN_" + path.upper().replace(".", "__") for path in known())):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def problems(text: str, env: dict[str, str] | None = None, flags: dict[str, object] | None = None) -> list[str]:
+    Path("tocsin.toml").write_text(text)
+    with pytest.raises(SettingsError) as raised:
+        Settings.load(env=env or {}, flags=flags)
+    return raised.value.problems
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = Settings.load(env={})
+    assert (settings.cluster.http.host, settings.cluster.http.port) == ("127.0.0.1", 8470)
+    assert settings.data == Path("tocsin-data")
+
+
+def test_flags_win_over_the_environment_which_wins_over_the_file_which_wins_over_defaults() -> None:
+    Path("tocsin.toml").write_text("data = 'a'\n[cluster.http]\nhost = 'file'\nport = 1\nconnections_limit = 2")
+    env = {"TOCSIN_CLUSTER__HTTP__HOST": "env", "TOCSIN_CLUSTER__HTTP__PORT": "3"}
+    flags = {"cluster.http.port": 4, "data": None}
+    settings = Settings.load(env=env, flags=flags)
+    http = settings.cluster.http
+    assert (settings.data, http.connections_limit, http.host, http.port) == (Path("a"), 2, "env", 4)
+    assert http.body_limit_bytes == 64 << 20
+
+
+def test_the_file_is_the_one_named_else_the_variables_else_the_one_at_hand() -> None:
+    for name in ("named", "variable", "tocsin"):
+        Path(f"{name}.toml").write_text(f"data = '{name}'")
+    env = {"TOCSIN_CONFIG": "variable.toml"}
+    assert Settings.load(Path("named.toml"), env).data == Path("named")
+    assert Settings.load(env=env).data == Path("variable")
+    assert Settings.load(env={}).data == Path("tocsin")
+
+
+def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
+    for ask in ({"file": Path("none.toml")}, {"env": {"TOCSIN_CONFIG": "none.toml"}}):
+        with pytest.raises(SettingsError, match=r"none\.toml: no such settings file"):
+            Settings.load(**{"env": {}, **ask})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("cluster.http.port = 70000", "cluster.http.port: must be ≤ 65535, got 70000"),
+        ("cluster.http.port = -1", "cluster.http.port: must be ≥ 0, got -1"),
+        ("cluster.http.port = true", "cluster.http.port: must be a number, got True"),
+        ("cluster.http.port = 'x'", "cluster.http.port: must be a whole number, got 'x'"),
+        ("cluster.http.port = 1.5", "cluster.http.port: must be a whole number, got 1.5"),
+        ("cluster.http.host = 5", "cluster.http.host: must be text, got 5"),
+        ("cluster.http = 5", "cluster.http: must be a table, got 5"),
+        ("cluster.auth.mode = 'no'", "cluster.auth.mode: must be one of 'auto', 'on' or 'off', got 'no'"),
+        ("cluster.statements.timeout_s = 0", "cluster.statements.timeout_s: must be > 0, got 0"),
+        ("cluster.statements.timeout_s = inf", "cluster.statements.timeout_s: must be a finite number, got inf"),
+        ("cluster.spark.conf.x = 5", "cluster.spark.conf.x: must be text, got 5"),
+        (
+            "cluster.spark.driver_memory = '1'",
+            "cluster.spark.driver_memory: must be a number with k, m, g or t, such as 1g, got '1'",
+        ),
+        ("data = ''", "data: must name a folder, got ''"),
+        ("data = '~/x'", "data: must be written out, ~ is not expanded here, got '~/x'"),
+        ("data = 7", "data: must name a folder, got 7"),
+        ("cluster.http.prt = 1", "cluster.http.prt: unknown key; did you mean cluster.http.port?"),
+        ("port = 1", "port: unknown key; did you mean cluster.http.port?"),
+        ("cluser.http.port = 1", "cluser: unknown key; did you mean cluster?"),
+        ("zzz = 1", "zzz: unknown key"),
+    ],
+)
+def test_an_error_names_the_path_the_rule_the_value_and_the_source(text: str, problem: str) -> None:
+    assert problems(text) == [f"{problem} (in tocsin.toml)"]
+
+
+def test_every_problem_is_named_at_once() -> None:
+    assert len(problems("a = 1\n[cluster.http]\nport = 70000\nhosst = 'x'", {"TOCSIN_DTA": "x"})) == 4
+
+
+def test_an_error_names_the_variable_or_the_flag_that_set_the_value() -> None:
+    env = {"TOCSIN_CLUSTER__HTTP__PORT": "x"}
+    assert problems("", env) == ["cluster.http.port: must be a whole number, got 'x' (from TOCSIN_CLUSTER__HTTP__PORT)"]
+    flags: dict[str, object] = {"cluster.http.port": 70_000}
+    assert problems("", env, flags) == ["cluster.http.port: must be ≤ 65535, got 70000 (from the flag --port)"]
+
+
+def test_an_unknown_variable_fails_and_names_the_nearest() -> None:
+    said = "TOCSIN_CLUSTER__PORT: unknown variable; did you mean TOCSIN_CLUSTER__HTTP__PORT? (in the environment)"
+    assert problems("", {"TOCSIN_CLUSTER__PORT": "1"}) == [said]
+
+
+def test_variables_that_are_no_settings_pass() -> None:
+    assert Settings.load(env={name: "x" for name in OTHER_VARIABLES if name != "TOCSIN_CONFIG"}) == Settings()
+
+
+def test_what_is_not_toml_is_named_with_its_place() -> None:
+    assert problems("data = ")[0].startswith("tocsin.toml: is not TOML: Invalid value (at ")
+    Path("tocsin.toml").write_bytes(b"data = '\xff'")
+    with pytest.raises(SettingsError, match=r"tocsin\.toml: is not TOML"):
+        Settings.load(env={})
+
+
+def test_settings_of_spark_may_be_written_with_or_without_quotes() -> None:
+    Path("tocsin.toml").write_text("[cluster.spark.conf]\nspark.sql.x = '1'\n'spark.sql.y' = '2'")
+    env = {"TOCSIN_CLUSTER__SPARK__CONF": "{'spark.z' = '3'}"}
+    assert Settings.load(env=env).cluster.spark.conf == {"spark.sql.x": "1", "spark.sql.y": "2", "spark.z": "3"}
+    assert problems("", {"TOCSIN_CLUSTER__SPARK__CONF": "spark.z=3"})[0].startswith(
+        "cluster.spark.conf: must be a table"
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "needed"),
+    [
+        ("127.0.0.1", "auto", False),
+        ("127.8.8.8", "auto", False),
+        ("::1", "auto", False),
+        ("localhost", "auto", False),
+        ("0.0.0.0", "auto", True),
+        ("::", "auto", True),
+        ("example.org", "auto", True),
+        ("127.0.0.1", "on", True),
+        ("0.0.0.0", "off", False),
+    ],
+)
+def test_a_token_is_needed_for_anything_but_loopback_unless_said_otherwise(host: str, mode: str, needed: bool) -> None:
+    settings = Settings.load(env={}, flags={"cluster.http.host": host, "cluster.auth.mode": mode})
+    assert settings.cluster.token_needed is needed
+
+
+def test_every_setting_has_a_description() -> None:
+    assert [path for path, info in known().items() if not info.description] == []
+
+
+def test_settings_cannot_be_changed_later() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().cluster.http.port = 1  # type: ignore[misc]
+
+
+plain = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+
+
+@given(
+    data=plain.filter(lambda text: text.strip() and "~" not in text),
+    host=plain.filter(bool),
+    port=st.integers(0, 65535),
+    conf=st.dictionaries(plain, plain),
+)
+def test_what_show_prints_gives_the_same_settings_again(data: str, host: str, port: int, conf: dict[str, str]) -> None:
+    flags: dict[str, object] = {"data": Path(data), "cluster.http.host": host, "cluster.http.port": port}
+    loaded = read(env={}, flags={**flags, "cluster.spark.conf": conf})
+    for explain in (False, True):
+        tree = tomllib.loads("\n".join(to_toml(loaded, explain=explain)))
+        assert Settings.model_validate(tree) == loaded.settings
+
+
+def test_show_says_where_what_is_not_the_default_comes_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("tocsin.toml").write_text("[cluster.http]\nhost = '::1'")
+    monkeypatch.setenv("TOCSIN_CLUSTER__HTTP__PORT", "9")
+    assert show() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 'host = "::1"  # in tocsin.toml' in lines
+    assert "port = 9  # from TOCSIN_CLUSTER__HTTP__PORT" in lines
+    assert 'data = "tocsin-data"' in lines
+
+
+def test_check_exits_with_1_and_lists_the_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.toml").write_text("a = 1\nb = 2")
+    assert check(Path("bad.toml")) == 1
+    assert capsys.readouterr().err.splitlines() == ["a: unknown key (in bad.toml)", "b: unknown key (in bad.toml)"]
+    Path("good.toml").write_text("data = 'x'")
+    assert check(Path("good.toml")) == 0
+    assert "good.toml: in order" in capsys.readouterr().out
