@@ -15,6 +15,8 @@ POINTS: Final[dict[str, str]] = {
     "store.upgrade.before": "the steps of an upgrade have run, their transaction has not committed",
     "store.commit.before": "all of a store transaction is written, nothing is committed",
     "store.commit.after": "a store transaction is durable, nobody has been told",
+    "create-dataset.folder-made": "a new dataset's table is on the disk, the catalog does not know it",
+    "drop-dataset.catalog-done": "the catalog has forgotten a dataset, its files are still there",
     "dataset.create.written": "a dataset's first log entry is written, not synced",
     "dataset.load.rows": "some rows of a bulk load have passed, the stream goes on",
     "dataset.data.written": "data files are written and synced, no log entry names them",

@@ -43,7 +43,7 @@ KEY_VALUES = st.tuples(
     st.sampled_from([0, 2**53, 2**53 + 1, -(2**63)]),
 )
 BATCHES = st.lists(KEY_VALUES, min_size=1, max_size=5)
-STEPS = st.one_of(
+STEPS: st.SearchStrategy[tuple[str, list[Key]]] = st.one_of(
     st.tuples(st.sampled_from(["insert", "insert", "upsert", "delete", "load"]), BATCHES),
     st.tuples(st.sampled_from(["upkeep", "upkeep", "reopen", "delete all"]), st.just([])),
 )
@@ -170,7 +170,8 @@ def check_past(table: DatasetTable, model: Model) -> None:
             if at is not None:
                 assert content(table.as_of_time(at)) == state
                 assert content(table.as_of_time(at + timedelta(microseconds=1))) == (
-                    state if number == len(model.states) - 1 or model.times[number] > at + timedelta(microseconds=1)
+                    state
+                    if number == len(model.states) - 1 or model.times[number] > at + timedelta(microseconds=1)
                     else model.states[number + 1]
                 )
         else:

@@ -74,7 +74,7 @@ class Changes:
             commit = await self._engine.work(_stored(work), statement.text)
         return {"upserted" if statement.upsert else "inserted": commit.rows, "commit": commit.number}
 
-    def _values(self, source: exp.Expression, scope: StatementScope) -> list[Any]:
+    def _values(self, source: exp.Expr, scope: StatementScope) -> list[Any]:
         try:
             found = evaluate(source, scope.now)
         except ConstantError as error:
@@ -164,8 +164,8 @@ def _generate(record: dict[str, Any], path: tuple[str, ...]) -> bool:
     return True
 
 
-def _path(alias: str, path: tuple[str, ...]) -> exp.Expression:
-    found: exp.Expression = exp.column(exp.to_identifier(path[0], quoted=True), table=exp.to_identifier(alias, quoted=True))
+def _path(alias: str, path: tuple[str, ...]) -> exp.Expr:
+    found: exp.Expr = exp.column(exp.to_identifier(path[0], quoted=True), table=exp.to_identifier(alias, quoted=True))
     for name in path[1:]:
         found = exp.Dot(this=found, expression=exp.to_identifier(name, quoted=True))
     return found

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlglot import exp
-
 from tocsin.cluster.catalog import CatalogStore, Put, Remove, qualified
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import (
@@ -195,7 +193,7 @@ class Definitions:
         after = await self._catalog.apply([Remove(ref, if_exists=if_exists)])
         kept = {one.folder for one in after.datasets}
         gone = [one.folder for one in before.datasets if one.folder not in kept]
-        await self._engine.work(lambda: [self._tables.drop(folder) for folder in gone])
+        await self._engine.work(lambda: self._tables.drop(*gone))
         return {}
 
 
@@ -237,5 +235,3 @@ def _check_indexed(type_: ObjectType, path: tuple[str, ...], statement: st.Creat
     ):
         raise TranslationError(f"a KEYWORD index needs text, {'.'.join(path)} is {current}", statement.dataset.offset)
 
-
-__all__ = ["Definitions", "exp"]

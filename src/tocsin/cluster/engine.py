@@ -44,7 +44,7 @@ class Engine:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             with suppress(Py4JError):
-                self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")  # type: ignore[union-attr]
+                self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
             await asyncio.gather(future, return_exceptions=True)
             raise
 
@@ -59,7 +59,7 @@ class Engine:
             raise StatementError("the statement is nested too deeply", hint="break it up with LET or WITH") from None
         finally:
             with suppress(Py4JError):
-                context._jsc.sc().clearJobGroup()  # type: ignore[union-attr]
+                context._jsc.sc().clearJobGroup()
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """The whole answer in memory; with a limit, at most so many rows of it."""

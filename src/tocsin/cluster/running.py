@@ -40,7 +40,7 @@ class Running:
         """The error that says why the scope ended."""
         error = self.stopped or StoppedError(
             f"the script was not done within {self.timeout_s:g} s",
-            hint="give it more time with ?timeout=seconds, as far as the cluster's setting allows",
+            hint="ask for more time, as far as the cluster's setting cluster.statements.timeout_s allows",
         )
         error.statement = self.statement or None
         return error

@@ -93,15 +93,16 @@ class Tables:
                 )  # fmt: skip
             return found
 
-    def drop(self, folder: str) -> None:
-        """After the catalog forgot it. A query that still reads it may fail; nothing else refers to it."""
-        faults.reach("drop-dataset.catalog-done")
-        with self._lock:
-            self._dropped.add(folder)
-            table = self._open.pop(folder, None)
-            if table is not None:
-                table.close()
-        shutil.rmtree(self._folder / folder, ignore_errors=True)
+    def drop(self, *folders: str) -> None:
+        """After the catalog forgot them. A query that still reads one may fail; nothing else refers to it."""
+        for folder in folders:
+            faults.reach("drop-dataset.catalog-done")
+            with self._lock:
+                self._dropped.add(folder)
+                table = self._open.pop(folder, None)
+                if table is not None:
+                    table.close()
+            shutil.rmtree(self._folder / folder, ignore_errors=True)
 
     def all(self, entries: tuple[DatasetEntry, ...]) -> Mapping[str, DatasetTable]:
         return {entry.folder: self.table(entry) for entry in entries}

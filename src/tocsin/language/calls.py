@@ -131,7 +131,7 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
     problem: FunctionError | None = None
     for one in tries:
         try:
-            return self._ask(dynamic.call(name, *(value.sql for value in one)), one)
+            return self.ask(dynamic.call(name, *(value.sql for value in one)), one)
         except FunctionError as error:
             problem = problem or error
     assert problem is not None
@@ -188,8 +188,8 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     from tocsin.language.scope import Frame
 
     values: list[Typed] = []
-    made: list[exp.Expression] = []
-    blanks: list[exp.Expression] = []
+    made: list[exp.Expr] = []
+    blanks: list[exp.Expr] = []
     for argument in node.expressions:
         if not isinstance(argument, exp.Lambda):
             value = self.expression(argument)

@@ -26,7 +26,7 @@ class ConstantError(ValueError):
         self.offset = offset
 
 
-def evaluate(node: exp.Expression, now: datetime) -> Any:
+def evaluate(node: exp.Expr, now: datetime) -> Any:
     """The value of a constant expression, as `rules.model.values` holds it."""
     handler = _HANDLERS.get(type(node))
     if handler is None:
@@ -57,7 +57,7 @@ def _object(node: dialect.ObjectOf, now: datetime) -> Any:
     return {name: value for name, value in made.items() if value is not v.MISSING}
 
 
-def _items(node: exp.Expression, now: datetime) -> list[Any]:
+def _items(node: exp.Expr, now: datetime) -> list[Any]:
     # MISSING has no place in a collection.
     return [None if value is v.MISSING else value for value in (evaluate(one, now) for one in node.expressions)]
 

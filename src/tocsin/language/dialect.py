@@ -10,12 +10,12 @@ not by the parser's own catalogue of SQL functions.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 # sqlglot has no token of its own for LET; PRAGMA is no part of this language.
 LET = TokenType.PRAGMA
@@ -82,6 +82,11 @@ class QueryParser(SparkParser):
     STATEMENT_PARSERS: ClassVar[Any] = {}
     STRICT_CAST: ClassVar[Any] = True
 
+    def refuse(self, message: str, token: Token | None = None) -> NoReturn:
+        """Ends the parse; without a token, the current one is what could not be read."""
+        self.raise_error(message, *([token] if token is not None else []))
+        raise AssertionError("errors are raised at once")
+
     def _parse_statement(self) -> exp.Expr | None:
         # Only queries come this way; sqlglot's own CREATE, DROP, … are not part of the language.
         return self._parse_select() or self._parse_expression()
@@ -93,7 +98,7 @@ class QueryParser(SparkParser):
             self._advance()
             value = self._parse_expression()
             if value is None:
-                self.raise_error("Expected an expression after VALUE")
+                self.refuse("Expected an expression after VALUE")
             return [self.expression(ValueOf(this=value))], None
         return super()._parse_projections()
 
@@ -120,13 +125,13 @@ class QueryParser(SparkParser):
     def _parse_let(self) -> exp.Expr:
         name = self._parse_id_var()
         if name is None or not self._match(TokenType.EQ):
-            self.raise_error("Expected LET name = expression")
+            self.refuse("Expected LET name = expression")
         return self.expression(Let(this=self._parse_disjunction(), alias=name))
 
     def _parse_collection(self, outer: bool = False) -> exp.Expr:
         value = self._parse_disjunction()
         if value is None:
-            self.raise_error("Expected an expression that yields an array")
+            self.refuse("Expected an expression that yields an array")
         self._match(TokenType.ALIAS)
         alias = self._parse_id_var(any_token=False, tokens=self.TABLE_ALIAS_TOKENS)
         return self.expression(FromValue(this=value, alias=alias, outer=outer))
@@ -165,18 +170,18 @@ class QueryParser(SparkParser):
         if self._match(TokenType.L_BRACE):
             items = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._parse_disjunction)
             if not self._match_pair(TokenType.R_BRACE, TokenType.R_BRACE):
-                self.raise_error("Expected , or }} in a multiset")
+                self.refuse("Expected , or }} in a multiset")
             return self.expression(MultisetOf(expressions=items))
         fields = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._parse_object_field)
         if not self._match(TokenType.R_BRACE):
-            self.raise_error("Expected , or } in an object")
+            self.refuse("Expected , or } in an object")
         return self.expression(ObjectOf(expressions=fields))
 
     def _parse_object_field(self) -> exp.Expr:
         start = self._curr
         if self._next.token_type == TokenType.COLON:
             if start.token_type in (TokenType.NUMBER, TokenType.R_BRACE, TokenType.COMMA):
-                self.raise_error("Expected a field name")
+                self.refuse("Expected a field name")
             name = start.text
             self._advance(2)
             value = self._parse_disjunction()
@@ -184,9 +189,9 @@ class QueryParser(SparkParser):
             value = self._parse_disjunction()
             name = value.name if isinstance(value, exp.Column | exp.Dot) else ""
             if not name:
-                self.raise_error("Expected a field such as name: value", token=start)
+                self.refuse("Expected a field such as name: value", token=start)
         if value is None:
-            self.raise_error("Expected a value")
+            self.refuse("Expected a value")
         return self.expression(FieldOf(this=exp.Literal.string(name).update_positions(start), expression=value))
 
     # ------------------------------------------------------------ predicates
@@ -216,7 +221,7 @@ class QueryParser(SparkParser):
             self._match(TokenType.IN)
             collection = self._parse_bitwise()
             if not self._match_text_seq("SATISFIES"):
-                self.raise_error("Expected SATISFIES")
+                self.refuse("Expected SATISFIES")
             condition = self._parse_disjunction()
             self._match(TokenType.END)
             return self.expression(Quantified(this=collection, alias=name, condition=condition, every=every))

@@ -35,15 +35,15 @@ def spark_type(type_: Type) -> str:
     return SPARK_TYPES.get(type_, type_.name)
 
 
-def null(type_: Type) -> exp.Expression:
+def null(type_: Type) -> exp.Expr:
     return exp.cast(exp.null(), spark_type(type_), dialect="spark")
 
 
-def call(name: str, *arguments: exp.Expression) -> exp.Expression:
+def call(name: str, *arguments: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
 
 
-def record(fields: Sequence[tuple[str, exp.Expression]]) -> exp.Expression:
+def record(fields: Sequence[tuple[str, exp.Expr]]) -> exp.Expr:
     """A struct whose field names need no quoting."""
     return call("named_struct", *(part for name, sql in fields for part in (exp.Literal.string(name), sql)))
 
@@ -62,7 +62,7 @@ def contains_any(type_: Type) -> bool:
 # ---------------------------------------------------------------- reading
 
 
-def step(value: exp.Expression, key: str | int) -> exp.Expression:
+def step(value: exp.Expr, key: str | int) -> exp.Expr:
     """A field or an element of an untyped value; MISSING where there is none."""
     if isinstance(key, str):
         key = field_key(key)
@@ -79,11 +79,11 @@ def step(value: exp.Expression, key: str | int) -> exp.Expression:
     return call("try_variant_get", value, string(f"${path}"), exp.Literal.string("variant"))
 
 
-def is_explicit_null(value: exp.Expression) -> exp.Expression:
+def is_explicit_null(value: exp.Expr) -> exp.Expr:
     return call("is_variant_null", value)
 
 
-def _get(value: exp.Expression, path: str, kind: str) -> exp.Expression:
+def _get(value: exp.Expr, path: str, kind: str) -> exp.Expr:
     return call("try_variant_get", value, string(f"${path}"), exp.Literal.string(kind))
 
 
@@ -91,7 +91,7 @@ _PLAIN_TEXT: Final = {t.DATETIME: ("datetime", "timestamp"), t.DATE: ("date", "d
 _CORNERS: Final = ("x1", "y1", "x2", "y2")
 
 
-def as_type(value: exp.Expression, type_: Type) -> exp.Expression:
+def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
     """An untyped value as a value of that type, SQL NULL where it is none."""
     if type_ in (t.ANY, VOID):
         return value
@@ -140,7 +140,7 @@ def items(value: Typed) -> Typed:
     raise FunctionError(f"expected an array, got {value.type}")
 
 
-def key(value: exp.Expression) -> exp.Expression:
+def key(value: exp.Expr) -> exp.Expr:
     """A text that is equal for equal untyped values, so that they can be joined, grouped and compared."""
     return build(
         "coalesce(concat('n', try_variant_get(_v, '$', 'decimal(38,18)')), concat('d', try_variant_get(_v, '$', 'double')),"
@@ -149,14 +149,14 @@ def key(value: exp.Expression) -> exp.Expression:
     )
 
 
-def sort_keys(value: exp.Expression) -> list[exp.Expression]:
+def sort_keys(value: exp.Expr) -> list[exp.Expr]:
     return [_get(value, "", "double"), _get(value, "", "string")]
 
 
 # ---------------------------------------------------------------- writing
 
 
-def to_any(value: Typed) -> exp.Expression:
+def to_any(value: Typed) -> exp.Expr:
     """A typed value as an untyped one."""
     if value.type == t.ANY:
         return value.sql
@@ -167,7 +167,7 @@ def to_any(value: Typed) -> exp.Expression:
     return call("parse_json", json_text(value))
 
 
-def json_text(value: Typed) -> exp.Expression:
+def json_text(value: Typed) -> exp.Expr:
     """The open form of a value as text, SQL NULL where it is MISSING (or NULL: the typed value cannot tell)."""
     sql, type_ = value.sql, value.type
     match type_:
@@ -213,8 +213,8 @@ def json_text(value: Typed) -> exp.Expression:
     return _quoted(exp.cast(sql.copy(), "STRING"))
 
 
-def _object_text(sql: exp.Expression, type_: ObjectType) -> exp.Expression:
-    def member(one: t.Field) -> exp.Expression:
+def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
+    def member(one: t.Field) -> exp.Expr:
         text = json_text(Typed(exp.Dot(this=_boxed(sql), expression=exp.to_identifier(physical(one.name), quoted=True)), one.type))
         return call("concat", string(_json_string(field_key(one.name)) + ":"), text)
 
@@ -226,7 +226,7 @@ def _object_text(sql: exp.Expression, type_: ObjectType) -> exp.Expression:
     return _when(sql, call("concat", exp.Literal.string("{"), joined, exp.Literal.string("}")))
 
 
-def _numbers(tag: str, sql: exp.Expression, shape: str) -> exp.Expression:
+def _numbers(tag: str, sql: exp.Expr, shape: str) -> exp.Expr:
     import re
 
     pieces = re.split(r"%(\w+)", f'{{"${tag}":{shape}}}')
@@ -237,11 +237,11 @@ def _numbers(tag: str, sql: exp.Expression, shape: str) -> exp.Expression:
     return call("concat", *parts)
 
 
-def _tagged(tag: str, text: exp.Expression) -> exp.Expression:
+def _tagged(tag: str, text: exp.Expr) -> exp.Expr:
     return call("concat", exp.Literal.string(f'{{"${tag}":"'), text, exp.Literal.string('"}'))
 
 
-def _quoted(sql: exp.Expression) -> exp.Expression:
+def _quoted(sql: exp.Expr) -> exp.Expr:
     return build("substring(to_json(array(_v)), 2, length(to_json(array(_v))) - 2)", _v=sql)
 
 
@@ -251,17 +251,17 @@ def _json_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _boxed(sql: exp.Expression) -> exp.Expression:
+def _boxed(sql: exp.Expr) -> exp.Expr:
     return sql.copy() if isinstance(sql, exp.Paren) else exp.Paren(this=sql.copy())
 
 
-def _when(present: exp.Expression, then: exp.Expression) -> exp.Expression:
+def _when(present: exp.Expr, then: exp.Expr) -> exp.Expr:
     return exp.If(this=exp.Not(this=exp.Is(this=exp.Paren(this=present.copy()), expression=exp.null())), true=then, false=exp.null())
 
 
 def _either(
-    value: exp.Expression, names: Sequence[str], tagged: Sequence[str], bare: Sequence[str]
-) -> exp.Expression:
+    value: exp.Expr, names: Sequence[str], tagged: Sequence[str], bare: Sequence[str]
+) -> exp.Expr:
     """A struct of doubles from the tagged form or, as people write JSON, from the bare one."""
     numbers = [call("coalesce", _get(value, a, "double"), _get(value, b, "double")) for a, b in zip(tagged, bare, strict=True)]
     return _when(numbers[0], record(tuple(zip(names, numbers, strict=True))))
@@ -270,17 +270,17 @@ def _either(
 # ---------------------------------------------------------------- in and out of a query
 
 
-def stored(sql: exp.Expression, type_: Type) -> exp.Expression:
+def stored(sql: exp.Expr, type_: Type) -> exp.Expr:
     """A column as the dataset holds it (untyped values as text) → as queries use it."""
     return _mapped(sql, type_, lambda inner: call("parse_json", inner))
 
 
-def exported(value: Typed) -> exp.Expression:
+def exported(value: Typed) -> exp.Expr:
     """As queries use it → as answers leave Spark: untyped values as text of the open form."""
     return _mapped(value.sql, value.type, lambda inner: call("to_json", inner))
 
 
-def _mapped(sql: exp.Expression, type_: Type, change: object) -> exp.Expression:
+def _mapped(sql: exp.Expr, type_: Type, change: object) -> exp.Expr:
     assert callable(change)
     if not contains_any(type_):
         return sql
@@ -296,5 +296,5 @@ def _mapped(sql: exp.Expression, type_: Type, change: object) -> exp.Expression:
             if keeps_open(type_):
                 parts.append((OPEN, exp.Dot(this=_boxed(sql), expression=exp.to_identifier(OPEN, quoted=True))))
             return _when(sql, record(parts))
-    changed: exp.Expression = change(sql)
+    changed: exp.Expr = change(sql)
     return changed

@@ -6,18 +6,18 @@ import difflib
 import itertools
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import calls, dialect, dynamic, temporal
-from tocsin.language.calls import VOID
+from tocsin.language import calls, dialect, dynamic
+from tocsin.language.dynamic import VOID
 from tocsin.language.names import Names, Oracle
 from tocsin.language.scope import Frame, Maybe, Row, column
 from tocsin.language.script import offset_of
 from tocsin.language.typed import FunctionError, Typed, constant_integer, enclosed, literal, number, string
 from tocsin.rules.model import types as t
-from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.columns import OPEN, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
 
 
@@ -33,17 +33,10 @@ def fail(message: str, node: Any = None, hint: str | None = None) -> NoReturn:
     raise TranslationError(message, offset_of(node), hint)
 
 
-COMPARISONS: dict[type[exp.Expression], str] = {
-    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
-    exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "<=>",
-}  # fmt: skip
-ARITHMETIC: dict[type[exp.Expression], str] = {
-    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div",
-}  # fmt: skip
-
-
 class Expressions:
     """Translates expressions within a frame of names. `Queries` extends it with what yields rows."""
+
+    handlers: ClassVar[dict[type, Callable[..., Typed]]]
 
     def __init__(self, names: Names, oracle: Oracle, dataverse: str, now: datetime) -> None:
         self.names = names
@@ -54,19 +47,19 @@ class Expressions:
 
     # ------------------------------------------------------------ entry
 
-    def expression(self, node: exp.Expression | None) -> Typed:
+    def expression(self, node: exp.Expr | None) -> Typed:
         if node is None:
             fail("an expression is missing")
-        handler = self._handlers.get(type(node))
+        handler = self.handlers.get(type(node))
         try:
             return handler(self, node) if handler is not None else self._generic(node)
         except FunctionError as error:
             fail(str(error), node)
 
-    def boolean(self, node: exp.Expression) -> exp.Expression:
+    def boolean(self, node: exp.Expr) -> exp.Expr:
         return self._as(self.expression(node), t.BOOLEAN)
 
-    def _as(self, value: Typed, type_: Type) -> exp.Expression:
+    def _as(self, value: Typed, type_: Type) -> exp.Expr:
         return dynamic.as_type(value.sql, type_) if value.type == t.ANY else value.sql
 
     # ------------------------------------------------------------ literals and constructors
@@ -79,18 +72,16 @@ class Expressions:
             return literal(int(text))
         return Typed(number(float(text)), t.DOUBLE)
 
-    def _negative(self, node: exp.Neg) -> Typed:
-        if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
-            return literal(-int(node.this.this))
-        value = self.expression(node.this)
-        if value.type == t.DURATION:
-            return temporal.FUNCTIONS["negate"]([value])
-        return self._ask(exp.Neg(this=exp.Paren(this=self._as(value, t.DOUBLE))), [value])
+    def _boolean(self, node: exp.Boolean) -> Typed:
+        return Typed(node.copy(), t.BOOLEAN)
+
+    def _null(self, _node: exp.Null) -> Typed:
+        return Typed(exp.null(), VOID)
 
     def _object(self, node: dialect.ObjectOf) -> Typed:
         return self.object_of([(one.this.name, self.expression(one.expression), one) for one in node.expressions])
 
-    def object_of(self, members: Sequence[tuple[str, Typed, exp.Expression]]) -> Typed:
+    def object_of(self, members: Sequence[tuple[str, Typed, exp.Expr]]) -> Typed:
         """An object of these values; what is MISSING leaves its field out."""
         seen: dict[str, Typed] = {}
         for name, value, node in members:
@@ -116,7 +107,7 @@ class Expressions:
             return Typed(dynamic.to_any(value), t.ANY)
         return Typed(value.sql, value.type)
 
-    def _array(self, node: exp.Expression) -> Typed:
+    def _array(self, node: exp.Expr) -> Typed:
         values = [self.expression(one) for one in node.expressions]
         type_, aligned = self.aligned(values)
         kind: Type = MultisetType(type_) if isinstance(node, dialect.MultisetOf) else ArrayType(type_)
@@ -125,7 +116,7 @@ class Expressions:
                 exp.cast(dynamic.call("array"), "ARRAY<VARIANT>", dialect="spark"), MultisetType(t.ANY))  # fmt: skip
         return Typed(dynamic.call("array", *aligned), kind)
 
-    def aligned(self, values: Sequence[Typed]) -> tuple[Type, list[exp.Expression]]:
+    def aligned(self, values: Sequence[Typed]) -> tuple[Type, list[exp.Expr]]:
         """The values as one type: the type they share, the wider number, or untyped."""
         types = {value.type for value in values if value.type != VOID}
         if not types:
@@ -138,20 +129,23 @@ class Expressions:
             return wide, [exp.cast(value.sql.copy(), dynamic.spark_type(wide)) for value in values]
         return t.ANY, [dynamic.to_any(self.settled(value)) for value in values]
 
+    def _now(self, node: exp.Expr) -> Typed:
+        return literal(self.now if isinstance(node, exp.CurrentTimestamp) else self.now.date())
+
     # ------------------------------------------------------------ names and paths
 
-    def _path(self, node: exp.Expression) -> Typed:
+    def _path(self, node: exp.Expr) -> Typed:
         root, steps = _unwound(node)
         if root is None:
             return self._walk(*self._resolve(steps, node), node)
         return self._walk(self.expression(root), steps, node)
 
-    def _walk(self, value: Typed, steps: Sequence[str | exp.Expression], node: exp.Expression) -> Typed:
+    def _walk(self, value: Typed, steps: Sequence[str | exp.Expr], node: exp.Expr) -> Typed:
         for one in steps:
             value = self.field(value, one, node) if isinstance(one, str) else self._element(value, one, node)
         return value
 
-    def _resolve(self, parts: Sequence[str | exp.Expression], node: exp.Expression) -> tuple[Typed, Sequence[Any]]:
+    def _resolve(self, parts: Sequence[str | exp.Expr], node: exp.Expr) -> tuple[Typed, Sequence[Any]]:
         """A variable, a parameter, or a field of a FROM variable; a variable is always found before a column."""
         name = parts[0]
         assert isinstance(name, str)
@@ -180,7 +174,7 @@ class Expressions:
         near = difflib.get_close_matches(name, known + fields, 1)
         fail(f"unknown name {name}", node, f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so")
 
-    def field(self, value: Typed, name: str, node: exp.Expression) -> Typed:
+    def field(self, value: Typed, name: str, node: exp.Expr) -> Typed:
         if value.type == t.ANY:
             return Typed(dynamic.step(value.sql, name), t.ANY)
         if not isinstance(value.type, ObjectType):
@@ -200,22 +194,22 @@ class Expressions:
             fail(f"there is no field {name} in {value.type}", node, f"did you mean {near[0]}?" if near else None)
         return Typed(dynamic.step(self._open(value), name), t.ANY)
 
-    def _open(self, value: Typed) -> exp.Expression:
+    def _open(self, value: Typed) -> exp.Expr:
         return dynamic.call("parse_json", self._part(value, OPEN))
 
-    def _part(self, value: Typed, name: str) -> exp.Expression:
+    def _part(self, value: Typed, name: str) -> exp.Expr:
         if isinstance(value, Row):
             return column(value.alias, name)
         return exp.Dot(this=enclosed(value.sql), expression=exp.to_identifier(name, quoted=True))
 
-    def _element(self, value: Typed, index: exp.Expression, node: exp.Expression) -> Typed:
+    def _element(self, value: Typed, index: exp.Expr, node: exp.Expr) -> Typed:
         if isinstance(index, exp.Slice):
             return self._slice(value, index)
         if isinstance(index, exp.Literal) and index.is_string:
             return self.field(value, index.this, node)
         if isinstance(value.type, t.Primitive) and value.type.name.upper().startswith("MAP"):
             at = self.expression(index)
-            return self._ask(dynamic.call("try_element_at", value.sql, at.sql), [value, at])
+            return self.ask(dynamic.call("try_element_at", value.sql, at.sql), [value, at])
         position = self.expression(index)
         constant = constant_integer(position.sql)
         if value.type == t.ANY and constant is not None and constant >= 0:
@@ -240,180 +234,6 @@ class Expressions:
         start = exp.Add(this=enclosed(low), expression=exp.Literal.number(1))
         bounded = dynamic.call("greatest", exp.cast(length, "INT"), exp.cast(exp.Literal.number(0), "INT"))
         return Typed(dynamic.call("slice", items.sql, exp.cast(start, "INT"), bounded), items.type)
-
-    # ------------------------------------------------------------ operators
-
-    def _paren(self, node: exp.Paren) -> Typed:
-        value = self.expression(node.this)
-        return value if isinstance(value, Row | Maybe) else Typed(enclosed(value.sql), value.type)
-
-    def _connective(self, node: exp.Expression) -> Typed:
-        made = type(node)(this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression)))
-        return Typed(exp.Paren(this=made), t.BOOLEAN)
-
-    def _not(self, node: exp.Not) -> Typed:
-        return Typed(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
-
-    def _comparison(self, node: exp.Expression) -> Typed:
-        return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
-
-    def compare(self, operator: type[exp.Expression], left: Typed, right: Typed) -> Typed:
-        def made(a: exp.Expression, b: exp.Expression) -> exp.Expression:
-            return operator(this=enclosed(a), expression=enclosed(b))
-
-        if t.DURATION in (left.type, right.type):
-            a, b = (Typed(self._as(one, t.DURATION), t.DURATION) for one in (left, right))
-            return temporal.comparison(COMPARISONS[operator], a, b)
-        if left.type == right.type == t.ANY:
-            if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
-                return Typed(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
-            numbers, texts = zip(dynamic.sort_keys(left.sql), dynamic.sort_keys(right.sql), strict=True)
-            return Typed(dynamic.call("coalesce", made(*numbers), made(*texts)), t.BOOLEAN)
-        if t.ANY in (left.type, right.type):
-            typed_, other = (right, left) if left.type == t.ANY else (left, right)
-            if typed_.type == VOID:
-                return Typed(dynamic.null(t.BOOLEAN), t.BOOLEAN)
-
-            def against(type_: Type) -> exp.Expression:
-                cast_ = dynamic.as_type(other.sql, type_) if type_ != DECIMAL else _decimal(other.sql)
-                return made(cast_, typed_.sql) if typed_ is right else made(typed_.sql, cast_)
-
-            if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
-                return self.compare(operator, *(Typed(dynamic.to_any(self.settled(one)), t.ANY) for one in (left, right)))
-            if typed_.type in t.INTEGERS:
-                # Exact for 64-bit integers and decimals; a double is the rest.
-                return Typed(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
-            return Typed(against(typed_.type), t.BOOLEAN)
-        if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
-            return Typed(made(left.sql, right.sql), t.BOOLEAN)
-        return self._ask(made(left.sql, right.sql), [left, right])
-
-    def _arithmetic(self, node: exp.Expression) -> Typed:
-        left, right = self.expression(node.this), self.expression(node.expression)
-        operator = type(node)
-        for one, other in ((left, right), (right, left)):
-            if one.type == t.ANY and other.type in (t.DATETIME, t.DATE, t.TIME, t.DURATION):
-                guess = t.DURATION if other.type != t.DURATION else t.DATETIME
-                coerced = Typed(dynamic.as_type(one.sql, guess), guess)
-                left, right = (coerced, other) if one is left else (other, coerced)
-        made = temporal.arithmetic(ARITHMETIC[operator], left, right)
-        if made is not None:
-            return made
-        if t.ANY in (left.type, right.type):
-            return self._dynamic_arithmetic(operator, left, right)
-        return self._ask(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), [left, right])
-
-    def _dynamic_arithmetic(self, operator: type[exp.Expression], left: Typed, right: Typed) -> Typed:
-        """Whole numbers stay whole where both are, as they would had they been declared."""
-
-        def double(one: Typed) -> exp.Expression:
-            return self._as(one, t.DOUBLE)
-
-        real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
-        if operator is exp.Div or not all(one.type in (t.ANY, *t.INTEGERS) for one in (left, right)):
-            return Typed(real, t.DOUBLE)
-
-        def whole(one: Typed) -> exp.Expression:
-            if one.type != t.ANY:
-                return one.sql
-            is_whole = exp.EQ(this=dynamic.call("schema_of_variant", one.sql), expression=exp.Literal.string("BIGINT"))
-            return exp.If(this=is_whole, true=dynamic.as_type(one.sql, t.BIGINT), false=exp.null())
-
-        exact = operator(this=enclosed(whole(left)), expression=enclosed(whole(right)))
-        both = [exp.cast(one, "VARIANT", dialect="spark") for one in (exact, real)]
-        return Typed(dynamic.call("coalesce", *both), t.ANY)
-
-    def _between(self, node: exp.Between) -> Typed:
-        value = self.expression(node.this)
-        low = self.compare(exp.GTE, value, self.expression(node.args["low"]))
-        high = self.compare(exp.LTE, value, self.expression(node.args["high"]))
-        return Typed(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
-
-    def _is_kind(self, node: dialect.IsKind) -> Typed:
-        value, kind = self.expression(node.this), node.args["kind"]
-        unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
-        if value.type == t.ANY:
-            null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
-            made = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
-        elif isinstance(value, Maybe):
-            explicit = value.explicit.copy()
-            made = {
-                "MISSING": exp.And(this=unknown, expression=exp.Not(this=exp.Paren(this=explicit))),
-                "NULL": exp.And(this=unknown, expression=explicit),
-                "UNKNOWN": unknown,
-            }
-        else:
-            made = {"MISSING": exp.false(), "NULL": unknown, "UNKNOWN": unknown}
-        if kind == "VALUED":
-            return Typed(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
-        return Typed(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
-
-    def _in(self, node: exp.In) -> Typed:
-        value = self.expression(node.this)
-        if node.args.get("query"):
-            return self.in_query(value, node)
-        if node.args.get("field"):
-            items = dynamic.items(self.expression(node.args["field"]))
-        else:
-            candidates = [self.expression(one) for one in node.expressions]
-            tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
-            if not tests:
-                return Typed(exp.false(), t.BOOLEAN)
-            if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
-                return Typed(exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])), t.BOOLEAN)
-            return Typed(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
-        return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
-
-    def _quantified(self, node: dialect.Quantified) -> Typed:
-        def condition(one: Typed) -> exp.Expression:
-            with_one = Frame({node.args["alias"].name: one}, [], self.frame)
-            outer, self.frame = self.frame, with_one
-            try:
-                return self.boolean(node.args["condition"])
-            finally:
-                self.frame = outer
-
-        items = dynamic.items(self.expression(node.this))
-        return self._quantify("forall" if node.args.get("every") else "exists", items, f"__q{id(node) % 9973}", condition)
-
-    def _quantify(
-        self, name: str, items: Typed, variable: str, condition: Callable[[Typed], exp.Expression]
-    ) -> Typed:
-        assert isinstance(items.type, ArrayType)
-        body = condition(Typed(exp.column(variable), items.type.item))
-        test = exp.Lambda(this=body, expressions=[exp.to_identifier(variable)])
-        return Typed(exp.Anonymous(this=name, expressions=[items.sql.copy(), test]), t.BOOLEAN)
-
-    def _exists(self, node: exp.Exists) -> Typed:
-        if isinstance(node.this, exp.Query):
-            return self.exists_query(node.this)
-        items = dynamic.items(self.expression(node.this))
-        return Typed(exp.GT(this=dynamic.call("size", items.sql), expression=exp.Literal.number(0)), t.BOOLEAN)
-
-    def _case(self, node: exp.Case) -> Typed:
-        subject = self.expression(node.this) if node.this else None
-        tests = [
-            self.compare(exp.EQ, subject, self.expression(one.this)).sql if subject else self.boolean(one.this)
-            for one in node.args["ifs"]
-        ]
-        default = node.args.get("default")
-        branches = [self.expression(one.args["true"]) for one in node.args["ifs"]]
-        branches.append(self.expression(default) if default else Typed(exp.null(), VOID))
-        type_, values = self.aligned(branches)
-        ifs = [exp.If(this=test, true=value) for test, value in zip(tests, values[:-1], strict=True)]
-        return Typed(exp.Case(ifs=ifs, default=values[-1]), type_)
-
-    def _cast(self, node: exp.Cast) -> Typed:
-        value = self.expression(node.this)
-        target = node.args["to"].sql(dialect="spark")
-        if value.type == t.ANY:
-            return self._ask(
-                dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
-            )
-        return self._ask(type(node)(this=value.sql.copy(), to=node.args["to"].copy()), [value])
-
-    def _now(self, node: exp.Expression) -> Typed:
-        return literal(self.now if isinstance(node, exp.CurrentTimestamp) else self.now.date())
 
     # ------------------------------------------------------------ function calls and all the rest
 
@@ -454,7 +274,7 @@ class Expressions:
         same = [one.sql for one in made if one.type == type_]
         return Typed(same[0] if len(same) == 1 else dynamic.call("coalesce", *same), type_)
 
-    def _generic(self, node: exp.Expression) -> Typed:
+    def _generic(self, node: exp.Expr) -> Typed:
         """Whatever else Spark's grammar has: its parts are translated, and Spark says what it yields."""
         if isinstance(node, exp.Query):
             return self.subquery(node)
@@ -463,22 +283,23 @@ class Expressions:
         def translated(value: Any) -> Any:
             if isinstance(value, exp.DataType | exp.Var | exp.WindowSpec | exp.Star) or not isinstance(value, exp.Expr):
                 return [translated(one) for one in value] if isinstance(value, list) else value
-            if isinstance(value, exp.Anonymous) and isinstance(node, exp.Window):
+            if isinstance(value, exp.Anonymous) and isinstance(value.parent, _AROUND_A_CALL):
                 # Without its OVER a window function is none; its arguments are ordinary ones.
-                return exp.Anonymous(this=value.this, expressions=[translated(one) for one in value.expressions])
-            if isinstance(value, exp.Ordered | exp.Order | exp.Distinct | exp.Tuple | exp.Filter | exp.Where | exp.Interval):
+                arguments = [one if isinstance(one, exp.Literal) else translated(one) for one in value.expressions]
+                return exp.Anonymous(this=value.this, expressions=arguments)
+            if isinstance(value, _STRUCTURE):
                 return type(value)(**{key: translated(one) for key, one in value.args.items()})
             part = self.expression(value)
             parts.append(part if part.type != t.ANY else Typed(dynamic.as_type(part.sql, t.STRING), t.STRING))
             return parts[-1].sql.copy()
 
-        return self._ask(type(node)(**{key: translated(value) for key, value in node.args.items()}), parts)
+        return self.ask(type(node)(**{key: translated(value) for key, value in node.args.items()}), parts)
 
-    def _ask(self, made: exp.Expression, parts: Sequence[Typed]) -> Typed:
+    def ask(self, made: exp.Expr, parts: Sequence[Typed]) -> Typed:
         """The expression with the type Spark gives it, found out with typed NULLs in place of its parts."""
         by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal)}
 
-        def blank(node: exp.Expression) -> exp.Expression:
+        def blank(node: exp.Expr) -> exp.Expr:
             part = by_sql.get(node)
             if part is None or constant_integer(part.sql) is not None:
                 return node
@@ -498,31 +319,32 @@ class Expressions:
     def in_query(self, value: Typed, node: exp.In) -> Typed:
         raise NotImplementedError
 
-    def inlined(self, function: Any, arguments: Sequence[Typed], node: exp.Expression) -> Typed:
+    def inlined(self, function: Any, arguments: Sequence[Typed], node: exp.Expr) -> Typed:
         raise NotImplementedError
 
-    _handlers: dict[type, Callable[..., Typed]] = {
-        exp.Literal: _literal, exp.Neg: _negative, exp.Paren: _paren,
-        exp.Boolean: lambda self, node: Typed(node.copy(), t.BOOLEAN),  # noqa: ARG005
-        exp.Null: lambda self, node: Typed(exp.null(), VOID),  # noqa: ARG005
-        exp.Identifier: _path, exp.Column: _path, exp.Dot: _path, exp.Bracket: _path,
-        dialect.ObjectOf: _object, exp.Array: _array, dialect.MultisetOf: _array,
-        exp.And: _connective, exp.Or: _connective, exp.Not: _not,
-        **dict.fromkeys(COMPARISONS, _comparison), **dict.fromkeys(ARITHMETIC, _arithmetic),
-        exp.Between: _between, dialect.IsKind: _is_kind, exp.In: _in, dialect.Quantified: _quantified,
-        exp.Exists: _exists, exp.Case: _case, exp.Cast: _cast, exp.TryCast: _cast,
-        exp.CurrentTimestamp: _now, exp.CurrentDate: _now, exp.Anonymous: _call,
-    }  # fmt: skip
+    HANDLERS: ClassVar[dict[type, Callable[..., Typed]]] = {
+        exp.Literal: _literal,
+        exp.Boolean: _boolean,
+        exp.Null: _null,
+        exp.Identifier: _path,
+        exp.Column: _path,
+        exp.Dot: _path,
+        exp.Bracket: _path,
+        dialect.ObjectOf: _object,
+        exp.Array: _array,
+        dialect.MultisetOf: _array,
+        exp.CurrentTimestamp: _now,
+        exp.CurrentDate: _now,
+        exp.Anonymous: _call,
+    }
 
 
-DECIMAL = t.Primitive("decimal(38,18)")
+# Parts of a call that mean nothing alone, and what a call stands in.
+_AROUND_A_CALL = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+_STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.Interval, *_AROUND_A_CALL)
 
 
-def _decimal(value: exp.Expression) -> exp.Expression:
-    return dynamic.call("try_variant_get", value, exp.Literal.string("$"), exp.Literal.string(DECIMAL.name))
-
-
-def _unwound(node: exp.Expression) -> tuple[exp.Expression | None, list[str | exp.Expression]]:
+def _unwound(node: exp.Expr) -> tuple[exp.Expr | None, list[str | exp.Expr]]:
     """A path as its root (None: the first name is one to look up) and the steps from there."""
     match node:
         case exp.Column():
@@ -539,5 +361,3 @@ def _unwound(node: exp.Expression) -> tuple[exp.Expression | None, list[str | ex
             return root, [*steps, *node.expressions]
     return node, []
 
-
-__all__ = ["Expressions", "TranslationError", "fail", "keeps_open"]

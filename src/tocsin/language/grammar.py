@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from sqlglot import exp
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tocsin.language import statements as st
 from tocsin.language.dialect import QueryParser
@@ -39,7 +39,7 @@ class StatementParser(QueryParser):
         else:
             query = self._parse_statement()
             if query is None:
-                self.raise_error("Expected a statement: " + ", ".join(sorted(self.OPENERS)) + " or SELECT")
+                self.refuse("Expected a statement: " + ", ".join(sorted(self.OPENERS)) + " or SELECT")
             statement = st.Query(query=query)
         self._at_end()
         object.__setattr__(statement, "offset", start)
@@ -49,13 +49,13 @@ class StatementParser(QueryParser):
     def parse_body(self) -> exp.Expr:
         body = self._parse_statement()
         if body is None:
-            self.raise_error("Expected a query or an expression")
+            self.refuse("Expected a query or an expression")
         self._at_end()
         return body
 
     def _at_end(self) -> None:
         if self.here is not None:
-            self.raise_error("Invalid expression / Unexpected token")
+            self.refuse("Invalid expression / Unexpected token")
         self.check_errors()
 
     # ------------------------------------------------------------ small parts
@@ -65,11 +65,11 @@ class StatementParser(QueryParser):
 
     def _need(self, *words: str) -> None:
         if not self._match_text_seq(*words):
-            self.raise_error(f"Expected {' '.join(words)}")
+            self.refuse(f"Expected {' '.join(words)}")
 
     def _need_token(self, kind: TokenType, shown: str) -> None:
         if not self._match(kind):
-            self.raise_error(f"Expected {shown}")
+            self.refuse(f"Expected {shown}")
 
     def _name(self, what: str) -> str:
         name = self._parse_id_var(any_token=False) if self.here and self._curr.token_type != TokenType.STRING else None
@@ -78,7 +78,7 @@ class StatementParser(QueryParser):
             if self.here is not None and self._curr.text.replace("_", "a").isalnum() and not self._is_literal():
                 self._advance()
                 return self._prev.text
-            self.raise_error(f"Expected the name of {what}")
+            self.refuse(f"Expected the name of {what}")
         return str(name.name)
 
     def _is_literal(self) -> bool:
@@ -111,7 +111,7 @@ class StatementParser(QueryParser):
         if not self._match(TokenType.WITH):
             return {}
         if self._curr.token_type != TokenType.L_BRACE:
-            self.raise_error("Expected { after WITH")
+            self.refuse("Expected { after WITH")
         options = self._parse_object()
         return {option.this.name: option.expression for option in options.expressions}
 
@@ -169,10 +169,10 @@ class StatementParser(QueryParser):
             return st.CreateDataverse(name=name, if_not_exists=self._if_not_exists() or early)
         if self._word("TYPE"):
             early = self._if_not_exists()
-            name = self._qualified("a type")
+            named = self._qualified("a type")
             early = self._if_not_exists() or early
             self._need("AS")
-            return st.CreateType(name=name, type=self._type(), if_not_exists=early)
+            return st.CreateType(name=named, type=self._type(), if_not_exists=early)
         if self._word("ACTIVE"):
             self._need("DATASET")
             return self._create_dataset(active=True)
@@ -182,8 +182,7 @@ class StatementParser(QueryParser):
             return self._create_index()
         if self._word("FUNCTION"):
             return self._create_function()
-        self.raise_error("Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX or FUNCTION after CREATE")
-        raise AssertionError
+        self.refuse("Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX or FUNCTION after CREATE")
 
     def _create_dataset(self, active: bool) -> st.Statement:
         early = self._if_not_exists()
@@ -193,7 +192,7 @@ class StatementParser(QueryParser):
         self._need_token(TokenType.R_PAREN, ")")
         early = self._if_not_exists() or early
         if not (self._match(TokenType.PRIMARY_KEY) or self._word("PRIMARY", "KEY")):
-            self.raise_error("Expected PRIMARY KEY")
+            self.refuse("Expected PRIMARY KEY")
         wrapped = self._match(TokenType.L_PAREN)
         keys = self._paths()
         if wrapped:
@@ -216,7 +215,7 @@ class StatementParser(QueryParser):
         kind = "BTREE"
         if self._word("TYPE"):
             if not self._match_texts(INDEX_KINDS):
-                self.raise_error(f"Expected {', '.join(INDEX_KINDS)}")
+                self.refuse(f"Expected {', '.join(INDEX_KINDS)}")
             kind = self._prev.text.upper()
         return st.CreateIndex(name=name, dataset=dataset, fields=fields, kind=kind, if_not_exists=early)
 
@@ -239,11 +238,11 @@ class StatementParser(QueryParser):
         body = self._curr.start
         parsed = self._parse_statement()
         if parsed is None:
-            self.raise_error("Expected a query or an expression")
+            self.refuse("Expected a query or an expression")
         end = self._curr.start
         self._need_token(TokenType.R_BRACE, "} after the function's body")
         if len(set(parameters)) < len(parameters):
-            self.raise_error("Expected parameters with different names", token=start)
+            self.refuse("Expected parameters with different names", token=start)
         return st.CreateFunction(
             name=name, parameters=tuple(parameters), body=self.sql[body:end].strip(), body_offset=body, if_not_exists=early
         )
@@ -271,15 +270,14 @@ class StatementParser(QueryParser):
             offset = self._curr.start
             parts = self._path()
             if len(parts) not in (2, 3):
-                self.raise_error("Expected dataset.index")
+                self.refuse("Expected dataset.index")
             dataset = st.Name(parts[-2], parts[0] if len(parts) == 3 else None, offset)
             return st.DropIndex(dataset=dataset, name=parts[-1], if_exists=self._if_exists() or early)
         if self._word("FUNCTION"):
             early = self._if_exists()
             named = self._qualified("a function")
             return st.DropFunction(name=named, arity=self._arity(), if_exists=self._if_exists() or early)
-        self.raise_error("Expected DATAVERSE, TYPE, DATASET, INDEX or FUNCTION after DROP")
-        raise AssertionError
+        self.refuse("Expected DATAVERSE, TYPE, DATASET, INDEX or FUNCTION after DROP")
 
     def _arity(self) -> int | None:
         """`@2`, or `(a, b)` as newer scripts write it."""
@@ -304,7 +302,7 @@ class StatementParser(QueryParser):
         dataset = self._qualified("a dataset")
         source = self._parse_statement()
         if source is None:
-            self.raise_error("Expected a query, an object or an array of objects")
+            self.refuse("Expected a query, an object or an array of objects")
         return st.Insert(dataset=dataset, source=source, upsert=upsert)
 
     def _delete(self) -> st.Statement:
@@ -315,7 +313,7 @@ class StatementParser(QueryParser):
             alias = self._name("a variable")
         where = self._parse_disjunction() if self._match(TokenType.WHERE) else None
         if self._prev.token_type == TokenType.WHERE:
-            self.raise_error("Expected a condition after WHERE")
+            self.refuse("Expected a condition after WHERE")
         return st.Delete(dataset=dataset, alias=alias, where=where)
 
     def _load(self) -> st.Statement:
@@ -341,7 +339,7 @@ class StatementParser(QueryParser):
     def _explain(self) -> st.Statement:
         query = self._parse_statement()
         if query is None:
-            self.raise_error("Expected a query after EXPLAIN")
+            self.refuse("Expected a query after EXPLAIN")
         return st.Explain(query=query)
 
 

@@ -108,32 +108,32 @@ def _parse_year_month(text: str) -> Duration:
 # ---------------------------------------------------------------- parts and conversions
 
 
-def _formula(template: str) -> Callable[..., exp.Expression]:
+def _formula(template: str) -> Callable[..., exp.Expr]:
     return lambda *parts: build(template, **{name: p.sql for name, p in zip(("_a", "_b"), parts, strict=False)})
 
 
-def _whole(template: str) -> Callable[[Typed], exp.Expression]:
+def _whole(template: str) -> Callable[[Typed], exp.Expr]:
     """A template over a bigint `_a`, whatever integer is given."""
     return lambda n: build(template, _a=as_bigint(n))
 
 
-def _duration_of(template: str) -> Callable[[Typed], exp.Expression]:
-    def make(value: Typed) -> exp.Expression:
+def _duration_of(template: str) -> Callable[[Typed], exp.Expr]:
+    def make(value: Typed) -> exp.Expr:
         part = as_bigint(value) if value.type in INTEGERS else value.sql
         return guarded((part,), build(template, _a=part))
 
     return make
 
 
-def _of_months(template: str) -> Callable[[Typed], exp.Expression]:
+def _of_months(template: str) -> Callable[[Typed], exp.Expr]:
     return lambda duration: build(template, _m=typed.field(duration.sql, "months"))
 
 
-def _of_micros(template: str) -> Callable[[Typed], exp.Expression]:
+def _of_micros(template: str) -> Callable[[Typed], exp.Expr]:
     return lambda duration: build(template, _m=typed.field(duration.sql, "micros"))
 
 
-def _call(name: str) -> Callable[..., exp.Expression]:
+def _call(name: str) -> Callable[..., exp.Expr]:
     # By name: sqlglot would translate the format of the functions it knows.
     return lambda *parts: exp.Anonymous(this=name, expressions=[part.sql.copy() for part in parts])
 
@@ -152,16 +152,16 @@ def _clock(unit_micros: int, modulus: int) -> list[Overload]:
     ]
 
 
-def _time_of(moment: Typed) -> exp.Expression:
+def _time_of(moment: Typed) -> exp.Expr:
     return build(f"pmod(unix_micros(_a), {MICROS_PER_DAY})", _a=moment.sql)
 
 
-def _print_time(time: Typed, form: Typed) -> exp.Expression:
+def _print_time(time: Typed, form: Typed) -> exp.Expr:
     moment = build("timestamp_micros(_a)", _a=time.sql)
     return exp.Anonymous(this="date_format", expressions=[moment, form.sql.copy()])
 
 
-def _parse_time(text: Typed, form: Typed) -> exp.Expression:
+def _parse_time(text: Typed, form: Typed) -> exp.Expr:
     return _time_of(Typed(_call("to_timestamp")(text, form), DATETIME))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -24,7 +24,7 @@ class Row(Typed):
 class Maybe(Typed):
     """A declared optional field: SQL NULL where it is NULL or MISSING, `explicit` TRUE where it is NULL."""
 
-    explicit: exp.Expression
+    explicit: exp.Expr
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Block:
     outer: Block | None
     aliases: set[str] = field(default_factory=set)
     joins: list[exp.Join] = field(default_factory=list)
-    source: exp.Expression | None = None
+    source: exp.Expr | None = None
     imports: dict[tuple[str, str], str] = field(default_factory=dict)
     import_alias: str = ""
     grouped: bool = False
@@ -78,6 +78,14 @@ VALUE = "value"
 
 def column(alias: str, name: str) -> exp.Column:
     return exp.column(name, table=alias, quoted=True)
+
+
+def selected(columns: Sequence[tuple[str, exp.Expr]]) -> exp.Select:
+    return exp.Select(expressions=[exp.alias_(sql.copy(), name, quoted=True) for name, sql in columns])
+
+
+def derived(query: exp.Query, alias: str) -> exp.Subquery:
+    return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 
 def row(alias: str, type_: ObjectType) -> Row:

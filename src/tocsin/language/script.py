@@ -5,18 +5,20 @@ Statements are parsed one by one, so that those before a bad one can run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from tocsin.language.dialect import Tocsin
 from tocsin.language.grammar import StatementParser
 from tocsin.language.statements import Statement
 from tocsin.wire.errors import StatementError
+
+T = TypeVar("T")
 
 DEPTH_LIMIT = 100  # brackets within brackets; far beyond what people write, far below what exhausts the stack
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACE, TokenType.L_BRACKET}
@@ -110,7 +112,7 @@ def _parse(script: str, tokens: list[Token]) -> Statement:
     return _guarded(script, parser, parser.parse_one)
 
 
-def _guarded(script: str, parser: StatementParser, parse: Any) -> Any:
+def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
     try:
         return parse()
     except ParseError as error:
@@ -128,7 +130,9 @@ def _syntax_error(script: str, parser: StatementParser, error: ParseError) -> St
     said = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
     token = parser.here
     offset = token.start if token else len(script.rstrip())
-    if said.startswith(("Invalid expression", "Required keyword", "Expecting", "Expected")) and token is not None:
+    if said.startswith("Required keyword"):
+        said = "Expected an expression"
+    if said.startswith(("Invalid expression", "Expecting", "Expected")):
         said = {"Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"}.get(
             said, said[0].lower() + said[1:]
         )

@@ -27,13 +27,13 @@ class Sources(Expressions):
     def alias(self, name: str) -> str:
         raise NotImplementedError
 
-    def query(self, node: exp.Expression, outer: Block | None) -> Relation:
+    def query(self, node: exp.Expr, outer: Block | None) -> Relation:
         raise NotImplementedError
 
-    def find_dataset(self, parts: Sequence[str], node: exp.Expression) -> Dataset:
+    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
         raise NotImplementedError
 
-    def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expression) -> Relation | Typed:
+    def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Relation | Typed:
         raise NotImplementedError
 
     # ------------------------------------------------------------ the clause
@@ -44,7 +44,7 @@ class Sources(Expressions):
         for join in node.args.get("joins") or []:
             self._source(join.this, join)
 
-    def from_clause(self, block: Block) -> exp.Expression:
+    def from_clause(self, block: Block) -> exp.Expr:
         """The first source; what the block needs from further out comes before all others."""
         if not block.imports:
             assert block.source is not None
@@ -57,7 +57,7 @@ class Sources(Expressions):
             block.joins.insert(0, exp.Join(this=block.source, kind="CROSS"))
         return exp.Subquery(this=exp.Select(expressions=brought), alias=_table_alias(block.import_alias))
 
-    def _source(self, node: exp.Expression, join: exp.Join) -> None:
+    def _source(self, node: exp.Expr, join: exp.Join) -> None:
         match node:
             case dialect.Let():
                 self._let(node)
@@ -78,7 +78,7 @@ class Sources(Expressions):
             case _:
                 fail("this cannot stand in FROM", node, "a dataset, a subquery, a function or an array with a name can")
 
-    def _named(self, node: exp.Expression, alias: Any, default: str | None = None) -> str:
+    def _named(self, node: exp.Expr, alias: Any, default: str | None = None) -> str:
         if isinstance(alias, exp.TableAlias):
             if alias.args.get("columns"):
                 fail("name columns in the SELECT list", node)
@@ -146,7 +146,7 @@ class Sources(Expressions):
         else:
             self._unnest(made, variable_name, join)
 
-    def _native(self, node: exp.Expression, called: exp.Expression, join: exp.Join) -> None:
+    def _native(self, node: exp.Expr, called: exp.Expr, join: exp.Join) -> None:
         """VALUES, range(…) and other table functions of Spark: it says what columns they have."""
         alias_node = node.args.get("alias")
         name = alias_node.name if alias_node is not None and alias_node.name else self.alias("rows")
@@ -165,7 +165,7 @@ class Sources(Expressions):
         query = exp.select(*(exp.column(one, quoted=True) for one, _ in found)).from_(source)
         self._relation(Relation(query, type_, False), name, join)
 
-    def _constant(self, node: exp.Expression) -> exp.Expression:
+    def _constant(self, node: exp.Expr) -> exp.Expr:
         value = self.expression(node)
         if value.sql.find(exp.Column):
             fail("a table function of Spark takes constants here", node, "use UNNEST for arrays of a row")
@@ -181,7 +181,7 @@ class Sources(Expressions):
             if limited:
                 fail("a subquery in FROM that refers to its neighbours cannot have a LIMIT", None, "UNNEST an array subquery instead")
             query = localized(relation.query, self.block, self.alias)
-            source: exp.Expression = exp.Lateral(this=exp.Subquery(this=query), alias=_table_alias(alias))
+            source: exp.Expr = exp.Lateral(this=exp.Subquery(this=query), alias=_table_alias(alias))
         else:
             source = exp.Subquery(this=relation.query, alias=_table_alias(alias))
         self._add(source, alias, join, name, variable(relation, alias))
@@ -198,7 +198,7 @@ class Sources(Expressions):
         free = {one.table for one in array.find_all(exp.Column) if one.table}
         item = items.type.item
         found = Typed(column(alias, VALUE), t.ANY if item == dynamic.VOID else item)
-        source: exp.Expression
+        source: exp.Expr
         if free:
             source = exp.Lateral(this=function, alias=columns)
         else:
@@ -206,7 +206,7 @@ class Sources(Expressions):
         self._add(source, alias, join, name, found, lateral=bool(free))
 
     def _add(
-        self, source: exp.Expression, alias: str, join: exp.Join, name: str, value: Typed, *, lateral: bool = False
+        self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: Typed, *, lateral: bool = False
     ) -> None:
         block = self.block
         self.frame.names[name] = value
@@ -234,7 +234,7 @@ class Sources(Expressions):
             fail(f"{side} JOIN needs ON", join.this)
         block.joins.append(made)
 
-    def _using(self, join: exp.Join, name: str) -> exp.Expression:
+    def _using(self, join: exp.Join, name: str) -> exp.Expr:
         others = [one for one in self.frame.ranges if one != name]
         tests = []
         for one in join.args["using"]:
@@ -255,7 +255,7 @@ class Sources(Expressions):
             value = Typed(self.hoisted(query), value.type)
         self.frame.names[name] = value
 
-    def hoisted(self, query: exp.Select) -> exp.Expression:
+    def hoisted(self, query: exp.Select) -> exp.Expr:
         """A one-row subquery as a LATERAL join of this block; the column that holds its value."""
         alias = self.alias("q")
         block = self.block
@@ -267,7 +267,7 @@ class Sources(Expressions):
         if not _free_tables(local) and block.source is None:
             block.source = exp.Subquery(this=local, alias=_table_alias(alias))
         else:
-            lateral: exp.Expression = exp.Subquery(this=local, alias=_table_alias(alias))
+            lateral: exp.Expr = exp.Subquery(this=local, alias=_table_alias(alias))
             if _free_tables(local):
                 lateral = exp.Lateral(this=exp.Subquery(this=local), alias=_table_alias(alias))
             block.joins.append(exp.Join(this=lateral, kind="CROSS"))
@@ -279,7 +279,7 @@ def _table_alias(alias: str) -> exp.TableAlias:
     return exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
 
 
-def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expression:
+def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expr:
     """A dataset's view; declared fields of type `any` are stored as text and read as untyped values."""
     if not dynamic.contains_any(type_):
         view.set("alias", _table_alias(alias))
@@ -291,7 +291,7 @@ def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expression:
     return exp.Subquery(this=query, alias=_table_alias(alias))
 
 
-def _free_tables(query: exp.Expression) -> set[str]:
+def _free_tables(query: exp.Expr) -> set[str]:
     """The aliases a query refers to but does not define."""
     defined = {one.name for one in query.find_all(exp.TableAlias)}
     return {one.table for one in query.find_all(exp.Column) if one.table and one.table not in defined}

@@ -73,7 +73,7 @@ def negate(value: Typed) -> Typed | None:
     return Typed(guarded((value.sql,), made), DURATION)
 
 
-def constant_duration(sql: exp.Expression) -> Duration | None:
+def constant_duration(sql: exp.Expr) -> Duration | None:
     """The duration a literal stands for, None for anything else."""
     if isinstance(sql, exp.Struct):
         months, micros = constant_integer(part_field(sql, "months")), constant_integer(part_field(sql, "micros"))
@@ -82,7 +82,7 @@ def constant_duration(sql: exp.Expression) -> Duration | None:
     return None
 
 
-def _shifted(start: str, sign: str, moment: Typed, duration: Typed) -> exp.Expression:
+def _shifted(start: str, sign: str, moment: Typed, duration: Typed) -> exp.Expr:
     """`start` (SQL of a timestamp over `_m`) moved by the duration; a part known to be zero leaves no trace."""
     known = constant_duration(duration.sql)
     if known is None or known.months:
@@ -92,16 +92,16 @@ def _shifted(start: str, sign: str, moment: Typed, duration: Typed) -> exp.Expre
     return build(start, _m=moment.sql, _d=duration.sql)
 
 
-def _datetime_shift(sign: str) -> Callable[[Typed, Typed], exp.Expression]:
+def _datetime_shift(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
     return lambda moment, duration: _shifted("_m", sign, moment, duration)
 
 
-def _date_shift(sign: str) -> Callable[[Typed, Typed], exp.Expression]:
+def _date_shift(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
     return lambda day, duration: exp.cast(_shifted("CAST(_m AS TIMESTAMP)", sign, day, duration), "DATE")
 
 
-def _time_shift(sign: str) -> Callable[[Typed, Typed], exp.Expression]:
-    def make(clock: Typed, duration: Typed) -> exp.Expression:
+def _time_shift(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
+    def make(clock: Typed, duration: Typed) -> exp.Expr:
         known = constant_duration(duration.sql)
         if known is not None and known.months:
             raise FunctionError("a time of day takes a duration without months")
@@ -116,12 +116,12 @@ def _time_shift(sign: str) -> Callable[[Typed, Typed], exp.Expression]:
     return make
 
 
-def _swapped(make: Callable[[Typed, Typed], exp.Expression]) -> Callable[[Typed, Typed], exp.Expression]:
+def _swapped(make: Callable[[Typed, Typed], exp.Expr]) -> Callable[[Typed, Typed], exp.Expr]:
     return lambda left, right: make(right, left)
 
 
-def _micros_apart(left: Typed, right: Typed) -> exp.Expression:
-    def micros(side: Typed) -> exp.Expression:
+def _micros_apart(left: Typed, right: Typed) -> exp.Expr:
+    def micros(side: Typed) -> exp.Expr:
         if side.type == TIME:
             return side.sql
         return build("unix_micros(CAST(_a AS TIMESTAMP))" if side.type == DATE else "unix_micros(_a)", _a=side.sql)
@@ -130,19 +130,19 @@ def _micros_apart(left: Typed, right: Typed) -> exp.Expression:
     return guarded((left.sql, right.sql), made)
 
 
-def _durations(sign: str) -> Callable[[Typed, Typed], exp.Expression]:
+def _durations(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
     text = f"named_struct('months', _a.months {sign} _b.months, 'micros', _a.micros {sign} _b.micros)"
     return lambda left, right: guarded((left.sql, right.sql), build(text, _a=left.sql, _b=right.sql))
 
 
-def _times(duration: Typed, factor: Typed) -> exp.Expression:
+def _times(duration: Typed, factor: Typed) -> exp.Expr:
     text = "named_struct('months', CAST(CAST(_a.months AS BIGINT) * _n AS INT), 'micros', _a.micros * _n)"
     return guarded((duration.sql, factor.sql), build(text, _a=duration.sql, _n=as_bigint(factor)))
 
 
 _MOMENTS: Final = (DATETIME, DATE)
 _ARITHMETIC: Final[
-    tuple[tuple[str, tuple[Type, ...], tuple[Type, ...], Type, Callable[[Typed, Typed], exp.Expression]], ...]
+    tuple[tuple[str, tuple[Type, ...], tuple[Type, ...], Type, Callable[[Typed, Typed], exp.Expr]], ...]
 ] = (
     ("+", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("+")),
     ("-", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("-")),
@@ -196,12 +196,12 @@ def comparison(op: str, left: Typed, right: Typed) -> Typed | None:
     raise FunctionError(f"cannot compare {left.type} {op} {right.type}; expected two values of one type")
 
 
-def order_key(value: Typed) -> exp.Expression | None:
+def order_key(value: Typed) -> exp.Expr | None:
     """What ORDER BY, MIN and MAX should sort a duration by, to agree with `comparison`; None for other types."""
     return _duration_key(value.sql) if value.type == DURATION and not is_null(value.sql) else None
 
 
-def _duration_key(sql: exp.Expression) -> exp.Expression:
+def _duration_key(sql: exp.Expr) -> exp.Expr:
     # Days and the rest apart: the microseconds of all the months a duration may have do not fit 64 bits.
     whole_days = f"_a.micros DIV {MICROS_PER_DAY} - IF(_a.micros % {MICROS_PER_DAY} < 0, 1, 0)"
     days = f"CAST(_a.months AS BIGINT) * 30 + {whole_days}"

@@ -32,7 +32,7 @@ from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Re
 class Typed:
     """An expression in Spark's SQL and what we know of its type."""
 
-    sql: exp.Expression
+    sql: exp.Expr
     type: Type
 
 
@@ -62,7 +62,7 @@ class Overload:
 
     parameters: tuple[Kind, ...]
     result: Type
-    make: Callable[..., exp.Expression]
+    make: Callable[..., exp.Expr]
 
 
 def overloaded(name: str, *overloads: Overload) -> Function:
@@ -109,13 +109,13 @@ def _kind_text(kind: Kind) -> str:
 
 
 @cache
-def _parsed(template: str) -> exp.Expression:
+def _parsed(template: str) -> exp.Expr:
     # The Spark dialect reads CAST as one that may give NULL; ours may fail (ANSI), in whatever dialect it is written.
     tree = sqlglot.parse_one(template, dialect="spark")
     return tree.transform(lambda node: exp.Cast(**node.args) if type(node) is exp.TryCast else node)
 
 
-def build(template: str, **parts: exp.Expression) -> exp.Expression:
+def build(template: str, **parts: exp.Expr) -> exp.Expr:
     """The template with each column `name` replaced by that part, and each `name.field` by a field of it.
 
     A field of a struct that is built on the spot is taken out of it, so `circle.x` of a created circle is plain
@@ -123,7 +123,7 @@ def build(template: str, **parts: exp.Expression) -> exp.Expression:
     Variables of lambdas begin with two underscores, which keeps them apart from what a query names.
     """
 
-    def replaced(node: exp.Expression) -> exp.Expression:
+    def replaced(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column):
             path = [part.name for part in node.parts]
             if path[0] in parts:
@@ -138,18 +138,18 @@ _CLOSED: Final = (exp.Column, exp.Literal, exp.Paren, exp.Anonymous, exp.Struct,
                   exp.Identifier, exp.Null, exp.Boolean)  # fmt: skip
 
 
-def enclosed(part: exp.Expression) -> exp.Expression:
+def enclosed(part: exp.Expr) -> exp.Expr:
     """A copy that binds tighter than any operator beside it."""
     copied = part.copy()
     return copied if isinstance(part, _CLOSED) else exp.Paren(this=copied)
 
 
-def field(part: exp.Expression, name: str) -> exp.Expression:
+def field(part: exp.Expr, name: str) -> exp.Expr:
     # Not `place.x`: that might be the column x of a table called place, and parentheses would not keep Spark from it.
     return exp.Bracket(this=enclosed(part), expressions=[exp.Literal.string(name)])
 
 
-def part_field(part: exp.Expression, name: str) -> exp.Expression:
+def part_field(part: exp.Expr, name: str) -> exp.Expr:
     inside = _unguarded(part)
     if isinstance(inside, exp.Struct):
         for entry in inside.expressions:
@@ -158,12 +158,12 @@ def part_field(part: exp.Expression, name: str) -> exp.Expression:
     return field(part, name)
 
 
-def struct(**fields: exp.Expression) -> exp.Expression:
+def struct(**fields: exp.Expr) -> exp.Expr:
     entries = [exp.PropertyEQ(this=exp.to_identifier(name), expression=sql.copy()) for name, sql in fields.items()]
     return exp.Struct(expressions=entries)
 
 
-def guarded(needed: Iterable[exp.Expression], then: exp.Expression) -> exp.Expression:
+def guarded(needed: Iterable[exp.Expr], then: exp.Expr) -> exp.Expr:
     """`then`, or NULL where one of the needed parts is NULL."""
     missing = list(dict.fromkeys(check for part in needed for check in _null_checks(part)))
     if not missing:
@@ -174,34 +174,34 @@ def guarded(needed: Iterable[exp.Expression], then: exp.Expression) -> exp.Expre
     return guard
 
 
-def _null_checks(part: exp.Expression) -> list[exp.Expression]:
+def _null_checks(part: exp.Expr) -> list[exp.Expr]:
     constant = part.this if isinstance(part, (exp.Cast, exp.Neg)) else part
     if isinstance(constant, (exp.Literal, exp.Struct, exp.Array)) or _is_number(constant):
         return []
     if _unguarded(part) is not part:
         checks = part.this.flatten() if isinstance(part.this, exp.Or) else [part.this]
-        return [cast("exp.Expression", check.copy()) for check in checks]
+        return [cast("exp.Expr", check.copy()) for check in checks]
     return [exp.Is(this=enclosed(part), expression=exp.null())]
 
 
-def seen_through(*parts: exp.Expression) -> list[exp.Expression]:
+def seen_through(*parts: exp.Expr) -> list[exp.Expr]:
     """Those parts of which `build` takes fields without their NULL check."""
     return [part for part in parts if _unguarded(part) is not part]
 
 
-def _unguarded(part: exp.Expression) -> exp.Expression:
+def _unguarded(part: exp.Expr) -> exp.Expr:
     if isinstance(part, exp.If) and part.meta.get("strict"):
-        return cast("exp.Expression", part.args["false"])
+        return cast("exp.Expr", part.args["false"])
     return part
 
 
-def raise_error(message: str, shown: exp.Expression) -> exp.Expression:
+def raise_error(message: str, shown: exp.Expr) -> exp.Expr:
     """Fails the query with `message, got "shown"`; has no type of its own, so it stands in any branch."""
     text = exp.Anonymous(this="concat", expressions=[string(f'{message}, got "'), shown.copy(), string('"')])
     return exp.Anonymous(this="raise_error", expressions=[text])
 
 
-def as_double(value: Typed) -> exp.Expression:
+def as_double(value: Typed) -> exp.Expr:
     known = constant_number(value.sql)
     if known is not None:
         # Spark would take 0.1 for a decimal.
@@ -209,7 +209,7 @@ def as_double(value: Typed) -> exp.Expression:
     return value.sql if value.type == t.DOUBLE else exp.cast(value.sql.copy(), "DOUBLE")
 
 
-def as_bigint(value: Typed) -> exp.Expression:
+def as_bigint(value: Typed) -> exp.Expr:
     return value.sql if value.type == t.BIGINT and not _is_number(value.sql) else exp.cast(value.sql.copy(), "BIGINT")
 
 
@@ -264,17 +264,17 @@ def literal(value: object, type_: Type | None = None) -> Typed:
     raise FunctionError(f"expected a value that SQL can hold, got {type(value).__name__}")
 
 
-def null_of(type_: Type) -> exp.Expression:
+def null_of(type_: Type) -> exp.Expr:
     if isinstance(type_, ArrayType) and type_.item in SPARK_TYPES:
         return exp.cast(exp.null(), f"ARRAY<{SPARK_TYPES[type_.item]}>", dialect="spark")
     return exp.cast(exp.null(), SPARK_TYPES[type_], dialect="spark") if type_ in SPARK_TYPES else exp.null()
 
 
-def is_null(sql: exp.Expression) -> bool:
+def is_null(sql: exp.Expr) -> bool:
     return isinstance(sql, exp.Null)
 
 
-def integer(value: int, kind: Type) -> exp.Expression:
+def integer(value: int, kind: Type) -> exp.Expr:
     bits = t.INTEGER_BITS.get(str(kind))
     if bits is None or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
         raise FunctionError(f"expected a number that fits {kind}, got {value}")
@@ -284,7 +284,7 @@ def integer(value: int, kind: Type) -> exp.Expression:
     return exp.cast(exp.Literal.number(value), SPARK_TYPES[kind])
 
 
-def number(value: float) -> exp.Expression:
+def number(value: float) -> exp.Expr:
     if not math.isfinite(value):
         name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return exp.cast(exp.Literal.string(name), "DOUBLE")
@@ -299,7 +299,7 @@ def number(value: float) -> exp.Expression:
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]|\$\{")
 
 
-def string(value: str) -> exp.Expression:
+def string(value: str) -> exp.Expr:
     try:
         data = value.encode()
     except UnicodeEncodeError:
@@ -309,7 +309,7 @@ def string(value: str) -> exp.Expression:
     return exp.Literal.string(value)
 
 
-def constant_string(sql: exp.Expression) -> str | None:
+def constant_string(sql: exp.Expr) -> str | None:
     """The text of a string literal, None for anything else."""
     if isinstance(sql, exp.Literal) and sql.is_string:
         return str(sql.this)
@@ -318,21 +318,21 @@ def constant_string(sql: exp.Expression) -> str | None:
     return None
 
 
-def constant_integer(sql: exp.Expression) -> int | None:
+def constant_integer(sql: exp.Expr) -> int | None:
     inner = sql.this if isinstance(sql, exp.Cast) and sql.is_type("INT", "BIGINT", "SMALLINT", "TINYINT") else sql
     text = inner.sql() if _is_number(inner) else ""
     return int(text) if re.fullmatch(r"-?\d{1,19}", text) else None
 
 
-def constant_number(sql: exp.Expression) -> float | None:
+def constant_number(sql: exp.Expr) -> float | None:
     whole = constant_integer(sql)
     return float(whole) if whole is not None else float(sql.sql(dialect="spark")) if _is_number(sql) else None
 
 
-def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[Typed], exp.Expression]:
+def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[Typed], exp.Expr]:
     """A constructor: a literal is read now (FunctionError when it is wrong), other text by the template, as `_s`."""
 
-    def make(argument: Typed) -> exp.Expression:
+    def make(argument: Typed) -> exp.Expr:
         text = constant_string(argument.sql)
         if text is None:
             return build(otherwise, _s=argument.sql)
@@ -344,10 +344,10 @@ def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[Typed], 
     return make
 
 
-def _is_number(sql: exp.Expression) -> bool:
+def _is_number(sql: exp.Expr) -> bool:
     inner = sql.this if isinstance(sql, exp.Neg) else sql
     return isinstance(inner, exp.Literal) and not inner.is_string
 
 
-def _doubles(**fields: float) -> exp.Expression:
+def _doubles(**fields: float) -> exp.Expr:
     return struct(**{name: number(value) for name, value in fields.items()})

@@ -74,7 +74,9 @@ def source(adapter: str, options: Mapping[str, str]) -> Source:
     given = {name.lower(): value for name, value in options.items()}
     for needed in ("path", "format"):
         if not given.get(needed, "").strip():
-            raise InputError(f'the option "{needed}" is missing', hint='such as ("path"="/data/x.json"), ("format"="json")')
+            raise InputError(
+                f'the option "{needed}" is missing', hint='such as ("path"="/data/x.json"), ("format"="json")'
+            )
     wanted = given["format"].strip().lower()
     if wanted == "adm":
         raise InputError("the format adm cannot be read", hint=f"write the data as one of {', '.join(FORMATS)}")
@@ -125,6 +127,8 @@ def _files(paths: str) -> tuple[Path, ...]:
             found += _expanded(text)
         except OSError as error:
             raise _unreadable(text, error) from error
+        except UnicodeEncodeError:
+            raise InputError("a path must be Unicode text") from None
     if not found:
         raise InputError('the option "path" names no file')
     return tuple(found)
@@ -183,7 +187,7 @@ def _batches(
     for path in wanted.files:
         place = 0
         try:
-            for place, record, size_bytes in _found(path, wanted, kind, generate):
+            for place, record, size_bytes in _found(path, wanted, kind, generate):  # noqa: B007 - for the error
                 if generate is not None:
                     _fill(record, generate)
                 batch.append(check(record))
@@ -217,11 +221,11 @@ def _found(path: Path, wanted: Source, kind: ObjectType, generate: tuple[str, ..
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, unpacked where it is gzip, whatever its name."""
     try:
-        with path.open("rb", buffering=_BUFFER_BYTES) as file:
+        with io.BufferedReader(io.FileIO(path), _BUFFER_BYTES) as file:
             if file.peek(2)[:2] != _GZIP:
                 yield file
                 return
-            with gzip.GzipFile(fileobj=file) as unpacked, io.BufferedReader(unpacked, _BUFFER_BYTES) as buffered:  # type: ignore[type-var]
+            with gzip.GzipFile(fileobj=file) as unpacked, io.BufferedReader(unpacked, _BUFFER_BYTES) as buffered:
                 yield buffered
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadFile(f"it is not gzip, or damaged: {error}") from error

@@ -169,6 +169,8 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         # Local files open quickly: without this, a thousand small ones become dozens of tasks.
         "spark.sql.files.openCostInBytes": "65536",
         # The language: names as written, errors instead of silent NULLs, and one time zone.
+        # `${name}` in a text is text.
+        "spark.sql.variable.substitute": "false",
         "spark.sql.caseSensitive": "true",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",

@@ -1,8 +1,8 @@
 """The Delta log of one dataset: its current state in memory, and the one way to change it.
 
-A change is wholly on the disk when `commit` returns, or nothing of it is: data files are synced before the log entry that
-names them is written, the entry is synced before the new state is shown, and an entry that could not be synced is taken
-back. Commits of ours are numbered 1, 2, 3 …; upkeep (compaction, retention) is a Delta version without a number.
+A change is wholly on the disk when `commit` returns, or nothing of it is: data files are synced before the log entry
+that names them is written, the entry is synced before the new state is shown, and an entry that could not be synced is
+taken back. Commits of ours are numbered 1, 2, 3 …; upkeep (compaction, retention) is a Delta version without a number.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class DeltaLog:
         self._positions: dict[str, int | None] = {}
         self._stale = False
         self.checkpoint_version = -1
+        self.state: State
         self._reload()
 
     @classmethod
@@ -107,7 +108,7 @@ class DeltaLog:
         return self.state.number + 1
 
     def next_at_us(self) -> int:
-        """Now, but later than every commit before: the order of times is the order of numbers, whatever the clock does."""
+        """Now, but later than every commit before, whatever the clock does: times are in the order of numbers."""
         return max(time.time_ns() // 1000, self.state.at_us + 1)
 
     def position(self, name: str) -> int | None:

@@ -6,7 +6,6 @@ A file is never changed. Its name is never used again.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from tocsin.pipeline.datasets.durability import remove_files, sync_file
+from tocsin.wire.errors import InputError
 
 COMMIT: Final = "_commit"
 AT: Final = "_at"
@@ -81,11 +81,20 @@ def from_add_actions(actions: Any) -> dict[str, DataFile]:
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    values: list[Any] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    return values
 
 
 def _iso(at_us: int) -> str:
     return from_us(at_us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """The record's columns and ours."""
+    for name in (COMMIT, AT):
+        if name in schema.names:
+            raise InputError(f"{name} is a column of the system")
+    return schema.append(pa.field(COMMIT, pa.int64())).append(pa.field(AT, AT_TYPE))
 
 
 class DataFolder:
@@ -99,7 +108,7 @@ class DataFolder:
         self._dictionary = [leaf for field in schema for leaf in _leaves(field.name, field.type) if leaf not in unique]
 
     def full_path(self, name: str) -> str:
-        return os.path.join(self.path, name)
+        return f"{self.path}/{name}"
 
     def write(self, tables: Iterable[pa.Table], *, largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
         """Write the rows as one file (several where they exceed `largest_bytes`), synced. On any error none remains."""
@@ -133,7 +142,7 @@ class DataFolder:
 
     def names(self) -> set[str]:
         """The data files on the disk, whether the log knows them or not."""
-        return {name for name in os.listdir(self.path) if name.endswith(SUFFIX)}
+        return {path.name for path in self.path.iterdir() if path.suffix == SUFFIX}
 
     def read(self, name: str) -> Iterator[pa.Table]:
         """The rows of a file in their order, a bounded piece at a time."""

@@ -1,8 +1,8 @@
 """What makes a file survive a power cut, and a log that was torn by one readable again.
 
-delta-rs renames its log entries and checkpoints into place but does not sync them, so after a power cut the last of each
-may be there without its content. Every commit is synced before the next one begins; therefore only the newest entry
-can be torn, nobody was ever told of it, and dropping it leaves exactly what was acknowledged.
+delta-rs renames its log entries and checkpoints into place but does not sync them, so after a power cut the last of
+each may be there without its content. Every commit is synced before the next one begins; therefore only the newest
+entry can be torn, nobody was ever told of it, and dropping it leaves exactly what was acknowledged.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def log_versions(folder: Path) -> tuple[list[int], list[int]]:
     entries: list[int] = []
     checkpoints: list[int] = []
     try:
-        names = os.listdir(folder / LOG_FOLDER)
+        names = [path.name for path in (folder / LOG_FOLDER).iterdir()]
     except FileNotFoundError:
         return [], []
     for name in names:
@@ -96,12 +96,12 @@ def mend_log(folder: Path) -> bool:
     log = folder / LOG_FOLDER
     if not log.is_dir():
         return False
-    torn = [log / name for name in os.listdir(log) if name.endswith(".tmp")]
+    torn = [path for path in log.iterdir() if path.suffix == ".tmp"]
     entries, checkpoints = log_versions(folder)
     if entries and not _is_whole_entry(entry_path(folder, entries[-1])):
         torn.append(entry_path(folder, entries[-1]))
     if checkpoints and not _is_whole_parquet(checkpoint_path(folder, checkpoints[-1])):
-        # Log entries are removed only after a later checkpoint was synced: without this one, all it said is still there.
+        # Log entries go only after a later checkpoint was synced: without this one, all it said is still there.
         torn += [checkpoint_path(folder, checkpoints[-1]), log / "_last_checkpoint"]
     last = log / "_last_checkpoint"
     if last.exists() and last not in torn and not _is_whole_entry(last):

@@ -9,11 +9,11 @@ never wait for writers; writers of one table take turns. The folder is an ordina
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from tocsin import faults
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.commits import Commit, DeltaLog, State
-from tocsin.pipeline.datasets.datafiles import AT, AT_TYPE, COMMIT, DataFile, DataFolder, from_us
+from tocsin.pipeline.datasets.datafiles import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, from_us, stored_schema
 from tocsin.pipeline.datasets.durability import is_full_disk
 from tocsin.pipeline.datasets.history import Entry
 from tocsin.pipeline.datasets.keyindex import KeyIndex
@@ -42,67 +42,45 @@ _UNLIMITED: Final = 1 << 62
 Located = dict[str, tuple[Positions, Positions]]
 
 
+class Options(TypedDict, total=False):
+    history: int  # the last so many commits can be asked for (1,000)
+    retention_s: float | None  # rows end at this age (None: never)
+    indexed_keys_max: int
+
+
 class DatasetTable:
     """See the module's promises. Thread-safe; one process at a time has a dataset open."""
 
     def __init__(
-        self,
-        log: DeltaLog,
-        schema: pa.Schema,
-        keys: Sequence[KeyPath],
-        *,
-        history: int,
-        retention_s: float | None,
-        indexed_keys_max: int,
-        new: bool,
+        self, log: DeltaLog, schema: pa.Schema, keys: Sequence[KeyPath], *, new: bool, **options: Unpack[Options]
     ) -> None:
         self.schema = schema
         self.keys = tuple(tuple(path) for path in keys)
-        self.retention_s = retention_s
+        self.retention_s = options.get("retention_s")
         self.log = log
-        self.data = DataFolder(log.folder, _stored(schema), self.keys)
+        self.data = DataFolder(log.folder, stored_schema(schema), self.keys)
         self.held = Held()
         self.writing = threading.RLock()
         self.upkeeping = threading.Lock()
-        self.past = Past(self.data, self.held, log.state, history=history, new=new)
+        self.past = Past(self.data, self.held, log.state, history=options.get("history", 1000), new=new)
         self._index: KeyIndex | None = KeyIndex() if new else None
-        self._indexed_keys_max = indexed_keys_max
+        self._indexed_keys_max = options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         self._closed = False
-        # A crash may have left files that nothing mentions; upkeep looks.
         self.cleaned_at_version = log.state.version
+        # A crash may have left files that nothing mentions; upkeep looks.
         self.leftovers = not new and self.data.names() != set(log.state.files)
 
     @classmethod
     def create(
-        cls,
-        folder: Path,
-        schema: pa.Schema,
-        keys: Sequence[KeyPath],
-        *,
-        history: int = 1000,
-        retention_s: float | None = None,
-        indexed_keys_max: int = INDEXED_KEYS_MAX,
+        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[Options]
     ) -> DatasetTable:
         """A new, empty table. `keys`: the columns (paths into structs) that together identify a row."""
-        log = DeltaLog.create(folder, _stored(schema))
-        options = {"history": history, "retention_s": retention_s, "indexed_keys_max": indexed_keys_max}
-        return cls(log, schema, keys, new=True, **options)  # type: ignore[arg-type]
+        return cls(DeltaLog.create(folder, stored_schema(schema)), schema, keys, new=True, **options)
 
     @classmethod
-    def open(
-        cls,
-        folder: Path,
-        schema: pa.Schema,
-        keys: Sequence[KeyPath],
-        *,
-        history: int = 1000,
-        retention_s: float | None = None,
-        indexed_keys_max: int = INDEXED_KEYS_MAX,
-    ) -> DatasetTable:
+    def open(cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[Options]) -> DatasetTable:
         """A table that exists, as the last durable commit left it."""
-        log = DeltaLog.open(folder, _stored(schema))
-        options = {"history": history, "retention_s": retention_s, "indexed_keys_max": indexed_keys_max}
-        return cls(log, schema, keys, new=False, **options)  # type: ignore[arg-type]
+        return cls(DeltaLog.open(folder, stored_schema(schema)), schema, keys, new=False, **options)
 
     # ---- what is there
 
@@ -224,7 +202,7 @@ class DatasetTable:
         keys_are_new: bool = False,
         positions: Mapping[str, int] = _NO_POSITIONS,
     ) -> Commit:
-        """Add all rows of a stream in one commit; only their keys' hashes are held in memory. Duplicates: ConflictError.
+        """Add all rows of a stream in one commit; only their keys' hashes are held in memory. Duplicates are refused.
 
         Writers of this table wait meanwhile.
         """
@@ -312,12 +290,10 @@ class DatasetTable:
         ats = pa.array(np.full(rows.num_rows, at_us, np.int64)).view(AT_TYPE)
         return pa.Table.from_arrays([*rows.columns, commits, ats], schema=self.data.schema)
 
-    def write_files(
-        self, tables: Iterator[pa.Table] | Sequence[pa.Table], largest_bytes: int | None = None
-    ) -> list[DataFile]:
+    def write_files(self, tables: Iterable[pa.Table], largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
         """Data files, synced, that no log entry names yet. A full disk leaves none."""
         try:
-            files = self.data.write(tables, **({} if largest_bytes is None else {"largest_bytes": largest_bytes}))
+            files = self.data.write(tables, largest_bytes=largest_bytes)
         except Exception as error:
             if is_full_disk(error):
                 raise StorageFullError("the disk is full: nothing was changed") from error
@@ -342,9 +318,7 @@ class DatasetTable:
             self._index.add(hashed[begin : begin + file.rows], file.name)
             begin += file.rows
 
-    def _rewrite(
-        self, located: Located, hashed: Hashes, rows: pa.Table | None, positions: Mapping[str, int]
-    ) -> Commit:
+    def _rewrite(self, located: Located, hashed: Hashes, rows: pa.Table | None, positions: Mapping[str, int]) -> Commit:
         """Replace the touched files by ones without the rows that are replaced or deleted, and add the new rows."""
         at_us = self.log.next_at_us()
         touched = [self.log.state.files[name] for name in located]
@@ -380,9 +354,7 @@ class DatasetTable:
                 index.add(hashed[~known], target.name)
         return commit
 
-    def _remaining(
-        self, sources: Sequence[DataFile], located: Located, more: Sequence[pa.Table]
-    ) -> Iterator[pa.Table]:
+    def _remaining(self, sources: Sequence[DataFile], located: Located, more: Sequence[pa.Table]) -> Iterator[pa.Table]:
         """The rows of these files that stay, then the new ones."""
         for source in sources:
             stays = np.ones(source.rows, bool)
@@ -406,9 +378,7 @@ class DatasetTable:
         number = self.log.next_number()
         at_us = self.log.next_at_us() if at_us is None else at_us
         self.exchange(
-            lambda: self.log.commit(
-                added, removed, number=number, at_us=at_us, rewrite=rewrite, positions=positions
-            ),
+            lambda: self.log.commit(added, removed, number=number, at_us=at_us, rewrite=rewrite, positions=positions),
             added,
         )
         return Commit(number, from_us(at_us), rows)
@@ -425,10 +395,3 @@ class DatasetTable:
     def _unchanged(self) -> Commit:
         state = self.log.state
         return Commit(state.number, from_us(state.at_us), 0)
-
-
-def _stored(schema: pa.Schema) -> pa.Schema:
-    for name in (COMMIT, AT):
-        if name in schema.names:
-            raise InputError(f"{name} is a column of the system")
-    return schema.append(pa.field(COMMIT, pa.int64())).append(pa.field(AT, AT_TYPE))

@@ -7,7 +7,6 @@ turn among them, and a step whose files a writer changed meanwhile is dropped an
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -179,7 +178,7 @@ def _checkpoint(table: DatasetTable) -> int | None:
         return None
     folder = table.log.folder
     delta = DeltaTable(str(folder))  # its own: the writers' goes on meanwhile
-    version = delta.version()
+    version: int = delta.version()
     delta.create_checkpoint()
     faults.reach("dataset.checkpoint.written")
     sync_file(checkpoint_path(folder, version))
@@ -228,7 +227,7 @@ def _trim_log(table: DatasetTable) -> int:
     unneeded += [checkpoint_path(folder, version) for version in checkpoints if version < base]
     unneeded += [checkpoint_path(folder, version) for version in _crowding(base, checkpoints)]
     for path in unneeded:
-        os.unlink(path)
+        path.unlink()
         faults.reach("dataset.cleanup.log-removed")
     table.past.trim(base)
     return len(unneeded)

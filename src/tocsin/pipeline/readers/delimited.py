@@ -20,7 +20,6 @@ from tocsin.rules.model.types import (
     STRING,
     AnyType,
     ArrayType,
-    Field,
     MultisetType,
     ObjectType,
     Type,

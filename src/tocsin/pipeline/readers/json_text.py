@@ -1,7 +1,7 @@
 """JSON: an object per line, or objects one after the other over any lines, or arrays of objects.
 
-An object per line is the quick way and tried first; from the first line that is not one, the rest of the file is read as
-running text.
+An object per line is the quick way and tried first; from the first line that is not one, the rest of the file is read
+as running text.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from tocsin.rules.model.checking import field_step
 from tocsin.rules.model.values import Duration
 
 _ROWS_AT_ONCE: Final = 4096
+_BUFFER_BYTES: Final = 1 << 20
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -23,7 +24,10 @@ def read(path: Path) -> Iterator[Found]:
     """The rows of a file as objects, each with its number; a column that is null is NULL."""
     number = 0
     try:
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", pre_buffer=False) as file:
+        # Buffered: else a whole column of a row group, of any size, is read at once.
+        with pq.ParquetFile(
+            path, coerce_int96_timestamp_unit="us", pre_buffer=False, buffer_size=_BUFFER_BYTES
+        ) as file:
             repeated = _repeated(file.schema_arrow.names)
             if repeated is not None:
                 raise BadFile(f"it has two columns {field_step(repeated)}")

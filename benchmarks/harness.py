@@ -1,0 +1,139 @@
+"""What every benchmark uses: interleaved measurement beside a baseline, a table, bars, and one JSON line at the end.
+
+Times are CPU times, which swing far less than wall times on a shared machine. Candidates and the baseline are measured in
+turn, round after round; a figure is the median over the rounds, and a ratio is the median of the ratios within a round,
+so that a slow minute slows both sides. The baseline is measured twice per round: its ratio against itself is the noise.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+
+def process_cpu_s() -> float:
+    """CPU seconds of this process, all threads."""
+    return time.process_time()
+
+
+def with_children_cpu_s() -> float:
+    """CPU seconds of this process and all processes below it (a JVM, for one)."""
+    total = time.process_time()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            used = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += used.user + used.system
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One candidate beside the baseline; times per operation."""
+
+    name: str
+    seconds: float
+    baseline_s: float
+    ratio: float
+    noise: float
+
+
+Work = Callable[[], object]
+
+
+def compare(
+    baseline: Work,
+    candidates: Mapping[str, Work],
+    *,
+    rounds: int,
+    operations: int = 1,
+    clock: Callable[[], float] = process_cpu_s,
+    warm_up: int = 1,
+) -> list[Compared]:
+    """Measure the baseline and the candidates in turn. Each call does `operations` operations."""
+
+    def measured(work: Work) -> float:
+        gc.collect()
+        begun = clock()
+        work()
+        return clock() - begun
+
+    for _ in range(warm_up):
+        for work in (baseline, *candidates.values()):
+            work()
+    first: list[float] = []
+    again: list[float] = []
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(rounds):
+        first.append(measured(baseline))
+        # Every other round in the opposite order: who comes after whom must not matter.
+        for name in list(candidates)[:: -1 if turn % 2 else 1]:
+            seconds[name].append(measured(candidates[name]))
+        again.append(measured(baseline))
+    between = [(one + other) / 2 for one, other in zip(first, again, strict=True)]
+    return [
+        Compared(
+            name=name,
+            seconds=statistics.median(taken) / operations,
+            baseline_s=statistics.median(between) / operations,
+            ratio=statistics.median(mine / theirs for mine, theirs in zip(taken, between, strict=True)),
+            noise=statistics.median(later / earlier for earlier, later in zip(first, again, strict=True)),
+        )
+        for name, taken in seconds.items()
+    ]
+
+
+@dataclass(slots=True)
+class Bench:
+    """Collects the rows of the table and the bars."""
+
+    name: str
+    _rows: list[Sequence[str]] = field(default_factory=list)
+    _bars: dict[str, dict[str, float | bool]] = field(default_factory=dict)
+
+    def compared(self, what: str, found: Compared, *, bar: float, baseline: str) -> None:
+        """A ratio that must not exceed the bar."""
+        row = (what, _ms(found.seconds), baseline, _ms(found.baseline_s), f"{found.ratio:.2f}", f"{found.noise:.2f}")
+        self._rows.append((*row, f"≤ {bar:g}", self._mark(what, found.ratio, bar)))
+
+    def shown(self, what: str, found: Compared, *, baseline: str) -> None:
+        """A ratio to be read, without a bar."""
+        row = (what, _ms(found.seconds), baseline, _ms(found.baseline_s), f"{found.ratio:.2f}", f"{found.noise:.2f}")
+        self._rows.append((*row, "", ""))
+
+    def bar(self, what: str, value: float, *, bar: float, unit: str) -> None:
+        """A value that must not exceed the bar."""
+        self._rows.append(
+            (what, f"{value:.2f} {unit}", "", "", "", "", f"≤ {bar:g} {unit}", self._mark(what, value, bar))
+        )
+
+    def finish(self) -> None:
+        """Print everything; exit 1 where a bar does not hold."""
+        table = Table(title=f"bench {self.name} (CPU time per operation, medians)")
+        for column in ("what", "tocsin", "baseline", "takes", "ratio", "noise", "bar", "holds"):
+            table.add_column(column, justify="left" if column in ("what", "baseline") else "right")
+        for row in self._rows:
+            table.add_row(*row)
+        # A pipe has no width of its own: wide enough that no row breaks.
+        Console(width=None if sys.stdout.isatty() else 150).print(table)
+        print(json.dumps({"bench": self.name, "bars": self._bars}), flush=True)
+        sys.exit(0 if all(bar["holds"] for bar in self._bars.values()) else 1)
+
+    def _mark(self, what: str, value: float, bar: float) -> str:
+        holds = value <= bar
+        self._bars[what] = {"value": round(value, 4), "bar": bar, "holds": holds}
+        return "yes" if holds else "NO"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms" if seconds < 10 else f"{seconds:.1f} s"

@@ -1,0 +1,212 @@
+"""Where a backup lies: a folder, or one tar file. Both are written whole, synced, and read back in any order."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from tocsin.cluster.manifest import MANIFEST, MANIFEST_LIMIT_BYTES, FileMark, Manifest, is_inside
+from tocsin.pipeline.datasets.durability import sync_file, sync_folder
+from tocsin.wire.errors import NotFoundError, StoreError
+
+TAR: Final = ".tar"
+_CHUNK_BYTES: Final = 1 << 20
+
+# Called with the bytes just passed; may raise to stop.
+Passed = Callable[[int], None]
+
+
+def copy(source: BinaryIO, into: BinaryIO | None, passed: Passed) -> tuple[int, str]:
+    """Copies (or only reads) to the end; size and SHA-256 of what passed."""
+    digest, size_bytes = hashlib.sha256(), 0
+    while chunk := source.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        size_bytes += len(chunk)
+        if into is not None:
+            into.write(chunk)
+        passed(len(chunk))
+    return size_bytes, digest.hexdigest()
+
+
+def create(path: Path) -> BinaryIO:
+    """A new file that only its owner may read: the catalog holds what tokens are checked against."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    # So that reading it back reads the disk, not the memory of having written it.
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# ---------------------------------------------------------------- writing
+
+
+class Sink(Protocol):
+    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark: ...
+
+    def close(self) -> None:
+        """All of it is on the disk when this returns."""
+
+
+def create_archive(path: Path, *, tar: bool) -> Sink:
+    return TarSink(path) if tar else FolderSink(path)
+
+
+class FolderSink:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir(mode=0o700)
+
+    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark:  # noqa: ARG002
+        target = self._path / name
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with create(target) as file:
+            mark = FileMark(name, *copy(source, file, passed))
+            sync(file)
+        return mark
+
+    def close(self) -> None:
+        sync_tree(self._path)
+
+
+class TarSink:
+    def __init__(self, path: Path) -> None:
+        self._file = create(path)
+        self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+
+    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = size_bytes, 0o600
+        reading = _Watched(source, passed)
+        self._tar.addfile(member, reading)  # type: ignore[arg-type]
+        return FileMark(name, size_bytes, reading.digest.hexdigest())
+
+    def close(self) -> None:
+        self._tar.close()
+        sync(self._file)
+        self._file.close()
+
+
+class _Watched:
+    """A file that tells what is read from it."""
+
+    def __init__(self, file: BinaryIO, passed: Passed) -> None:
+        self._file = file
+        self._passed = passed
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self._file.read(size)
+        self.digest.update(chunk)
+        self._passed(len(chunk))
+        return chunk
+
+
+def sync_tree(folder: Path) -> None:
+    """The names of all that is in the folder, and its own, are on the disk when this returns."""
+    for here, _, _ in os.walk(folder):
+        sync_folder(here)
+    sync_file(folder.parent)
+
+
+# ---------------------------------------------------------------- reading
+
+
+class Archive(Protocol):
+    """An opened backup. What it holds is believed only as far as its manifest's checksums go."""
+
+    def open(self, name: str) -> BinaryIO:
+        """KeyError when it is not there."""
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[Archive]:
+    if path.is_dir():
+        yield _Folder(path)
+    elif path.is_file():
+        try:
+            with tarfile.open(path, "r:") as tar:
+                yield _Tar(tar, path)
+        except tarfile.TarError as error:
+            raise StoreError(f"the backup {path} is incomplete or not a backup: {error}") from None
+    else:
+        raise NotFoundError(f"there is no backup {path}")
+
+
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            # A link could lead anywhere.
+            if any(
+                part.is_symlink() for part in (self._path / name, *(self._path / name).parents) if part > self._path
+            ):
+                raise StoreError(f"the backup {self._path} holds {name} as a link")
+            file = (self._path / name).open("rb")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise KeyError(name) from None
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise KeyError(name)
+        return file
+
+
+class _Tar:
+    def __init__(self, tar: tarfile.TarFile, path: Path) -> None:
+        self._tar = tar
+        self._members: dict[str, tarfile.TarInfo] = {}
+        for member in tar:
+            if not is_inside(member.name) or not member.isreg() or member.name in self._members:
+                raise StoreError(f"the backup {path} holds what no backup does: {member.name!r}")
+            self._members[member.name] = member
+
+    def open(self, name: str) -> BinaryIO:
+        file = self._tar.extractfile(self._members[name])
+        assert file is not None, "only regular files were let in"
+        return file  # type: ignore[return-value]
+
+
+def read_manifest(archive: Archive, path: Path) -> Manifest:
+    try:
+        with archive.open(MANIFEST) as file:
+            return Manifest.from_bytes(file.read(MANIFEST_LIMIT_BYTES))
+    except KeyError:
+        raise StoreError(f"{path} is no backup, or an incomplete one: it has no {MANIFEST}") from None
+
+
+def check_files(archive: Archive, path: Path, manifest: Manifest, into: Path | None, passed: Passed) -> None:
+    """Reads every file that the manifest names, and refuses the first that is not as it was written.
+
+    With `into`, a new folder, they are copied there meanwhile.
+    """
+    for mark in manifest.files:
+        try:
+            with archive.open(mark.path) as file:
+                if into is None:
+                    seen = copy(file, None, passed)
+                else:
+                    target = into / mark.path
+                    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    with create(target) as copied:
+                        seen = copy(file, copied, passed)
+                        sync(copied)
+        except KeyError:
+            raise StoreError(f"the backup {path} is incomplete: {mark.path} is missing") from None
+        if seen != (mark.size_bytes, mark.sha256):
+            raise StoreError(f"the backup {path} is damaged: {mark.path} is not as it was written")
+
+
+def as_file(content: bytes) -> BinaryIO:
+    return io.BytesIO(content)

@@ -1,0 +1,370 @@
+"""Backup and restore of everything durable: the catalog and every dataset with its history, checked.
+
+A backup is one moment of a cluster that goes on working. Its catalog and its datasets are held first, quickly, while
+nobody creates or drops a dataset: data files and log entries are never changed once they are there, so a second name for
+each (a hard link) is enough to keep them, whatever upkeep or DROP do meanwhile. Then they are copied at leisure, read
+back, and compared. The catalog is taken before the datasets, so that what it says of their commits is in them.
+
+Neither a backup nor a restored data folder is ever seen half-done under its name: both are made beside it (`….part`,
+`….restoring`, which may be removed when a crash left one) and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+from uuid import uuid4
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tocsin import faults
+from tocsin.cluster.archive import (
+    TAR,
+    as_file,
+    check_files,
+    create_archive,
+    open_archive,
+    read_manifest,
+    sync_tree,
+)
+from tocsin.cluster.manifest import CATALOG, DATASETS, MANIFEST, DatasetMark, FileMark, Manifest
+from tocsin.pipeline.datasets.durability import LOG_FOLDER, is_full_disk, sync_folder
+from tocsin.pipeline.datasets.snapshots import Snapshot
+from tocsin.store.store import EPOCH, ClusterStore, next_epoch
+from tocsin.wire.errors import (
+    ConflictError,
+    InputError,
+    StorageFullError,
+    StoppedError,
+    StoreError,
+    TocsinError,
+    UnavailableError,
+)
+from tocsin.wire.version import version
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+_ATTEMPTS: Final = 10
+_LOG_FILE: Final = re.compile(r"(\d{20})\.(?!.*\.tmp$).+")
+_NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+
+class Table(Protocol):
+    """What a backup needs of a dataset's table."""
+
+    def snapshot(self) -> Snapshot: ...
+
+
+def no_progress(done_bytes: int, all_bytes: int) -> None:
+    """Nobody watches."""
+
+
+# ---------------------------------------------------------------- backup
+
+
+async def write_backup(
+    store: ClusterStore,
+    tables: Mapping[str, Table],
+    destination: Path,
+    *,
+    data: Path,
+    standstill: AbstractAsyncContextManager[Any] | None = None,
+    on_progress: Progress = no_progress,
+) -> Manifest:
+    """Write a backup to a new folder, or to one new file where the name ends with `.tar`, and check it.
+
+    `tables`: every dataset's, by its folder under `data`/datasets; read inside `standstill`, which holds off CREATE and
+    DROP of datasets for the moment that it lasts. Reads, commits and upkeep go on all the time. `on_progress` is called
+    from another thread.
+    """
+    destination = destination.absolute()
+    held = data / "scratch" / f"backup-{uuid4().hex}"
+    with _explained(destination):
+        _refuse_destination(destination, data)
+    with _explained(held):
+        held.mkdir(mode=0o700, parents=True)
+    try:
+        async with standstill if standstill is not None else nullcontext():
+            epoch = (await store.facts())[EPOCH]
+            await store.backup_to(held / CATALOG)
+            present = dict(tables)
+            for entry in await store.entries():
+                if entry.kind == "dataset" and entry.body.get("folder") not in present:
+                    raise UnavailableError(f"the dataset {entry.dataverse}.{entry.name} changed meanwhile; try again")
+            datasets = await _in_thread(lambda _: _hold(present, data / DATASETS, held / DATASETS))
+        about = Manifest(epoch, datetime.now(UTC), version(), (), tuple(datasets))
+        return await _in_thread(lambda stop: _write(held, about, destination, on_progress, stop))
+    finally:
+        await asyncio.to_thread(shutil.rmtree, held, ignore_errors=True)
+
+
+def _refuse_destination(destination: Path, data: Path) -> None:
+    if os.path.lexists(destination):
+        raise ConflictError(f"{destination} exists already", hint="choose a new name for the backup")
+    if not destination.parent.is_dir():
+        raise InputError(f"there is no folder {destination.parent}", hint="make it first, or choose another")
+    if destination.resolve().is_relative_to(data.resolve()):
+        raise InputError(
+            f"{destination} lies in the data folder itself", hint="a backup belongs elsewhere, best on another disk"
+        )
+
+
+def _hold(tables: Mapping[str, Table], datasets: Path, held: Path) -> list[DatasetMark]:
+    with _explained(held):
+        return [_hold_table(name, tables[name], datasets / name, held / name) for name in sorted(tables)]
+
+
+def _hold_table(name: str, table: Table, folder: Path, held: Path) -> DatasetMark:
+    for _ in range(_ATTEMPTS):
+        snapshot = table.snapshot()
+        files = [os.path.relpath(path, folder) for path in snapshot.files]
+        try:
+            (held / LOG_FOLDER).mkdir(parents=True)
+            _hold_log(folder, held, snapshot.version)
+            for file in files:
+                _link(folder / file, held / file)
+            _hold_past(folder, held)
+            rows = _check_table(held, snapshot.version, files)
+            return DatasetMark(name, snapshot.number, snapshot.version, rows)
+        except (FileNotFoundError, _Incomplete):
+            # Upkeep put a checkpoint in the place of log entries between our look and our grasp.
+            shutil.rmtree(held)
+    raise UnavailableError(f"the dataset in {folder} could not be held still", hint="try again")
+
+
+def _hold_log(folder: Path, held: Path, last_version: int) -> None:
+    # Not `_last_checkpoint`: it may already name a later one, and nobody needs it to find those that are there.
+    for name in os.listdir(folder / LOG_FOLDER):
+        found = _LOG_FILE.fullmatch(name)
+        if found is not None and int(found[1]) <= last_version:
+            _link(folder / LOG_FOLDER / name, held / LOG_FOLDER / name)
+
+
+def _hold_past(folder: Path, held: Path) -> None:
+    """The files of past states, as far as they are there: what is gone, the dataset knows not to offer."""
+    for entry in (held / LOG_FOLDER).glob("*.json"):
+        for line in entry.read_text(encoding="utf-8").splitlines():
+            action = json.loads(line)
+            for kind in ("add", "remove"):
+                path = action.get(kind, {}).get("path")
+                if path is not None and not (held / path).exists():
+                    with suppress(FileNotFoundError):
+                        _link(folder / path, held / path)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+
+
+class _Incomplete(Exception):
+    """A table that cannot be opened as it should."""
+
+
+def _check_table(folder: Path, wanted: int, files: list[str] | None = None) -> int:
+    """The rows of the table, which must open at this version, with these files, all there."""
+    try:
+        table = DeltaTable(str(folder))
+        actions = table.get_add_actions(flatten=True)
+    except (DeltaError, OSError, ValueError) as error:
+        raise _Incomplete(f"cannot be opened: {str(error).splitlines()[0]}") from None
+    if table.version() != wanted:
+        raise _Incomplete(f"is at version {table.version()} instead of {wanted}")
+    paths = [str(path) for path in actions.column("path").to_pylist()]
+    if files is not None and set(paths) != set(files):
+        raise _Incomplete("has other files than it should")
+    missing = next((path for path in paths if not (folder / path).is_file()), None)
+    if missing is not None:
+        raise _Incomplete(f"has lost its file {missing}")
+    return sum(actions.column("num_records").to_pylist())
+
+
+def _write(held: Path, about: Manifest, destination: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
+    part = destination.with_name(f"{destination.name}.{uuid4().hex[:8]}.part")
+    sources = {path.relative_to(held).as_posix(): path for path in sorted(held.rglob("*")) if path.is_file()}
+    # Written once, read back once.
+    passed = _counting(2 * sum(path.stat().st_size for path in sources.values()), on_progress, stop)
+    try:
+        with _explained(destination):
+            archive = create_archive(part, tar=destination.suffix == TAR)
+            marks: list[FileMark] = []
+            for name, path in sources.items():
+                with path.open("rb") as file:
+                    marks.append(archive.add(name, file, os.fstat(file.fileno()).st_size, passed))
+            manifest = Manifest(about.epoch, about.created_at, about.tocsin, tuple(marks), about.datasets)
+            content = manifest.to_bytes()
+            # Last: without it, a part of a backup is not taken for a whole one.
+            archive.add(MANIFEST, as_file(content), len(content), lambda _: None)
+            archive.close()
+            with open_archive(part) as written:
+                check_files(written, destination, read_manifest(written, destination), None, passed)
+            faults.reach("backup.copied")
+            if os.path.lexists(destination):
+                raise ConflictError(f"{destination} exists already", hint="choose a new name for the backup")
+            part.rename(destination)
+            sync_folder(destination.parent)
+            return manifest
+    except BaseException:
+        _remove(part)
+        raise
+
+
+# ---------------------------------------------------------------- restore
+
+
+async def restore(
+    source: Path,
+    data: Path,
+    *,
+    open_store: Callable[[Path], ClusterStore],
+    on_progress: Progress = no_progress,
+) -> Manifest:
+    """Make a data folder of a backup; `data` must be absent or empty. The restored cluster has a new epoch.
+
+    `open_store` gives the store in a file, not yet opened. Whatever is wrong with the backup, `data` is left as it was.
+    """
+    source, data = source.absolute(), data.absolute()
+    part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
+    with _explained(data):
+        _refuse_used(data)
+        data.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        manifest = await _in_thread(lambda stop: _unpack(source, part, on_progress, stop))
+        await _renew_epoch(open_store(part / CATALOG))
+        with _explained(data):
+            sync_tree(part)
+            faults.reach("restore.verified")
+            _put_in_place(part, data)
+        return manifest
+    except BaseException:
+        await asyncio.to_thread(_remove, part)
+        raise
+
+
+def _refuse_used(data: Path) -> None:
+    if data.is_dir():
+        if any(data.iterdir()):
+            raise ConflictError(
+                f"the data folder {data} is not empty", hint="restore into a new folder, chosen with --data"
+            )
+        if data.is_mount():
+            raise InputError(
+                f"{data} is a mount point, which cannot be put in place at once", hint="restore into a folder in it"
+            )
+    elif os.path.lexists(data):
+        raise ConflictError(f"{data} is not a folder")
+
+
+def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
+    with _explained(source), open_archive(source) as archive:
+        manifest = read_manifest(archive, source)
+        if CATALOG not in {mark.path for mark in manifest.files}:
+            raise StoreError(f"the backup {source} is incomplete: its manifest names no {CATALOG}")
+        passed = _counting(manifest.size_bytes, on_progress, stop)
+        with _explained(part):
+            part.mkdir(mode=0o700)
+            check_files(archive, source, manifest, part, passed)
+            (part / DATASETS).mkdir(mode=0o700, exist_ok=True)
+    for dataset in manifest.datasets:
+        try:
+            _check_table(part / DATASETS / dataset.folder, dataset.version)
+        except _Incomplete as error:
+            raise StoreError(
+                f"the backup {source} is incomplete: the table {DATASETS}/{dataset.folder} {error}"
+            ) from None
+    return manifest
+
+
+async def _renew_epoch(store: ClusterStore) -> None:
+    """Cursors of the time after the backup must never be taken for cursors of the time after the restore."""
+    await store.open()
+    try:
+        async with store.transaction() as transaction:
+            before = (await transaction.facts())[EPOCH]
+            await transaction.set_fact(EPOCH, next_epoch(before, datetime.now(UTC)))
+    finally:
+        await store.close()
+
+
+def _put_in_place(part: Path, data: Path) -> None:
+    try:
+        part.rename(data)  # over an empty folder, never over one that is not
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ConflictError(f"somebody began to use the data folder {data} meanwhile") from None
+        raise
+    sync_folder(data.parent)
+
+
+# ---------------------------------------------------------------- both
+
+
+def _counting(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Callable[[int], None]:
+    done_bytes = 0
+
+    def passed(size_bytes: int) -> None:
+        nonlocal done_bytes
+        if stop.is_set():
+            raise StoppedError("it was stopped; nothing remains of it")
+        done_bytes += size_bytes
+        on_progress(done_bytes, all_bytes)
+
+    return passed
+
+
+async def _in_thread(work: Callable[[threading.Event], T]) -> T:
+    """Beside the event loop; cancelled, it is told to stop and waited for."""
+    stop = threading.Event()
+    future = asyncio.ensure_future(asyncio.to_thread(work, stop))
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+            stop.set()
+    if cancelled is not None:
+        future.exception()
+        raise cancelled
+    return future.result()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except TocsinError:
+        raise
+    except (FileNotFoundError, _Incomplete):
+        raise
+    except OSError as error:
+        if is_full_disk(error):
+            raise StorageFullError(
+                f"there is no room left for {path}", hint="make room, or choose another place; nothing was changed"
+            ) from error
+        raise InputError(f"{error.filename or path} cannot be used: {error.strerror or error}") from error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""What a backup says of itself: every file with its checksum, and the state of every dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from tocsin.wire.errors import StoreError
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+CATALOG: Final = "catalog.sqlite"
+DATASETS: Final = "datasets"
+MANIFEST_LIMIT_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """One file; `path` is relative and written with slashes."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetMark:
+    """The state of one dataset: our commit number, and the version of its Delta table."""
+
+    folder: str
+    commit: int
+    version: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    epoch: int
+    created_at: datetime
+    tocsin: str
+    files: tuple[FileMark, ...]
+    datasets: tuple[DatasetMark, ...]
+    format: int = FORMAT
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        return sum(dataset.rows for dataset in self.datasets)
+
+    def summary(self) -> dict[str, Any]:
+        """What a person wants to know; it crosses the wire."""
+        return {
+            "created_at": self.created_at.isoformat(),
+            "epoch": self.epoch,
+            "tocsin": self.tocsin,
+            "datasets": len(self.datasets),
+            "rows": self.rows,
+            "files": len(self.files),
+            "size_bytes": self.size_bytes,
+            "checked": True,
+        }
+
+    def to_bytes(self) -> bytes:
+        body = {**asdict(self), "created_at": self.created_at.isoformat()}
+        return json.dumps({**body, "sha256": _digest(body)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Manifest:
+        """Raises StoreError for what is damaged, or newer than this program."""
+        try:
+            body = json.loads(content)
+            said = body.pop("sha256")
+            written = body["format"]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise StoreError(f"the backup is damaged: {MANIFEST} cannot be read") from None
+        if not isinstance(written, int) or written > FORMAT:
+            raise StoreError(
+                f"the backup has the format {written}, newer than this program knows ({FORMAT})",
+                hint="restore it with the Tocsin that wrote it, or a newer one",
+            )
+        # Without it a changed digit in the manifest itself would go unnoticed.
+        if said != _digest(body):
+            raise StoreError(f"the backup is damaged: {MANIFEST} is not as it was written")
+        try:
+            files = tuple(FileMark(_safe(one["path"]), one["size_bytes"], one["sha256"]) for one in body["files"])
+            datasets = tuple(DatasetMark(**one) for one in body["datasets"])
+            created_at = datetime.fromisoformat(body["created_at"])
+            return cls(body["epoch"], created_at, body["tocsin"], files, datasets, written)
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(f"the backup is damaged: {MANIFEST} cannot be read") from None
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path leads to where it says, and nowhere else."""
+    parts = PurePosixPath(path).parts
+    return (
+        bool(parts)
+        and not path.startswith("/")
+        and ".." not in parts
+        and "\0" not in path
+        and str(PurePosixPath(path)) == path
+    )
+
+
+def _safe(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not is_inside(path) or not (path == CATALOG or (parts[0] == DATASETS and len(parts) > 2)):
+        raise StoreError(f"the backup names a file that does not belong into a data folder: {path!r}")
+    return path
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,230 @@
+"""Operators and predicates, three-valued as SQL has them, over typed and untyped values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from sqlglot import exp
+
+from tocsin.language import dialect, dynamic, temporal
+from tocsin.language.dynamic import VOID
+from tocsin.language.expressions import Expressions
+from tocsin.language.scope import Frame, Maybe, Row
+from tocsin.language.typed import Typed, enclosed, literal
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
+
+COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "<=>",
+}  # fmt: skip
+ARITHMETIC: dict[type[exp.Expr], str] = {
+    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div",
+}  # fmt: skip
+
+
+DECIMAL = t.Primitive("decimal(38,18)")
+
+
+class Operators(Expressions):
+    def _negative(self, node: exp.Neg) -> Typed:
+        if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
+            return literal(-int(node.this.this))
+        value = self.expression(node.this)
+        if value.type == t.DURATION:
+            return temporal.FUNCTIONS["negate"]([value])
+        return self.ask(exp.Neg(this=exp.Paren(this=self._as(value, t.DOUBLE))), [value])
+
+    def _paren(self, node: exp.Paren) -> Typed:
+        value = self.expression(node.this)
+        return value if isinstance(value, Row | Maybe) else Typed(enclosed(value.sql), value.type)
+
+    def _connective(self, node: exp.Expr) -> Typed:
+        made = type(node)(this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression)))
+        return Typed(exp.Paren(this=made), t.BOOLEAN)
+
+    def _not(self, node: exp.Not) -> Typed:
+        return Typed(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
+
+    def _comparison(self, node: exp.Expr) -> Typed:
+        return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
+
+    def compare(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+        def made(a: exp.Expr, b: exp.Expr) -> exp.Expr:
+            return operator(this=enclosed(a), expression=enclosed(b))
+
+        if t.DURATION in (left.type, right.type):
+            a, b = (Typed(self._as(one, t.DURATION), t.DURATION) for one in (left, right))
+            made_of_both = temporal.comparison(COMPARISONS[operator], a, b)
+            assert made_of_both is not None
+            return made_of_both
+        if left.type == right.type == t.ANY:
+            if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
+                return Typed(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
+            numbers, texts = zip(dynamic.sort_keys(left.sql), dynamic.sort_keys(right.sql), strict=True)
+            return Typed(dynamic.call("coalesce", made(*numbers), made(*texts)), t.BOOLEAN)
+        if t.ANY in (left.type, right.type):
+            typed_, other = (right, left) if left.type == t.ANY else (left, right)
+            if typed_.type == VOID:
+                return Typed(dynamic.null(t.BOOLEAN), t.BOOLEAN)
+
+            def against(type_: Type) -> exp.Expr:
+                cast_ = dynamic.as_type(other.sql, type_) if type_ != DECIMAL else _decimal(other.sql)
+                return made(cast_, typed_.sql) if typed_ is right else made(typed_.sql, cast_)
+
+            if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
+                return self.compare(operator, *(Typed(dynamic.to_any(self.settled(one)), t.ANY) for one in (left, right)))
+            if typed_.type in t.INTEGERS:
+                # Exact for 64-bit integers and decimals; a double is the rest.
+                return Typed(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
+            return Typed(against(typed_.type), t.BOOLEAN)
+        if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
+            return Typed(made(left.sql, right.sql), t.BOOLEAN)
+        return self.ask(made(left.sql, right.sql), [left, right])
+
+    def _arithmetic(self, node: exp.Expr) -> Typed:
+        left, right = self.expression(node.this), self.expression(node.expression)
+        operator = type(node)
+        for one, other in ((left, right), (right, left)):
+            if one.type == t.ANY and other.type in (t.DATETIME, t.DATE, t.TIME, t.DURATION):
+                guess = t.DURATION if other.type != t.DURATION else t.DATETIME
+                coerced = Typed(dynamic.as_type(one.sql, guess), guess)
+                left, right = (coerced, other) if one is left else (other, coerced)
+        made = temporal.arithmetic(ARITHMETIC[operator], left, right)
+        if made is not None:
+            return made
+        if t.ANY in (left.type, right.type):
+            return self._dynamic_arithmetic(operator, left, right)
+        return self.ask(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), [left, right])
+
+    def _dynamic_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+        """Whole numbers stay whole where both are, as they would had they been declared."""
+
+        def double(one: Typed) -> exp.Expr:
+            return self._as(one, t.DOUBLE)
+
+        real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
+        if operator is exp.Div or not all(one.type in (t.ANY, *t.INTEGERS) for one in (left, right)):
+            return Typed(real, t.DOUBLE)
+
+        def whole(one: Typed) -> exp.Expr:
+            if one.type != t.ANY:
+                return one.sql
+            is_whole = exp.EQ(this=dynamic.call("schema_of_variant", one.sql), expression=exp.Literal.string("BIGINT"))
+            return exp.If(this=is_whole, true=dynamic.as_type(one.sql, t.BIGINT), false=exp.null())
+
+        exact = operator(this=enclosed(whole(left)), expression=enclosed(whole(right)))
+        both = [exp.cast(one, "VARIANT", dialect="spark") for one in (exact, real)]
+        return Typed(dynamic.call("coalesce", *both), t.ANY)
+
+    def _between(self, node: exp.Between) -> Typed:
+        value = self.expression(node.this)
+        low = self.compare(exp.GTE, value, self.expression(node.args["low"]))
+        high = self.compare(exp.LTE, value, self.expression(node.args["high"]))
+        return Typed(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
+
+    def _is_kind(self, node: dialect.IsKind) -> Typed:
+        value, kind = self.expression(node.this), node.args["kind"]
+        unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
+        if value.type == t.ANY:
+            null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
+            made = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
+        elif isinstance(value, Maybe):
+            explicit = value.explicit.copy()
+            made = {
+                "MISSING": exp.And(this=unknown, expression=exp.Not(this=exp.Paren(this=explicit))),
+                "NULL": exp.And(this=unknown, expression=explicit),
+                "UNKNOWN": unknown,
+            }
+        else:
+            made = {"MISSING": exp.false(), "NULL": unknown, "UNKNOWN": unknown}
+        if kind == "VALUED":
+            return Typed(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
+        return Typed(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
+
+    def _in(self, node: exp.In) -> Typed:
+        value = self.expression(node.this)
+        if node.args.get("query"):
+            return self.in_query(value, node)
+        if node.args.get("field"):
+            items = dynamic.items(self.expression(node.args["field"]))
+        else:
+            candidates = [self.expression(one) for one in node.expressions]
+            tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
+            if not tests:
+                return Typed(exp.false(), t.BOOLEAN)
+            if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
+                return Typed(exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])), t.BOOLEAN)
+            return Typed(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
+        return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
+
+    def _quantified(self, node: dialect.Quantified) -> Typed:
+        def condition(one: Typed) -> exp.Expr:
+            with_one = Frame({node.args["alias"].name: one}, [], self.frame)
+            outer, self.frame = self.frame, with_one
+            try:
+                return self.boolean(node.args["condition"])
+            finally:
+                self.frame = outer
+
+        items = dynamic.items(self.expression(node.this))
+        return self._quantify("forall" if node.args.get("every") else "exists", items, f"__q{id(node) % 9973}", condition)
+
+    def _quantify(
+        self, name: str, items: Typed, variable: str, condition: Callable[[Typed], exp.Expr]
+    ) -> Typed:
+        assert isinstance(items.type, ArrayType)
+        body = condition(Typed(exp.column(variable), items.type.item))
+        test = exp.Lambda(this=body, expressions=[exp.to_identifier(variable)])
+        return Typed(exp.Anonymous(this=name, expressions=[items.sql.copy(), test]), t.BOOLEAN)
+
+    def _exists(self, node: exp.Exists) -> Typed:
+        if isinstance(node.this, exp.Query):
+            return self.exists_query(node.this)
+        items = dynamic.items(self.expression(node.this))
+        return Typed(exp.GT(this=dynamic.call("size", items.sql), expression=exp.Literal.number(0)), t.BOOLEAN)
+
+    def _case(self, node: exp.Case) -> Typed:
+        subject = self.expression(node.this) if node.this else None
+        tests = [
+            self.compare(exp.EQ, subject, self.expression(one.this)).sql if subject else self.boolean(one.this)
+            for one in node.args["ifs"]
+        ]
+        default = node.args.get("default")
+        branches = [self.expression(one.args["true"]) for one in node.args["ifs"]]
+        branches.append(self.expression(default) if default else Typed(exp.null(), VOID))
+        type_, values = self.aligned(branches)
+        ifs = [exp.If(this=test, true=value) for test, value in zip(tests, values[:-1], strict=True)]
+        return Typed(exp.Case(ifs=ifs, default=values[-1]), type_)
+
+    def _cast(self, node: exp.Cast) -> Typed:
+        value = self.expression(node.this)
+        target = node.args["to"].sql(dialect="spark")
+        if value.type == t.ANY:
+            return self.ask(
+                dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
+            )
+        return self.ask(type(node)(this=value.sql.copy(), to=node.args["to"].copy()), [value])
+
+    HANDLERS: ClassVar[dict[type, Callable[..., Typed]]] = {
+        exp.Neg: _negative,
+        exp.Paren: _paren,
+        exp.And: _connective,
+        exp.Or: _connective,
+        exp.Not: _not,
+        **dict.fromkeys(COMPARISONS, _comparison),
+        **dict.fromkeys(ARITHMETIC, _arithmetic),
+        exp.Between: _between,
+        exp.In: _in,
+        exp.Exists: _exists,
+        exp.Case: _case,
+        exp.Cast: _cast,
+        exp.TryCast: _cast,
+        dialect.IsKind: _is_kind,
+        dialect.Quantified: _quantified,
+    }
+
+
+def _decimal(value: exp.Expr) -> exp.Expr:
+    return dynamic.call("try_variant_get", value, exp.Literal.string("$"), exp.Literal.string(DECIMAL.name))
