@@ -1,7 +1,7 @@
 """Reports, users and shelters around a place, the same for the same seed, and the distances between them.
 
 Plain Python that knows nothing of Tocsin, so that what a query answers can be checked against it.
-`python -m examples.emergency.data` writes the shelters that lie beside this file as `shelters.json`.
+`python -m examples.emergency.data` prints the shelters that lie beside this file as `shelters.json`.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ POINTS: Final[dict[str, str]] = {
     "dataset.checkpoint.written": "a checkpoint of the log is written, not synced",
     "dataset.cleanup.data-removed": "one data file that nothing needs is removed, others are not",
     "dataset.cleanup.log-removed": "one log file that nothing needs is removed, others are not",
+    "backup.copied": "a backup is whole and checked, under its temporary name only",
+    "restore.verified": "a restored data folder is whole and checked, under its temporary name only",
 }
 
 _wanted, _, _count = os.environ.get("TOCSIN_CRASH_AT", "").partition(":")

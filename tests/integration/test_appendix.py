@@ -213,9 +213,9 @@ def test_a_users_name_may_come_from_rows(cluster: LocalCluster, appendix: str) -
 def test_functions_may_be_called_with_arguments_from_a_list(cluster: LocalCluster, appendix: str) -> None:
     rows = cluster.rows(
         f"""USE {appendix};
+        SELECT emergencyType AS kind, array_count(found) AS n
         FROM ["flood", "fire", "storm"] AS emergencyType
-        LET found = recentEmergenciesOfType(emergencyType)
-        SELECT emergencyType AS kind, array_count(found) AS n;"""
+        LET found = recentEmergenciesOfType(emergencyType);"""
     )
     expected = {kind: len(found(10, lambda r, k=kind: r.type == k)) for kind in ("flood", "fire", "storm")}  # type: ignore[misc]
     assert {row["kind"]: row["n"] for row in rows} == expected

@@ -13,6 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import uvloop
+
+from tests.fake_statements import FakeCredentials, FakeStatements
+from tocsin.cluster.http import cluster_application
+from tocsin.serving.application import bound, listening
+from tocsin.settings import ClusterSettings
+from tocsin.wire.errors import ConflictError
 
 # The real life of a server around the fake executor, under the loop that is used in earnest.
 SERVER = """
@@ -119,6 +126,18 @@ def test_a_taken_port_is_refused_before_anything_is_started() -> None:
             assert second.stderr is not None
             assert f"127.0.0.1:{port} is taken by another program" in second.stderr.read()
             assert line(second) == []
+
+
+def test_of_two_that_start_at_the_same_time_on_one_port_only_one_gets_ready() -> None:
+    async def race() -> None:
+        app, other = (cluster_application(ClusterSettings(), FakeStatements(), FakeCredentials()) for _ in range(2))
+        with bound("127.0.0.1", 0) as (sock, url), bound("127.0.0.1", int(url.rpartition(":")[2])) as (second, _):
+            async with listening(app, sock):
+                with pytest.raises(ConflictError, match="is taken by another program"):
+                    async with listening(other, second):
+                        pass
+
+    uvloop.run(race())
 
 
 def _until_running(url: str) -> None:

@@ -57,3 +57,7 @@ def _complain(error: TocsinError) -> None:
     sys.stderr.write(f"error: {error.message}\n")
     if error.hint:
         sys.stderr.write(f"hint: {error.hint}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -18,15 +18,16 @@ from tocsin.wire.errors import NotFoundError, StoreError
 
 TAR: Final = ".tar"
 _CHUNK_BYTES: Final = 1 << 20
+_UNLIMITED: Final = 1 << 62
 
 # Called with the bytes just passed; may raise to stop.
 Passed = Callable[[int], None]
 
 
-def copy(source: BinaryIO, into: BinaryIO | None, passed: Passed) -> tuple[int, str]:
-    """Copies (or only reads) to the end; size and SHA-256 of what passed."""
+def copy(source: BinaryIO, into: BinaryIO | None, passed: Passed, limit_bytes: int = _UNLIMITED) -> tuple[int, str]:
+    """Copies (or only reads) to the end, or to the limit; size and SHA-256 of what passed."""
     digest, size_bytes = hashlib.sha256(), 0
-    while chunk := source.read(_CHUNK_BYTES):
+    while chunk := source.read(min(_CHUNK_BYTES, limit_bytes - size_bytes)):
         digest.update(chunk)
         size_bytes += len(chunk)
         if into is not None:
@@ -88,7 +89,7 @@ class TarSink:
         member = tarfile.TarInfo(name)
         member.size, member.mode = size_bytes, 0o600
         reading = _Watched(source, passed)
-        self._tar.addfile(member, reading)  # type: ignore[arg-type]
+        self._tar.addfile(member, reading)
         return FileMark(name, size_bytes, reading.digest.hexdigest())
 
     def close(self) -> None:
@@ -192,15 +193,17 @@ def check_files(archive: Archive, path: Path, manifest: Manifest, into: Path | N
     With `into`, a new folder, they are copied there meanwhile.
     """
     for mark in manifest.files:
+        # One more than it should have is enough to know: a hostile archive could unpack to anything.
+        limit_bytes = mark.size_bytes + 1
         try:
             with archive.open(mark.path) as file:
                 if into is None:
-                    seen = copy(file, None, passed)
+                    seen = copy(file, None, passed, limit_bytes)
                 else:
                     target = into / mark.path
                     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     with create(target) as copied:
-                        seen = copy(file, copied, passed)
+                        seen = copy(file, copied, passed, limit_bytes)
                         sync(copied)
         except KeyError:
             raise StoreError(f"the backup {path} is incomplete: {mark.path} is missing") from None

@@ -1,9 +1,9 @@
 """Backup and restore of everything durable: the catalog and every dataset with its history, checked.
 
 A backup is one moment of a cluster that goes on working. Its catalog and its datasets are held first, quickly, while
-nobody creates or drops a dataset: data files and log entries are never changed once they are there, so a second name for
-each (a hard link) is enough to keep them, whatever upkeep or DROP do meanwhile. Then they are copied at leisure, read
-back, and compared. The catalog is taken before the datasets, so that what it says of their commits is in them.
+nobody creates or drops a dataset: data files and log entries are never changed once they are there, so a second name
+for each (a hard link) is enough to keep them, whatever upkeep or DROP do meanwhile. Then they are copied at leisure,
+read back, and compared. The catalog is taken before the datasets, so that what it says of their commits is in them.
 
 Neither a backup nor a restored data folder is ever seen half-done under its name: both are made beside it (`….part`,
 `….restoring`, which may be removed when a crash left one) and renamed at the end.
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -45,10 +46,9 @@ from tocsin.store.store import EPOCH, ClusterStore, next_epoch
 from tocsin.wire.errors import (
     ConflictError,
     InputError,
-    StorageFullError,
     StoppedError,
+    StorageFullError,
     StoreError,
-    TocsinError,
     UnavailableError,
 )
 from tocsin.wire.version import version
@@ -89,10 +89,9 @@ async def write_backup(
     DROP of datasets for the moment that it lasts. Reads, commits and upkeep go on all the time. `on_progress` is called
     from another thread.
     """
-    destination = destination.absolute()
     held = data / "scratch" / f"backup-{uuid4().hex}"
     with _explained(destination):
-        _refuse_destination(destination, data)
+        destination = _new(destination, data)
     with _explained(held):
         held.mkdir(mode=0o700, parents=True)
     try:
@@ -110,7 +109,8 @@ async def write_backup(
         await asyncio.to_thread(shutil.rmtree, held, ignore_errors=True)
 
 
-def _refuse_destination(destination: Path, data: Path) -> None:
+def _new(destination: Path, data: Path) -> Path:
+    destination = destination.absolute()
     if os.path.lexists(destination):
         raise ConflictError(f"{destination} exists already", hint="choose a new name for the backup")
     if not destination.parent.is_dir():
@@ -119,6 +119,7 @@ def _refuse_destination(destination: Path, data: Path) -> None:
         raise InputError(
             f"{destination} lies in the data folder itself", hint="a backup belongs elsewhere, best on another disk"
         )
+    return destination
 
 
 def _hold(tables: Mapping[str, Table], datasets: Path, held: Path) -> list[DatasetMark]:
@@ -146,10 +147,10 @@ def _hold_table(name: str, table: Table, folder: Path, held: Path) -> DatasetMar
 
 def _hold_log(folder: Path, held: Path, last_version: int) -> None:
     # Not `_last_checkpoint`: it may already name a later one, and nobody needs it to find those that are there.
-    for name in os.listdir(folder / LOG_FOLDER):
-        found = _LOG_FILE.fullmatch(name)
+    for path in (folder / LOG_FOLDER).iterdir():
+        found = _LOG_FILE.fullmatch(path.name)
         if found is not None and int(found[1]) <= last_version:
-            _link(folder / LOG_FOLDER / name, held / LOG_FOLDER / name)
+            _link(path, held / LOG_FOLDER / path.name)
 
 
 def _hold_past(folder: Path, held: Path) -> None:
@@ -183,7 +184,7 @@ def _check_table(folder: Path, wanted: int, files: list[str] | None = None) -> i
     """The rows of the table, which must open at this version, with these files, all there."""
     try:
         table = DeltaTable(str(folder))
-        actions = table.get_add_actions(flatten=True)
+        actions = pa.table(table.get_add_actions(flatten=True))
     except (DeltaError, OSError, ValueError) as error:
         raise _Incomplete(f"cannot be opened: {str(error).splitlines()[0]}") from None
     if table.version() != wanted:
@@ -194,7 +195,7 @@ def _check_table(folder: Path, wanted: int, files: list[str] | None = None) -> i
     missing = next((path for path in paths if not (folder / path).is_file()), None)
     if missing is not None:
         raise _Incomplete(f"has lost its file {missing}")
-    return sum(actions.column("num_records").to_pylist())
+    return sum(rows or 0 for rows in actions.column("num_records").to_pylist())
 
 
 def _write(held: Path, about: Manifest, destination: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
@@ -241,11 +242,10 @@ async def restore(
 
     `open_store` gives the store in a file, not yet opened. Whatever is wrong with the backup, `data` is left as it was.
     """
-    source, data = source.absolute(), data.absolute()
-    part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
     with _explained(data):
-        _refuse_used(data)
+        data = _unused(data)
         data.parent.mkdir(parents=True, exist_ok=True)
+    part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
     try:
         manifest = await _in_thread(lambda stop: _unpack(source, part, on_progress, stop))
         await _renew_epoch(open_store(part / CATALOG))
@@ -259,7 +259,8 @@ async def restore(
         raise
 
 
-def _refuse_used(data: Path) -> None:
+def _unused(data: Path) -> Path:
+    data = data.absolute()
     if data.is_dir():
         if any(data.iterdir()):
             raise ConflictError(
@@ -271,6 +272,7 @@ def _refuse_used(data: Path) -> None:
             )
     elif os.path.lexists(data):
         raise ConflictError(f"{data} is not a folder")
+    return data
 
 
 def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
@@ -351,10 +353,6 @@ async def _in_thread(work: Callable[[threading.Event], T]) -> T:
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except TocsinError:
-        raise
-    except (FileNotFoundError, _Incomplete):
-        raise
     except OSError as error:
         if is_full_disk(error):
             raise StorageFullError(

@@ -92,6 +92,8 @@ class Manifest:
         try:
             files = tuple(FileMark(_safe(one["path"]), one["size_bytes"], one["sha256"]) for one in body["files"])
             datasets = tuple(DatasetMark(**one) for one in body["datasets"])
+            for dataset in datasets:
+                _safe(f"{DATASETS}/{dataset.folder}/_")
             created_at = datetime.fromisoformat(body["created_at"])
             return cls(body["epoch"], created_at, body["tocsin"], files, datasets, written)
         except (ValueError, KeyError, TypeError):

@@ -80,7 +80,7 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     if any(isinstance(one, exp.Lambda) for one in node.expressions):
         return _higher_order(self, name, node)
     if any(isinstance(one, exp.Star | exp.Distinct | exp.Alias | exp.Kwarg | exp.PropertyEQ) for one in node.expressions):
-        return self._generic(_with_plain_aliases(node))
+        return self._generic(node)
     arguments = [self.expression(one) for one in node.expressions]
     if lower in OURS and not (lower == "uuid" and not arguments):
         try:
@@ -97,6 +97,8 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
         both = [exp.cast(dynamic.call(lower, one), "VARIANT", dialect="spark") for one in dynamic.sort_keys(arguments[0].sql)]
         return Typed(dynamic.call("coalesce", *both), t.ANY)
+    if lower in ("min", "max") and len(arguments) == 1 and (sorted_by := temporal.order_key(arguments[0])) is not None:
+        return Typed(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
     made = _spark(self, SPARK_NAMES.get(lower, name), arguments)
     return Typed(made.sql, t.UUID) if lower == "uuid" else made
 
@@ -177,10 +179,6 @@ def _array_aggregate(self: Expressions, name: str, value: Typed) -> Typed:
     sql = build(ARRAY_AGGREGATES[name], _v=items.sql, _zero=zero)
     result: Type = {"count": t.BIGINT, "avg": t.DOUBLE, "sum": wide}.get(name, item)
     return Typed(exp.cast(sql, "BIGINT") if name == "count" else sql, result)
-
-
-def _with_plain_aliases(node: exp.Anonymous) -> exp.Anonymous:
-    return node
 
 
 def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:

@@ -96,7 +96,7 @@ class QueryParser(SparkParser):
     def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
         if self._match_text_seq("VALUE", advance=False) and self._next.token_type not in _AFTER_COLUMN:
             self._advance()
-            value = self._parse_expression()
+            value = self._parse_disjunction()
             if value is None:
                 self.refuse("Expected an expression after VALUE")
             return [self.expression(ValueOf(this=value))], None
@@ -163,7 +163,20 @@ class QueryParser(SparkParser):
     def _parse_primary(self) -> exp.Expr | None:
         if self._curr.token_type == TokenType.L_BRACE:
             return self._parse_object()
+        if self._curr.token_type == TokenType.STRING:
+            return self._parse_text()
         return super()._parse_primary()
+
+    def _parse_text(self) -> exp.Expr:
+        """A string; a doubled quote within it stands for one, and strings side by side are one string."""
+        first = self._curr
+        self._advance()
+        text = first.text
+        while self._curr.token_type == TokenType.STRING:
+            quote = self.sql[self._prev.end] if self._is_connected() else ""
+            text += quote + self._curr.text
+            self._advance()
+        return self.expression(exp.Literal.string(text), token=first)
 
     def _parse_object(self) -> exp.Expr:
         self._advance()

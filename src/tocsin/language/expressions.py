@@ -57,7 +57,11 @@ class Expressions:
             fail(str(error), node)
 
     def boolean(self, node: exp.Expr) -> exp.Expr:
-        return self._as(self.expression(node), t.BOOLEAN)
+        """A condition."""
+        value = self.expression(node)
+        if value.type not in (t.BOOLEAN, t.ANY, VOID):
+            fail(f"a condition is true or false, this is of type {value.type}", node)
+        return self._as(value, t.BOOLEAN)
 
     def _as(self, value: Typed, type_: Type) -> exp.Expr:
         return dynamic.as_type(value.sql, type_) if value.type == t.ANY else value.sql

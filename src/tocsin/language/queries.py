@@ -201,9 +201,10 @@ class Queries(Subqueries):
             output = self.projected(node, as_value=collected is not None)
             having = self.boolean(node.args["having"].this) if node.args.get("having") else None
             made = selected(output.columns)
-            if collected is None:
+            once = bool(node.args.get("distinct"))
+            if collected is None and not (once and dynamic.contains_any(output.type)):
                 self.ordered(made, node, self.by_output(output))
-            else:
+            elif collected is not None:
                 for i, key in enumerate(self.sort_keys(node, self.by_output(output))):
                     collected.append(key)
                     made = made.select(exp.alias_(key.sql, f"k{i}", quoted=True), copy=False)
@@ -219,7 +220,7 @@ class Queries(Subqueries):
             if node.args.get("hint"):
                 made.set("hint", node.args["hint"].copy())
         relation = Relation(made, output.type, output.is_value)
-        return self._distinct(relation, node) if node.args.get("distinct") else relation
+        return self._distinct(relation, node) if once else relation
 
     def _distinct(self, relation: Relation, node: exp.Select) -> Relation:
         if node.args["distinct"].args.get("on"):
@@ -240,7 +241,9 @@ class Queries(Subqueries):
         texts = texts.from_(derived(relation.query, inner))
         texts.set("distinct", exp.Distinct())
         back = selected([(name, dynamic.stored(column(outer, name), kind)) for name, kind in pairs])
-        return Relation(back.from_(derived(texts, outer)), relation.type, relation.is_value)
+        back = back.from_(derived(texts, outer))
+        self.ordered(back, node, self.by_output(relation))
+        return Relation(back, relation.type, relation.is_value)
 
 
 def _leaving(value: Typed) -> Typed:

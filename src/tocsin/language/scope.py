@@ -10,7 +10,7 @@ from sqlglot import exp
 from tocsin.language import dynamic
 from tocsin.language.typed import Typed
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
-from tocsin.rules.model.types import ObjectType, Type
+from tocsin.rules.model.types import ANY, ObjectType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,17 @@ def derived(query: exp.Query, alias: str) -> exp.Subquery:
 def row(alias: str, type_: ObjectType) -> Row:
     names = [physical(one.name) for one in type_.fields] + ([OPEN] if keeps_open(type_) else [])
     return Row(dynamic.record([(name, column(alias, name)) for name in names]), type_, alias)
+
+
+def perhaps(value: Typed) -> Typed:
+    """A variable on the side of an outer join that may find no partner: then the whole record is NULL."""
+    if not isinstance(value, Row) or not isinstance(value.type, ObjectType):
+        return value
+    always = next((one for one in value.type.fields if not one.optional and one.type != ANY), None)
+    if always is None:
+        return value
+    absent = exp.Is(this=column(value.alias, physical(always.name)), expression=exp.null())
+    return Row(exp.If(this=absent, true=exp.null(), false=value.sql), value.type, value.alias)
 
 
 def variable(relation: Relation, alias: str) -> Typed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic
+from tocsin.language import dialect, dynamic, temporal
 from tocsin.language.calls import AGGREGATES
 from tocsin.language.expressions import fail
 from tocsin.language.scope import VALUE, Relation
@@ -182,7 +182,7 @@ class Shaping(Sources):
         for one in order.expressions if order else []:
             key = find(one.this) or self.expression(one.this)
             descending, nulls_first = bool(one.args.get("desc")), bool(one.args.get("nulls_first"))
-            for sql in dynamic.sort_keys(key.sql) if key.type == t.ANY else [key.sql]:
+            for sql in dynamic.sort_keys(key.sql) if key.type == t.ANY else [temporal.order_key(key) or key.sql]:
                 yield SortKey(sql, descending, nulls_first)
 
     def ordered(

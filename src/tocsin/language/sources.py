@@ -11,7 +11,7 @@ from tocsin.language import dialect, dynamic
 from tocsin.language.calls import NONDETERMINISTIC
 from tocsin.language.expressions import Expressions, fail
 from tocsin.language.names import Dataset, Function, Scans
-from tocsin.language.scope import VALUE, Block, Relation, Row, column, row, variable
+from tocsin.language.scope import VALUE, Block, Relation, Row, column, perhaps, row, variable
 from tocsin.language.typed import FunctionError, Typed
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
@@ -219,14 +219,19 @@ class Sources(Expressions):
         kind, side = (join.args.get("kind") or "").upper(), (join.args.get("side") or "").upper()
         if join.args.get("method"):
             fail("NATURAL and ASOF joins are not supported", join)
+        if side in ("RIGHT", "FULL"):
+            for before in self.frame.ranges[:-1]:
+                self.frame.names[before] = perhaps(self.frame.names[before])
+        if side in ("LEFT", "FULL"):
+            self.frame.names[name] = perhaps(value)
         made = exp.Join(this=source, kind=kind or None, side=side or None)
         condition = join.args.get("on")
         if join.args.get("using"):
             condition = self._using(join, name)
         if condition is not None:
-            before = len(block.joins)
+            joins = len(block.joins)
             made.set("on", self.boolean(condition) if isinstance(condition, exp.Expr) else condition)
-            if len(block.joins) > before:
+            if len(block.joins) > joins:
                 fail("a subquery cannot stand in ON", join, "put it into WHERE or LET")
         elif not side and kind not in ("SEMI", "ANTI"):
             made.set("kind", "CROSS")

@@ -49,6 +49,8 @@ def reason(error: PySparkException) -> str:
     unknown = re.match(r"Cannot resolve routine `(\w+)`", text)
     if unknown is not None:
         return f"unknown function {unknown[1].lower()}"
+    # Our aliases end with a number of their own; nobody wrote those.
+    text = re.sub(r"`?([A-Za-z0-9]+)_\d+`?\.`(\w+)`", r"\1.\2", text)
     text = re.sub(r" Please, refer to '[^']*' for a fix\.", "", text)
     text = re.sub(r"\s*SQLSTATE: \w+.*$", "", text)
     text = re.sub(r";?\s*line \d+,? pos \d+.*$", "", text)

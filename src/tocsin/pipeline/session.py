@@ -168,8 +168,7 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         # Local files open quickly: without this, a thousand small ones become dozens of tasks.
         "spark.sql.files.openCostInBytes": "65536",
-        # The language: names as written, errors instead of silent NULLs, and one time zone.
-        # `${name}` in a text is text.
+        # The language: texts and names as written, errors instead of silent NULLs, and one time zone.
         "spark.sql.variable.substitute": "false",
         "spark.sql.caseSensitive": "true",
         "spark.sql.ansi.enabled": "true",

@@ -22,6 +22,7 @@ from tocsin.wire.errors import ConflictError, InputError
 
 LIMITS: Final = web.AppKey("LIMITS", Limits)
 
+_BACKLOG = 1024
 _LINGERING_S = 2.0
 _LAST_WORDS_S = 2.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -144,7 +145,9 @@ async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[
     await runner.setup()
     try:
         try:
-            await web.SockSite(runner, sock, backlog=1024).start()
+            # Two may have bound the port while neither listened. We ask ourselves, since uvloop does not say if it failed.
+            sock.listen(_BACKLOG)
+            await web.SockSite(runner, sock, backlog=_BACKLOG).start()
         except OSError as exc:
             host, port = sock.getsockname()[:2]
             raise _not_bound(host, port, exc) from None

@@ -1,0 +1,380 @@
+"""`./dev demo`: a cluster of its own, the emergency example in it, and questions whose answers are checked.
+
+Every answer is compared with what plain Python makes of the same data; the exit status is 0 only if all agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from time import perf_counter
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from examples.emergency import data
+from examples.emergency.data import Place, Report, Shelter, UserLocation
+from tocsin.cli.client import Client, Row
+from tocsin.wire.errors import TocsinError
+
+HERE = Path(__file__).parent
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 30.0
+_TICK_S = 3.0
+# As `tocsin up` from a terminal, with the Python that runs this.
+_TOCSIN = (sys.executable, "-c", "from tocsin.cli.main import main; main()")
+
+
+class DemoError(Exception):
+    """What went wrong, in words for the person who watches."""
+
+
+# ---------------------------------------------------------------- the cluster
+
+
+class Cluster:
+    """A `tocsin up` process; leaving the block stops it, whatever happened inside."""
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        self._folder = folder
+        self._log = folder.parent / f"{folder.name}.log"
+        self._console = console
+
+    async def __aenter__(self) -> str:
+        """Its address, once it is ready."""
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *_TOCSIN, "up", "--data", str(self._folder), "--port", "0", stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+        try:
+            return await self._ready()
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    async def _ready(self) -> str:
+        assert self._process.stdout is not None
+        began_s = perf_counter()
+        line = asyncio.ensure_future(self._process.stdout.readline())
+        while not (await asyncio.wait((line,), timeout=_TICK_S))[0]:
+            waited_s = perf_counter() - began_s
+            if waited_s > START_LIMIT_S:
+                line.cancel()
+                raise DemoError(f"the cluster was not ready after {waited_s:.0f} s:\n{self._last_words()}")
+            self._console.print(f"  … Spark is starting ({waited_s:.0f} s)")
+        said = line.result().decode()
+        if " ready at " not in said:
+            raise DemoError(f"the cluster did not start:\n{self._last_words()}")
+        address = said.split(" ready at ")[1].split()[0]
+        self._console.print(f"  ready at {address} after {perf_counter() - began_s:.1f} s")
+        return address
+
+    def _last_words(self) -> str:
+        return self._log.read_bytes()[-2_000:].decode(errors="replace").strip() or "it said nothing"
+
+    async def _stop(self) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_LIMIT_S)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        if self._process.returncode == 0:
+            self._log.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- what happens in it
+
+
+@dataclass(slots=True)
+class World:
+    """What was put in, as plain Python holds it."""
+
+    reports: list[Report] = field(default_factory=list)
+    places: dict[str, UserLocation] = field(default_factory=dict)
+    shelters: dict[str, Shelter] = field(default_factory=dict)
+
+
+class Demo:
+    def __init__(self, client: Client, console: Console, seed: int) -> None:
+        self._client = client
+        self._console = console
+        self._rng = Random(seed)
+        self._world = World()
+        self.wrong: list[str] = []
+
+    async def run(self) -> None:
+        await self._prepare()
+        await self._counts()
+        await self._near_ann()
+        await self._shelters_in_zones()
+        await self._changes()
+        await self._refusal()
+
+    # ------------------------------------------------------------ putting data in
+
+    async def _prepare(self) -> None:
+        self._say("Creating the types, datasets, indexes and functions of schema.sql")
+        script = (HERE / "schema.sql").read_text("utf-8")
+        await self._ask(script)
+        self._say("Loading the shelters of shelters.json, and putting in an hour of reports and where everybody is")
+        world, now = self._world, datetime.now(UTC)
+        world.shelters = {one.name: one for one in data.default_shelters()}
+        world.reports = list(data.reports(self._rng, 60, until=now - timedelta(minutes=2)))
+        world.places = {one.user_name: one for one in data.locations(self._rng, 20, at=now)}
+        reports = data.records([data.report_text(one) for one in world.reports])
+        places = data.records([data.location_text(one) for one in world.places.values()])
+        path = str((HERE / "shelters.json").resolve())
+        await self._ask(
+            "USE emergency;\n"
+            f'LOAD DATASET Shelters USING localfs (("path"="localhost://{path}"), ("format"="json"));\n'
+            f"INSERT INTO Reports {reports};\n"
+            f"UPSERT INTO UserLocations {places};"
+        )
+
+    # ------------------------------------------------------------ questions
+
+    async def _counts(self) -> None:
+        self._say("How many emergencies of each type, and how bad was the worst?")
+        query = """SELECT r.emergencyType, count(*) AS reports, max(r.severity) AS worst
+FROM Reports AS r
+GROUP BY r.emergencyType
+ORDER BY reports DESC, r.emergencyType"""
+        rows = await self._question(query)
+        counts = Counter(one.emergency_type for one in self._world.reports)
+        worst = {kind: max(r.severity for r in self._world.reports if r.emergency_type == kind) for kind in counts}
+        expected = [
+            {"emergencyType": kind, "reports": count, "worst": worst[kind]}
+            for kind, count in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+        ]
+        self._check("counts by type", rows == expected)
+
+    async def _near_ann(self) -> None:
+        self._say("Ann walks on, a fire breaks out beside her, and she asks what is wrong where she is")
+        now = datetime.now(UTC)
+        ann = UserLocation("ann", data.near(self._rng, self._world.places["ann"].place, 300), now)
+        fire = Report("fire", 7, data.near(self._rng, ann.place, 200), 400.0, now, "A roof is burning; keep away")
+        self._world.places["ann"] = ann
+        self._world.reports.append(fire)
+        query = """SELECT e.report.emergencyType, e.report.severity, e.report.message
+FROM emergenciesNearUser("ann") AS e"""
+        rows = await self._question(
+            query,
+            before=f"INSERT INTO Reports {data.report_text(fire)};\nUPSERT INTO UserLocations {data.location_text(ann)};",
+        )
+        # The function looks back 10 seconds from a moment that lies between now and then.
+        late = datetime.now(UTC) - now > timedelta(seconds=10)
+        told = [{"emergencyType": "fire", "severity": 7, "message": fire.message}]
+        self._check("the fire near Ann", rows == told or (late and rows == []))
+        self._note("This function looks back 10 seconds. A channel will run it for all users at once and tell them.")
+
+        self._say("And everything of the last hour whose zone she is in now, nearest first")
+        query = """SELECT r.emergencyType, r.severity,
+       int(round(geo_distance(get_center(r.impactZone), l.place))) AS metres
+FROM Reports AS r, UserLocations AS l
+WHERE l.userName = "ann" AND geo_intersect(r.impactZone, l.place)
+ORDER BY metres, r.severity"""
+        rows = await self._question(query)
+        around = sorted(
+            (round(data.distance_m(one.center, ann.place)), one.severity, one.emergency_type)
+            for one in self._world.reports
+            if one.covers(ann.place)
+        )
+        self._check(
+            "reports around Ann", [(row["metres"], row["severity"], row["emergencyType"]) for row in rows] == around
+        )
+
+    async def _shelters_in_zones(self) -> None:
+        self._say("Where can people go? The open shelters inside each large and bad impact zone")
+        self._note("`beds` and `open` are not declared in the type Shelter: open types keep and answer them.")
+        query = """SELECT r.emergencyType, r.severity, shelters
+FROM Reports AS r
+LET shelters = (SELECT VALUE s.name FROM Shelters AS s
+                WHERE s.open = true AND s.beds >= 50 AND geo_intersect(r.impactZone, s.location)
+                ORDER BY s.name)
+WHERE r.severity >= 9 AND get_radius(r.impactZone) > 2000
+ORDER BY r.timestamp"""
+        rows = await self._question(query)
+        expected = [
+            {
+                "emergencyType": one.emergency_type,
+                "severity": one.severity,
+                "shelters": sorted(
+                    s.name for s in self._world.shelters.values() if s.open and s.beds >= 50 and one.covers(s.location)
+                ),
+            }
+            for one in self._world.reports
+            if one.severity >= 9 and one.radius_m > 2000
+        ]
+        self._check("open shelters in each zone", rows == expected)
+
+    async def _changes(self) -> None:
+        self._say("A shelter fills up and one is given up. What changed since the first commit?")
+        largest, smallest = self._by_beds()
+        full = Shelter(largest.name, largest.location, 0, open=False)
+        del self._world.shelters[smallest.name]
+        self._world.shelters[full.name] = full
+        place = f"create_point({full.location.latitude!r}, {full.location.longitude!r})"
+        change = f"""UPSERT INTO Shelters {{"name": "{full.name}", "location": {place}, "beds": 0, "open": false}};
+DELETE FROM Shelters AS s WHERE s.name = "{smallest.name}";"""
+        query = """SELECT before.name, before.beds AS beds_before, after.beds AS beds_now
+FROM Shelters VERSION AS OF 1 AS before
+LEFT JOIN Shelters AS after ON before.name = after.name
+WHERE after.beds IS UNKNOWN OR after.beds != before.beds
+ORDER BY before.name"""
+        rows = await self._question(query, before=change)
+        expected = [
+            {"name": largest.name, "beds_before": largest.beds, "beds_now": 0},
+            {"name": smallest.name, "beds_before": smallest.beds},
+        ]
+        given = [{name: value for name, value in row.items() if value is not None} for row in rows]
+        self._check("what changed", given == sorted(expected, key=lambda each: str(each["name"])))
+
+    def _by_beds(self) -> tuple[Shelter, Shelter]:
+        ordered = sorted(self._world.shelters.values(), key=lambda one: (one.beds, one.name))
+        return ordered[-1], ordered[0]
+
+    async def _refusal(self) -> None:
+        self._say("And a report that does not fit its type is refused, with the reason")
+        statement = """INSERT INTO Reports {"emergencyType": "fire", "severity": "very bad"};"""
+        self._show(statement)
+        try:
+            await self._ask(f"USE emergency;\n{statement}")
+        except TocsinError as error:
+            self._console.print(f"  refused: {error.message}", style="yellow")
+            self._check("the refused report", error.code == "bad_statement")
+        else:
+            self._check("the refused report", False)
+
+    # ------------------------------------------------------------ asking and showing
+
+    async def _question(self, query: str, before: str = "") -> list[dict[str, Any]]:
+        """The query's rows, shown with it. `before` is done first, in the same script."""
+        self._show(query)
+        began_s = perf_counter()
+        rows = await self._ask(f"USE emergency;\n{before}\n{query};")
+        self._console.print(_table(rows))
+        self._console.print(f"  ({len(rows)} rows, {perf_counter() - began_s:.1f} s)", style="dim")
+        return rows
+
+    async def _ask(self, script: str) -> list[Any]:
+        async with contextlib.aclosing(self._client.run(script)) as events:
+            return [event.value() async for event in events if isinstance(event, Row)]
+
+    def _say(self, words: str) -> None:
+        self._console.print()
+        self._console.print(Text(words, style="bold"))
+
+    def _note(self, words: str) -> None:
+        self._console.print(Text(f"  {words}", style="italic"))
+
+    def _show(self, statement: str) -> None:
+        self._console.print(Text("\n".join(f"    {line}" for line in statement.splitlines()), style="cyan"))
+
+    def _check(self, what: str, right: bool) -> None:
+        if not right:
+            self.wrong.append(what)
+            self._console.print(f"  this is not what plain Python finds in the same data: {what}", style="bold red")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        numbers = all(isinstance(row.get(name, 0), int | float) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(name))) for name in names))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "–" if value is None else str(value)
+
+
+# ---------------------------------------------------------------- from beginning to end
+
+
+async def demonstrate(folder: Path, console: Console, seed: int) -> list[str]:
+    """What was wrong; nothing if all went well."""
+    console.print(Text("Starting a cluster: a `tocsin up` of its own, on a free port", style="bold"))
+    async with Cluster(folder, console) as address, Client(address) as client:
+        demo = Demo(client, console, seed)
+        await demo.run()
+        console.print()
+        console.print("Stopping the cluster …")
+    return demo.wrong
+
+
+@contextlib.asynccontextmanager
+async def _stopped_by_sigterm() -> AsyncIterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that the cluster is stopped, too."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def _run(folder: Path, console: Console, seed: int) -> list[str]:
+    async with _stopped_by_sigterm():
+        return await demonstrate(folder, console, seed)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the data in this new folder")
+    parser.add_argument("--seed", type=int, default=data.SEED, help="for other reports and other places")
+    chosen = parser.parse_args(arguments)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    began_s = perf_counter()
+    if chosen.keep is not None and chosen.keep.exists() and (not chosen.keep.is_dir() or any(chosen.keep.iterdir())):
+        parser.error(f"{chosen.keep} is there already; --keep wants a new folder")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tocsin-demo-") as temporary:
+            wrong = asyncio.run(_run(chosen.keep or Path(temporary) / "data", console, chosen.seed))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("\nstopped; nothing is left running")
+        return 130
+    except (DemoError, TocsinError) as error:
+        console.print(f"\n{error}", style="red")
+        return 1
+    console.print()
+    if wrong:
+        console.print(f"{len(wrong)} of the answers were wrong: {', '.join(wrong)}", style="bold red")
+        return 1
+    console.print(f"Every answer was checked against plain Python. Done in {perf_counter() - began_s:.0f} s.")
+    console.print("Now try it yourself:")
+    where = f" --data {chosen.keep}" if chosen.keep else ""
+    console.print(f"  ./dev tocsin up{where}".ljust(52) + "in one terminal", markup=False)
+    if not chosen.keep:
+        console.print("  ./dev tocsin sql -f examples/emergency/schema.sql".ljust(52) + "in another", markup=False)
+    console.print("  ./dev tocsin sql".ljust(52) + "a prompt; \\d lists the datasets", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

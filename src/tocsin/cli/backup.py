@@ -1,0 +1,119 @@
+"""`tocsin backup` and `tocsin restore`: everything of a cluster, saved and brought back, checked.
+
+A cluster that runs on the data folder is asked to write the backup itself and goes on working meanwhile; without one the
+folder is read directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from tocsin.settings import Settings
+from tocsin.wire.errors import UnavailableError
+
+Data = Annotated[Path | None, Parameter(help="The cluster's data folder.")]
+Config = Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")]
+
+Progress = Callable[[int, int], None]
+
+
+def backup(
+    destination: Annotated[
+        Path, Parameter(help="A new folder, or a new file whose name ends with .tar, on the cluster's machine.")
+    ],
+    /,
+    *,
+    data: Data = None,
+    config: Config = None,
+    url: Annotated[
+        str | None, Parameter(env_var="TOCSIN_URL", help="Ask the cluster at this address, whatever its data folder.")
+    ] = None,
+    token: Annotated[
+        str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
+    ] = None,
+) -> None:
+    """Save everything of a cluster, running or not, and check what was written."""
+    from tocsin import compose
+
+    settings = Settings.load(config, os.environ, {"data": data})
+    address = url
+    if address is None:
+        holder = compose.folder_holder(settings)
+        if holder is not None and holder.address is None:
+            raise UnavailableError(
+                f"the data folder {settings.data} is in use by process {holder.pid}, which does not serve yet",
+                hint="try again in a moment",
+            )
+        address = None if holder is None else holder.address
+    # The cluster has a working directory of its own.
+    target = destination.absolute()
+    if address is not None:
+        with _progress("backing up") as _:
+            summary = asyncio.run(_ask(address, token, target))
+    else:
+        with _progress("backing up") as on_progress:
+            summary = asyncio.run(compose.offline_backup(settings, target, on_progress))
+    sys.stdout.write(f"backup written to {target}: {_told(summary)}\n")
+
+
+def restore(
+    source: Annotated[Path, Parameter(help='What "tocsin backup" wrote.')],
+    /,
+    *,
+    data: Data = None,
+    config: Config = None,
+) -> None:
+    """Bring a backup back into a new or empty data folder, after checking all of it."""
+    from tocsin import compose
+
+    settings = Settings.load(config, os.environ, {"data": data})
+    with _progress("restoring") as on_progress:
+        summary = asyncio.run(compose.restore(settings, source.absolute(), on_progress))
+    sys.stdout.write(f"restored into {settings.data}: {_told(summary)}\n")
+
+
+async def _ask(url: str, token: str | None, target: Path) -> Mapping[str, Any]:
+    from tocsin.cli.client import Client
+
+    async with Client(url, token) as client:
+        return await client.post("/v1/backup", {"to": str(target)})
+
+
+def _told(summary: Mapping[str, Any]) -> str:
+    count = summary["datasets"]
+    return (
+        f"{count:,} dataset{'' if count == 1 else 's'}, {summary['rows']:,} rows, {size_text(summary['size_bytes'])} in "
+        f"{summary['files']:,} files of {summary['created_at'][:19]}; every checksum agrees"
+    )
+
+
+def size_text(size_bytes: int) -> str:
+    size, unit = float(size_bytes), "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size_bytes:,} B" if unit == "B" else f"{size:,.1f} {unit}"
+
+
+@contextmanager
+def _progress(doing: str) -> Iterator[Progress]:
+    """A bar on standard error while somebody looks at it; it says how far once it knows."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done_bytes, all_bytes: bar.update(task, completed=done_bytes, total=all_bytes)
