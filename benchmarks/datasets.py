@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
-from benchmarks.harness import Bench, compare, with_children_cpu_s
+from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_children_cpu_s
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.pipeline.datasets.upkeep import FILES_PER_COMPACTION, upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +28,8 @@ KEYS: Final = (("recordId",),)
 SMALL_COMMITS: Final = 10_000
 _WINDOW: Final = 200  # commits measured together, young and old: several rounds of upkeep are among them
 _ROUNDS: Final = 5
+_CHECKPOINT_CYCLE: Final = 100  # delta-rs writes one in so many commits: a whole cycle is a fair share of its cost
+_UPSERTS: Final = 15
 
 
 def main() -> None:
@@ -48,63 +50,80 @@ def live(table: DatasetTable) -> None:
         upkeep(table)
 
 
-def supply(count: int, rows_each: int, seed: int) -> Iterator[pa.Table]:
+def supply(count: int, rows_each: int, seed: int) -> list[pa.Table]:
     """So many batches of new reports, made beforehand: making them is nobody's cost."""
     made = reports(count * rows_each, seed)
-    return iter([made.slice(each * rows_each, rows_each) for each in range(count)])
+    return [made.slice(each * rows_each, rows_each) for each in range(count)]
+
+
+def fresh_folders(folder: Path, name: str) -> Iterator[Path]:
+    return (folder / f"{name}-{each}" for each in itertools.count())
 
 
 def commits(bench: Bench, folder: Path) -> None:
-    """Appends, upkeep included, beside bare delta-rs with its own checkpoints."""
-    rounds, operations = 7, 20
+    """The first hundred appends to a dataset, upkeep included, beside bare delta-rs with its own checkpoint."""
     for rows_each in (1, 1000):
-        mine = DatasetTable.create(folder / f"commits-{rows_each}", REPORT, KEYS)
-        bare = BareDelta(folder / f"bare-{rows_each}")
-        ready = supply(3 * operations * (rounds + 1), rows_each, rows_each)
+        ready = supply(_CHECKPOINT_CYCLE, rows_each, rows_each)
+        folders = fresh_folders(folder, f"commits-{rows_each}")
 
-        def insert(mine: DatasetTable = mine, ready: Iterator[pa.Table] = ready) -> None:
-            for _ in range(operations):
-                mine.insert(next(ready))
+        def insert(ready: list[pa.Table] = ready, folders: Iterator[Path] = folders) -> None:
+            mine = DatasetTable.create(next(folders), REPORT, KEYS)
+            for rows in ready:
+                mine.insert(rows)
                 live(mine)
 
-        def append(bare: BareDelta = bare, ready: Iterator[pa.Table] = ready) -> None:
-            for _ in range(operations):
-                bare.append(next(ready))
+        def append(ready: list[pa.Table] = ready, folders: Iterator[Path] = folders) -> None:
+            bare = BareDelta(next(folders))
+            for rows in ready:
+                bare.append(rows)
 
-        (found,) = compare(append, {"insert": insert}, rounds=rounds, operations=operations)
+        (found,) = compare(append, {"insert": insert}, rounds=_ROUNDS, operations=len(ready))
         what = "commit of 1 row" if rows_each == 1 else f"commit of {rows_each:,} rows"
         bench.compared(what, found, bar=2.0, baseline="delta-rs append")
 
 
 def upserts(bench: Bench, folder: Path) -> None:
-    """1,000 rows into 10⁵, half of them new, the others anywhere in the dataset."""
-    rounds = 9
+    """1,000 rows into 10⁵, half of them new, the others anywhere in the dataset, each time others."""
     base = reports(100_000, 1)
-    mine = DatasetTable.create(folder / "upsert", REPORT, KEYS, history=10)
+    ready = [_half_known(rows, base, each) for each, rows in enumerate(supply(_UPSERTS, 1000, 2))]
+    folders = fresh_folders(folder, "upserts")
+    seconds: dict[str, list[float]] = {"mine": [], "bare": [], "again": []}
+    # Filling the tables is not measured: only the upserts that follow, three tables side by side.
+    mine = DatasetTable.create(next(folders), REPORT, KEYS)
     mine.insert(base)
-    bare = BareDelta(folder / "bare-upsert")
+    bare, again = BareDelta(next(folders)), BareDelta(next(folders))
     bare.append(base)
-    known = base.column("recordId").take(pa.array(range(0, 100_000, 200)))
-    ready = iter([_half_known(rows, known) for rows in supply(3 * (rounds + 1), 1000, 2)])
+    again.append(base)
+    for rows in ready:
+        for name, work in (("bare", bare.merge), ("mine", lambda rows: _upsert(mine, rows)), ("again", again.merge)):
+            begun = process_cpu_s()
+            work(rows)
+            seconds[name].append(process_cpu_s() - begun)
+    bench.compared(
+        "upsert of 1,000 into 10⁵",
+        beside(seconds["mine"], seconds["bare"], seconds["again"], name="upsert"),
+        bar=2.0,
+        baseline="delta-rs merge",
+    )
 
-    def upsert() -> None:
-        mine.upsert(next(ready))
-        live(mine)
 
-    (found,) = compare(lambda: bare.merge(next(ready)), {"upsert": upsert}, rounds=rounds)
-    bench.compared("upsert of 1,000 into 10⁵", found, bar=2.0, baseline="delta-rs merge")
+def _upsert(table: DatasetTable, rows: pa.Table) -> None:
+    table.upsert(rows)
+    live(table)
 
 
-def _half_known(rows: pa.Table, known: pa.ChunkedArray) -> pa.Table:
-    ids = [*known.chunks, *rows.column("recordId").slice(len(known)).chunks]
-    return rows.set_column(0, REPORT.field("recordId"), pa.chunked_array(ids).combine_chunks())
+def _half_known(rows: pa.Table, base: pa.Table, turn: int) -> pa.Table:
+    half = rows.num_rows // 2
+    known = base.column("recordId").take(pa.array(range(turn, base.num_rows, base.num_rows // half)))
+    ids = pa.chunked_array([*known.chunks, *rows.column("recordId").slice(half).chunks]).combine_chunks()
+    return rows.set_column(0, REPORT.field("recordId"), ids)
 
 
 def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
     """A commit after ten thousand beside a commit to a young dataset, upkeep included on both sides."""
-    ready = supply(SMALL_COMMITS + 3 * _WINDOW * (_ROUNDS + 1), 1, 3)
+    ready = iter(supply(SMALL_COMMITS + 3 * _WINDOW * (_ROUNDS + 1) + FILES_PER_COMPACTION, 1, 3))
     old = DatasetTable.create(folder / "old", REPORT, KEYS)
-    young_folders = (folder / f"young-{each}" for each in itertools.count())
+    young_folders = fresh_folders(folder, "young")
 
     def commit(table: DatasetTable, count: int) -> None:
         for _ in range(count):
@@ -119,6 +138,9 @@ def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
         operations=_WINDOW,
     )
     bench.compared("commit after 10,000 small ones", found, bar=1.5, baseline="a young dataset")
+    # Its worst moment for a query: as many small files as there may be just before a compaction.
+    while old.file_count < FILES_PER_COMPACTION - 1:
+        old.insert(next(ready))
     return old
 
 
@@ -140,7 +162,8 @@ def queries(bench: Bench, folder: Path, old: DatasetTable) -> None:
             clock=with_children_cpu_s,
             warm_up=20,
         )
-    bench.compared("query after 10,000 small commits", found, bar=1.5, baseline="the same rows written at once")
+    what = f"query after 10,000 small commits ({len(snapshot.files)} files)"
+    bench.compared(what, found, bar=1.5, baseline="the same rows written at once")
 
 
 @contextlib.contextmanager

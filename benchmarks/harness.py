@@ -1,8 +1,10 @@
 """What every benchmark uses: interleaved measurement beside a baseline, a table, bars, and one JSON line at the end.
 
-Times are CPU times, which swing far less than wall times on a shared machine. Candidates and the baseline are measured in
-turn, round after round; a figure is the median over the rounds, and a ratio is the median of the ratios within a round,
-so that a slow minute slows both sides. The baseline is measured twice per round: its ratio against itself is the noise.
+Times are CPU times, which swing far less than wall times on a shared machine. Candidates and the baseline are measured
+in turn, round after round; a figure is the median over the rounds, and a ratio is the median of the ratios within a
+round, so that a slow minute slows both sides. The baseline is measured twice per round: its ratio against itself is the
+noise. Work that leaves something behind (a table that grows) begins anew in each call, so that both sides are equally
+old.
 """
 
 from __future__ import annotations
@@ -80,17 +82,21 @@ def compare(
         for name in list(candidates)[:: -1 if turn % 2 else 1]:
             seconds[name].append(measured(candidates[name]))
         again.append(measured(baseline))
+    return [beside(taken, first, again, name=name, operations=operations) for name, taken in seconds.items()]
+
+
+def beside(
+    taken: Sequence[float], first: Sequence[float], again: Sequence[float], *, name: str, operations: int = 1
+) -> Compared:
+    """Figures from seconds taken in the same rounds: by the candidate, and by the baseline before and after it."""
     between = [(one + other) / 2 for one, other in zip(first, again, strict=True)]
-    return [
-        Compared(
-            name=name,
-            seconds=statistics.median(taken) / operations,
-            baseline_s=statistics.median(between) / operations,
-            ratio=statistics.median(mine / theirs for mine, theirs in zip(taken, between, strict=True)),
-            noise=statistics.median(later / earlier for earlier, later in zip(first, again, strict=True)),
-        )
-        for name, taken in seconds.items()
-    ]
+    return Compared(
+        name=name,
+        seconds=statistics.median(taken) / operations,
+        baseline_s=statistics.median(between) / operations,
+        ratio=statistics.median(mine / theirs for mine, theirs in zip(taken, between, strict=True)),
+        noise=statistics.median(later / earlier for earlier, later in zip(first, again, strict=True)),
+    )
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class FakeStatements:
         async with self._changed:
             self._changed.notify_all()
 
-    async def run(self, script: str, *, stream: bool) -> AsyncIterator[Outcome]:
+    async def run(self, script: str, *, stream: bool, may_write: bool = True) -> AsyncIterator[Outcome]:
         self.scripts.append(script)
         parts = [(part.strip(), place) for part, place in _parts(script) if part.strip()]
         for number, (part, line) in enumerate(parts, start=1):

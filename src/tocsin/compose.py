@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,14 +14,18 @@ from typing import Any
 
 from aiohttp import web
 
-from tocsin.cluster.backup import write_backup
+from tocsin.cluster import holder
+from tocsin.cluster.backup import Progress, no_progress, write_backup
+from tocsin.cluster.backup import restore as restored
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.engine import Engine
-from tocsin.cluster.http import cluster_application
+from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.lock import FolderLock
+from tocsin.cluster.manifest import CATALOG, DATASETS
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline import session
+from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.serving import tokens as minting
 from tocsin.serving.application import serve
 from tocsin.serving.tokens import Token
@@ -43,8 +49,15 @@ class Cluster:
     tables: Tables
 
 
+def tables_of(settings: Settings) -> Tables:
+    chosen = settings.cluster.datasets
+    return Tables(
+        settings.data / DATASETS, key_index_limit=chosen.key_index_limit, upkeep_period_s=chosen.upkeep_period_s
+    )
+
+
 def store_of(settings: Settings) -> ClusterStore:
-    return SqliteStore(settings.data / "catalog.sqlite")
+    return SqliteStore(settings.data / CATALOG)
 
 
 async def serve_cluster(settings: Settings, on_ready: Callable[[str], None]) -> None:
@@ -55,44 +68,59 @@ async def serve_cluster(settings: Settings, on_ready: Callable[[str], None]) -> 
 
 @asynccontextmanager
 async def cluster(settings: Settings, address: str | None = None) -> AsyncIterator[Cluster]:
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    """A cluster on its data folder, which nobody else may use meanwhile."""
+    async with held_folder(settings, address) as lock, started_spark(settings, lock) as spark:
+        async with assembled(settings, spark) as made:
+            yield made
+
+
+@asynccontextmanager
+async def held_folder(settings: Settings, address: str | None = None) -> AsyncIterator[FolderLock]:
     lock = await FolderLock.take(settings.data, address=address, say=_say)
     try:
-        import asyncio
-
-        scratch = settings.data / "scratch"
-        scratch.mkdir(parents=True, exist_ok=True)
-        chosen = settings.cluster.spark
-        spark = await asyncio.to_thread(
-            session.start, scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf
-        )
-        try:
-            lock.record_child(_jvm_pid(spark))
-            async with assembled(settings, spark) as made:
-                yield made
-        finally:
-            await asyncio.to_thread(session.stop, spark)
+        yield lock
     finally:
         lock.release()
 
 
 @asynccontextmanager
+async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[Any]:
+    scratch = settings.data / "scratch"
+    # What a killed cluster left there nobody needs.
+    await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+    scratch.mkdir(parents=True, exist_ok=True)
+    chosen = settings.cluster.spark
+    starting = asyncio.create_task(
+        asyncio.to_thread(
+            session.start, scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf
+        )
+    )
+    try:
+        spark = await asyncio.shield(starting)
+        lock.record_child(spark.sparkContext._gateway.proc.pid)
+        yield spark
+    finally:
+        # Cancelled half-way, it is waited for all the same: the folder is let go only when nothing works on it.
+        for spark in await asyncio.gather(starting, return_exceptions=True):
+            if not isinstance(spark, BaseException):
+                await asyncio.to_thread(session.stop, spark)
+
+
+@asynccontextmanager
 async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
     """Everything of a cluster but the folder's lock and Spark, which the caller has."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     async with opened_store(settings) as store:
         catalog = CatalogStore(store)
         known = await catalog.load()
         chosen = settings.cluster
-        tables = Tables(
-            settings.data / "datasets",
-            key_index_limit=chosen.datasets.key_index_limit,
-            upkeep_period_s=chosen.datasets.upkeep_period_s,
-        )
+        tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets})
         engine = Engine(spark, settings.data / "scratch", threads=chosen.statements.concurrent + 2)
         statements = ScriptRunner(catalog, tables, engine, chosen)
         try:
-            app = cluster_application(chosen, statements, StoredCredentials(store))
+            backup = _backup(settings, store, catalog, tables)
+            app = cluster_application(chosen, statements, StoredCredentials(store), backup=backup)
             yield Cluster(app, statements, store, catalog, tables)
         finally:
             await statements.close()
@@ -112,10 +140,6 @@ async def opened_store(settings: Settings) -> AsyncIterator[ClusterStore]:
 
 def _say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
-
-
-def _jvm_pid(spark: Any) -> int:
-    return int(spark.sparkContext._gateway.proc.pid)
 
 
 # ---------------------------------------------------------------- tokens
@@ -160,4 +184,60 @@ async def tokens(settings: Settings) -> AsyncIterator[StoredTokens]:
         yield StoredTokens(store)
 
 
-__all__ = ["Path", "write_backup"]
+# ---------------------------------------------------------------- backup
+
+
+class LiveTables(Mapping[str, DatasetTable]):
+    """Every dataset's table by its folder, as the catalog has them when asked."""
+
+    def __init__(self, catalog: CatalogStore, tables: Tables) -> None:
+        self._catalog = catalog
+        self._tables = tables
+
+    def __getitem__(self, folder: str) -> DatasetTable:
+        for entry in self._catalog.catalog.datasets:
+            if entry.folder == folder:
+                return self._tables.table(entry)
+        raise KeyError(folder)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([entry.folder for entry in self._catalog.catalog.datasets])
+
+    def __len__(self) -> int:
+        return len(self._catalog.catalog.datasets)
+
+
+def _backup(settings: Settings, store: ClusterStore, catalog: CatalogStore, tables: Tables) -> Backup:
+    async def write(destination: Path, on_progress: Progress = no_progress) -> Mapping[str, Any]:
+        manifest = await write_backup(
+            store, LiveTables(catalog, tables), destination, data=settings.data, standstill=catalog.standstill,
+            on_progress=on_progress,
+        )  # fmt: skip
+        return manifest.summary()
+
+    return write
+
+
+async def offline_backup(settings: Settings, destination: Path, on_progress: Progress) -> Mapping[str, Any]:
+    """A backup of a folder that no cluster works on."""
+    async with held_folder(settings), opened_store(settings) as store:
+        catalog = CatalogStore(store)
+        known = await catalog.load()
+        tables = tables_of(settings)
+        tables.start({entry.folder for entry in known.datasets}, upkeep=False)
+        try:
+            manifest = await write_backup(
+                store, LiveTables(catalog, tables), destination, data=settings.data, on_progress=on_progress
+            )
+            return manifest.summary()
+        finally:
+            await tables.close()
+
+
+async def restore(settings: Settings, source: Path, on_progress: Progress) -> Mapping[str, Any]:
+    return (await restored(source, settings.data, open_store=SqliteStore, on_progress=on_progress)).summary()
+
+
+def folder_holder(settings: Settings) -> holder.Holder | None:
+    """The process that works on the data folder now."""
+    return holder.find(settings.data)

@@ -82,7 +82,7 @@ def held_in(table: DatasetTable) -> State:
 
 def live(folder: Path) -> None:
     """Take the steps one after the other, and say so after each."""
-    with mock.patch.multiple(upkeep_module, _FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1):
+    with mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1):
         for place, (step, rows) in enumerate(STEPS):
             take(step, rows, folder)
             print(place, flush=True)

@@ -100,7 +100,7 @@ def hasty(hash_bits: int) -> Iterator[None]:
     real = keyed.hashes
     few = np.uint64((1 << hash_bits) - 1)
     with (
-        mock.patch.multiple(upkeep_module, _FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1),
+        mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1),
         mock.patch.object(keyed, "hashes", lambda keys: real(keys) & few),
     ):
         yield

@@ -514,7 +514,7 @@ def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:
         table.insert(rows(0))
         table.insert(rows(1, 2))
     table.insert(rows(3, 4))
-    with mock.patch.object(upkeep_module, "_FILES_PER_COMPACTION", 2):
+    with mock.patch.object(upkeep_module, "FILES_PER_COMPACTION", 2):
         upkeep_module._compact(table, list(table.past.state.files.values())[1:])
     assert table.upkeep_due()
     assert upkeep(table).expired_rows == 3
@@ -567,7 +567,7 @@ def test_commits_readers_and_upkeep_go_on_beside_each_other(table: DatasetTable)
         while not stop.is_set():
             upkeep(table)
 
-    with mock.patch.multiple(upkeep_module, _FILES_PER_COMPACTION=4, _CHECKPOINT_EVERY=5, _CLEAN_UP_EVERY=2):
+    with mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=4, _CHECKPOINT_EVERY=5, _CLEAN_UP_EVERY=2):
         writers = [guarded(lambda begin=begin: write(begin)) for begin in (100, 200)]
         others = [guarded(read), guarded(keep_up)]
         for writer in writers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -93,6 +95,15 @@ async def test_the_wait_is_bounded_and_names_the_process(
     # The refused one let go again, and the next still knows whom to wait for.
     with pytest.raises(UnavailableError, match=f"process {child}"):
         await FolderLock.take(tmp_path, wait_s=0.1)
+
+
+async def test_one_who_only_looks_for_a_moment_does_not_stop_the_next_holder(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)
+        taking = asyncio.create_task(FolderLock.take(tmp_path))
+        await asyncio.sleep(0)
+        fcntl.flock(looked_at, fcntl.LOCK_UN)
+        (await taking).release()
 
 
 async def test_a_stranger_with_the_same_pid_is_not_waited_for(tmp_path: Path) -> None:

@@ -1,23 +1,26 @@
 """`tocsin backup` and `tocsin restore`: everything of a cluster, saved and brought back, checked.
 
-A cluster that runs on the data folder is asked to write the backup itself and goes on working meanwhile; without one the
-folder is read directly.
+A cluster that runs on the data folder is asked to write the backup itself and goes on working meanwhile; without one
+the folder is read directly.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
+import aiohttp
 from cyclopts import Parameter
 
+from tocsin.cli.client import Client
 from tocsin.settings import Settings
-from tocsin.wire.errors import UnavailableError
+from tocsin.wire.errors import InputError, NotFoundError, UnavailableError
 
 Data = Annotated[Path | None, Parameter(help="The cluster's data folder.")]
 Config = Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")]
@@ -34,7 +37,7 @@ def backup(
     data: Data = None,
     config: Config = None,
     url: Annotated[
-        str | None, Parameter(env_var="TOCSIN_URL", help="Ask the cluster at this address, whatever its data folder.")
+        str | None, Parameter(help="Ask the cluster at this address instead (default: TOCSIN_URL, without --data).")
     ] = None,
     token: Annotated[
         str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
@@ -43,23 +46,18 @@ def backup(
     """Save everything of a cluster, running or not, and check what was written."""
     from tocsin import compose
 
+    if url is not None and data is not None:
+        raise InputError("--url and --data cannot be given together")
     settings = Settings.load(config, os.environ, {"data": data})
-    address = url
+    address = url if data is not None else url or os.environ.get("TOCSIN_URL")
     if address is None:
-        holder = compose.folder_holder(settings)
-        if holder is not None and holder.address is None:
-            raise UnavailableError(
-                f"the data folder {settings.data} is in use by process {holder.pid}, which does not serve yet",
-                hint="try again in a moment",
-            )
-        address = None if holder is None else holder.address
+        address = _serving(settings, compose.folder_holder(settings))
     # The cluster has a working directory of its own.
     target = destination.absolute()
-    if address is not None:
-        with _progress("backing up") as _:
+    with _progress("backing up") as on_progress:
+        if address is not None:
             summary = asyncio.run(_ask(address, token, target))
-    else:
-        with _progress("backing up") as on_progress:
+        else:
             summary = asyncio.run(compose.offline_backup(settings, target, on_progress))
     sys.stdout.write(f"backup written to {target}: {_told(summary)}\n")
 
@@ -80,18 +78,54 @@ def restore(
     sys.stdout.write(f"restored into {settings.data}: {_told(summary)}\n")
 
 
-async def _ask(url: str, token: str | None, target: Path) -> Mapping[str, Any]:
-    from tocsin.cli.client import Client
+class Holder(Protocol):
+    """Who works on a data folder; without an address it does not serve (yet)."""
 
-    async with Client(url, token) as client:
-        return await client.post("/v1/backup", {"to": str(target)})
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def address(self) -> str | None: ...
+
+
+def _serving(settings: Settings, holder: Holder | None) -> str | None:
+    """Where to ask for the backup; None where nobody works on the folder, and it can be read."""
+    if holder is None:
+        if not settings.data.is_dir():
+            raise NotFoundError(f"there is no data folder {settings.data}", hint="choose it with --data, or use --url")
+        return None
+    if holder.address is None:
+        raise UnavailableError(
+            f"the data folder {settings.data} is in use by process {holder.pid}, which does not serve",
+            hint="try again in a moment",
+        )
+    return holder.address
+
+
+class _Client(Client):
+    async def backup(self, target: Path) -> Mapping[str, Any]:
+        """Ask for a backup, and wait until it is written and checked."""
+        try:
+            async with self._session.post(f"{self.url}/v1/backup", json={"to": str(target)}) as response:
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            raise self._unreachable(error) from None
+        if response.status != 200 or response.content_type != "application/json":
+            raise self._error_in(content, response.status)
+        summary: Mapping[str, Any] = json.loads(content)
+        return summary
+
+
+async def _ask(url: str, token: str | None, target: Path) -> Mapping[str, Any]:
+    async with _Client(url, token) as client:
+        return await client.backup(target)
 
 
 def _told(summary: Mapping[str, Any]) -> str:
     count = summary["datasets"]
+    size = size_text(summary["size_bytes"])
     return (
-        f"{count:,} dataset{'' if count == 1 else 's'}, {summary['rows']:,} rows, {size_text(summary['size_bytes'])} in "
-        f"{summary['files']:,} files of {summary['created_at'][:19]}; every checksum agrees"
+        f"{count:,} dataset{'' if count == 1 else 's'}, {summary['rows']:,} rows, {size} in {summary['files']:,} files "
+        f"of {summary['created_at'][:19]}; every checksum agrees"
     )
 
 

@@ -72,8 +72,8 @@ def create(
     name: Annotated[str, Parameter(help="For whom or what it is, to know it by later.")],
     *,
     role: Annotated[
-        Literal["writer", "admin"],
-        Parameter(help="A writer runs scripts; an admin may also see and stop those of others."),
+        Literal["reader", "writer", "admin"],
+        Parameter(help="A reader runs queries, a writer every statement; an admin may also stop others' and back up."),
     ] = "writer",
     data: Data = None,
     config: Config = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import stat
 import tarfile
@@ -55,18 +54,24 @@ def sync(file: BinaryIO) -> None:
 class Sink(Protocol):
     def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark: ...
 
-    def close(self) -> None:
-        """All of it is on the disk when this returns."""
 
-
-def create_archive(path: Path, *, tar: bool) -> Sink:
-    return TarSink(path) if tar else FolderSink(path)
+@contextmanager
+def create_archive(path: Path, *, tar: bool) -> Iterator[Sink]:
+    """A new archive; all of it is on the disk when the block has ended without an error."""
+    if not tar:
+        path.mkdir(mode=0o700)
+        yield FolderSink(path)
+        sync_tree(path)
+        return
+    with create(path) as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            yield TarSink(archive)
+        sync(file)
 
 
 class FolderSink:
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.mkdir(mode=0o700)
 
     def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark:  # noqa: ARG002
         target = self._path / name
@@ -76,14 +81,10 @@ class FolderSink:
             sync(file)
         return mark
 
-    def close(self) -> None:
-        sync_tree(self._path)
-
 
 class TarSink:
-    def __init__(self, path: Path) -> None:
-        self._file = create(path)
-        self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
 
     def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark:
         member = tarfile.TarInfo(name)
@@ -91,11 +92,6 @@ class TarSink:
         reading = _Watched(source, passed)
         self._tar.addfile(member, reading)
         return FileMark(name, size_bytes, reading.digest.hexdigest())
-
-    def close(self) -> None:
-        self._tar.close()
-        sync(self._file)
-        self._file.close()
 
 
 class _Watched:
@@ -209,7 +205,3 @@ def check_files(archive: Archive, path: Path, manifest: Manifest, into: Path | N
             raise StoreError(f"the backup {path} is incomplete: {mark.path} is missing") from None
         if seen != (mark.size_bytes, mark.sha256):
             raise StoreError(f"the backup {path} is damaged: {mark.path} is not as it was written")
-
-
-def as_file(content: bytes) -> BinaryIO:
-    return io.BytesIO(content)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -32,7 +34,6 @@ from deltalake.exceptions import DeltaError
 from tocsin import faults
 from tocsin.cluster.archive import (
     TAR,
-    as_file,
     check_files,
     create_archive,
     open_archive,
@@ -205,16 +206,7 @@ def _write(held: Path, about: Manifest, destination: Path, on_progress: Progress
     passed = _counting(2 * sum(path.stat().st_size for path in sources.values()), on_progress, stop)
     try:
         with _explained(destination):
-            archive = create_archive(part, tar=destination.suffix == TAR)
-            marks: list[FileMark] = []
-            for name, path in sources.items():
-                with path.open("rb") as file:
-                    marks.append(archive.add(name, file, os.fstat(file.fileno()).st_size, passed))
-            manifest = Manifest(about.epoch, about.created_at, about.tocsin, tuple(marks), about.datasets)
-            content = manifest.to_bytes()
-            # Last: without it, a part of a backup is not taken for a whole one.
-            archive.add(MANIFEST, as_file(content), len(content), lambda _: None)
-            archive.close()
+            manifest = _fill(part, about, sources, passed, tar=destination.suffix == TAR)
             with open_archive(part) as written:
                 check_files(written, destination, read_manifest(written, destination), None, passed)
             faults.reach("backup.copied")
@@ -226,6 +218,21 @@ def _write(held: Path, about: Manifest, destination: Path, on_progress: Progress
     except BaseException:
         _remove(part)
         raise
+
+
+def _fill(
+    part: Path, about: Manifest, sources: Mapping[str, Path], passed: Callable[[int], None], *, tar: bool
+) -> Manifest:
+    with create_archive(part, tar=tar) as archive:
+        marks: list[FileMark] = []
+        for name, path in sources.items():
+            with path.open("rb") as file:
+                marks.append(archive.add(name, file, os.fstat(file.fileno()).st_size, passed))
+        manifest = replace(about, files=tuple(marks))
+        content = manifest.to_bytes()
+        # Last: without it, a part of a backup is not taken for a whole one.
+        archive.add(MANIFEST, io.BytesIO(content), len(content), lambda _: None)
+    return manifest
 
 
 # ---------------------------------------------------------------- restore

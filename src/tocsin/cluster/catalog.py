@@ -260,6 +260,11 @@ class CatalogStore:
             raise UnavailableError("the catalog is not loaded yet")
         return self._catalog
 
+    @property
+    def standstill(self) -> asyncio.Lock:
+        """While it is held, nothing in the catalog changes."""
+        return self._lock
+
     async def load(self) -> Catalog:
         async with self._lock:
             self._catalog = Catalog.of(entry_from_json(row) for row in await self._store.entries())

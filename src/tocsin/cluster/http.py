@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import orjson
 from aiohttp import hdrs, web
@@ -22,13 +23,16 @@ from tocsin.serving.application import LIMITS, application
 from tocsin.serving.authentication import PRINCIPAL, Credentials, no_authentication, token_authentication
 from tocsin.serving.limits import Gate, Limits, read_body
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.tokens import require
+from tocsin.serving.tokens import allows, require
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError, UnsupportedError
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 _T = TypeVar("_T")
+
+# Writes a backup to a path on this machine and says what is in it.
+Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
 
 
 def cluster_application(
@@ -39,6 +43,7 @@ def cluster_application(
     ready: Callable[[], bool] = lambda: True,
     limits: StatementLimits | None = None,
     metrics: ServerMetrics | None = None,
+    backup: Backup | None = None,
 ) -> web.Application:
     """The application a cluster with these settings serves; `ready` says whether scripts can be run now."""
     metrics = metrics or ServerMetrics()
@@ -72,6 +77,9 @@ def cluster_application(
         ]
     )
 
+    if backup is not None:
+        app.add_routes([web.post("/v1/backup", _backing_up(backup))])
+
     async def stop(_app: web.Application) -> None:
         await scripts.close()
 
@@ -98,6 +106,22 @@ async def _healthz(_request: web.Request) -> web.Response:
 
 async def _openapi(_request: web.Request) -> web.Response:
     return answer(document())
+
+
+def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def back_up(request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "admin")
+        body = await read_body(request, request.app[LIMITS])
+        try:
+            asked = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            asked = None
+        target = asked.get("to") if isinstance(asked, dict) else None
+        if not isinstance(target, str) or not Path(target).is_absolute() or "\0" in target:
+            raise InputError('expected {"to": an absolute path on the cluster\'s machine}')
+        return answer(dict(await backup(Path(target))))
+
+    return back_up
 
 
 class ScriptRoutes:
@@ -142,8 +166,7 @@ class ScriptRoutes:
         return answer({"stopping": identity}, status=202)
 
     async def run(self, request: web.Request) -> web.StreamResponse:
-        # A reader may run queries only, and a script may hold anything.
-        require(request[PRINCIPAL], "writer")
+        require(request[PRINCIPAL], "reader")
         timeout_s = min(_asked_timeout_s(request), self._limits.timeout_s)
         script = _script(request, await read_body(request, request.app[LIMITS]))
         self.check_ready()
@@ -178,7 +201,9 @@ class ScriptRoutes:
         """The script's outcomes, timed; `running` knows how far it is."""
         running.statement = 1
         began_s = time.perf_counter()
-        async with _closed(self._statements.run(running.script, stream=streamed)) as outcomes:
+        async with _closed(self._statements.run(
+            running.script, stream=streamed, may_write=allows(running.principal, "writer")
+        )) as outcomes:
             async for outcome in outcomes:
                 running.statement = outcome.statement
                 yield outcome  # Control is back once the rows are taken.

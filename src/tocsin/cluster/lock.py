@@ -25,6 +25,7 @@ LOCK_NAME: Final = "lock"
 
 _CLOCK_S = 5.0
 _LOOK_EVERY_S = 0.05
+_TRIES = 6
 _READ_LIMIT_BYTES = 64 * 1024
 
 
@@ -73,10 +74,8 @@ class FolderLock:
         """
         descriptor = _open(folder)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _held(folder, _read(descriptor)) from None
+            if not await _locked(descriptor):
+                raise _held(folder, _read(descriptor))
             left = _children_of(_read(descriptor))
             await _wait_for(left, wait_s, say)
             lock = FolderLock(folder, descriptor, address)
@@ -119,6 +118,18 @@ def _open(folder: Path) -> int:
         raise InputError(
             f"the data folder {folder} cannot be used: {exc.strerror}", hint="choose another with --data"
         ) from None
+
+
+async def _locked(descriptor: int) -> bool:
+    """Whether the lock is ours now. Tried for a moment: one who only looks whether somebody holds it does so too."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await asyncio.sleep(_LOOK_EVERY_S)
+        else:
+            return True
+    return False
 
 
 def _read(descriptor: int) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def document() -> dict[str, Any]:
             "/v1/openapi.json": {"get": _get("openapi", "This document.", {"type": "object"})},
             "/v1/statements": {"post": _run(), "get": _list()},
             "/v1/statements/{id}": {"delete": _cancel()},
+            "/v1/backup": {"post": _back_up()},
         },
         "components": {
             "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING},
@@ -108,6 +109,24 @@ def document() -> dict[str, Any]:
                     "description": "From `tocsin token create`. Not asked for on loopback unless the settings say so.",
                 }
             },
+        },
+    }
+
+
+def _back_up() -> dict[str, Any]:
+    asked = {
+        "type": "object",
+        "required": ["to"],
+        "properties": {"to": {"type": "string", "description": "An absolute path on the cluster's machine, not yet there."}},
+    }
+    told = {"type": "object", "description": "What the backup holds: datasets, rows, files, size_bytes, created_at."}
+    return {
+        "operationId": "backUp",
+        "summary": "Write a backup of everything; needs the role admin.",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "responses": {
+            "200": {"description": "Written and checked.", "content": {"application/json": {"schema": told}}},
+            **_refusals("400", "401", "403", "408", "409", "413", "507"),
         },
     }
 

@@ -9,11 +9,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from tocsin.serving.tokens import Token
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, StoppedError, TocsinError, UnavailableError
 
 _EXCERPT_CHARACTERS = 200
 _STOP_S = 5.0
+
+_log = structlog.get_logger("tocsin.cluster")
 
 
 @dataclass(slots=True)
@@ -100,6 +104,8 @@ class RunningScripts:
     async def close(self, grace_s: float) -> None:
         """Take no more, let those that run finish within the time, stop the rest and wait a moment for them to go."""
         self._closed = True
+        if self._by_id:
+            _log.warning("stopping: running scripts get a moment to finish", scripts=len(self._by_id), seconds=grace_s)
         try:
             async with asyncio.timeout(grace_s):
                 await self._idle.wait()

@@ -25,7 +25,7 @@ from tocsin.language.queries import Translated
 from tocsin.language.typed import FunctionError
 from tocsin.rules.model.jsonform import plain
 from tocsin.settings import ClusterSettings
-from tocsin.wire.errors import StatementError, TocsinError
+from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
 _BATCH_ROWS = 2_000
 
@@ -44,7 +44,7 @@ class ScriptRunner:
     async def close(self) -> None:
         self._engine.close()
 
-    async def run(self, script: str, *, stream: bool) -> AsyncIterator[Outcome]:
+    async def run(self, script: str, *, stream: bool, may_write: bool = True) -> AsyncIterator[Outcome]:
         dataverse = DEFAULT
         parsing = scripts.statements(script)
         number = 0
@@ -56,8 +56,10 @@ class ScriptRunner:
             try:
                 if isinstance(statement, st.Use):
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
-                    yield Outcome(number, "use", {}, None)
+                    yield Outcome(number, "use", {"dataverse": dataverse}, None)
                     continue
+                if not (may_write or isinstance(statement, st.Query | st.Explain)):
+                    raise ForbiddenError("this token may only run queries", hint="use one with the role writer")
                 outcome = await self._execute(number, statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
                 raise _placed(error, script, statement, number) from error

@@ -35,13 +35,14 @@ class Tables:
 
     # ------------------------------------------------------------ life
 
-    def start(self, known: set[str]) -> None:
+    def start(self, known: set[str], *, upkeep: bool = True) -> None:
         """Folders that no dataset owns are what a crash left of a CREATE or a DROP: they go."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for found in self._folder.iterdir():
             if found.name not in known:
                 shutil.rmtree(found, ignore_errors=True)
-        self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
+        if upkeep:
+            self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
 
     async def close(self) -> None:
         if self._upkeep is not None:

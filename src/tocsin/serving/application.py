@@ -145,7 +145,7 @@ async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[
     await runner.setup()
     try:
         try:
-            # Two may have bound the port while neither listened. We ask ourselves, since uvloop does not say if it failed.
+            # Two may have bound the port while neither listened, and uvloop does not tell if listening failed.
             sock.listen(_BACKLOG)
             await web.SockSite(runner, sock, backlog=_BACKLOG).start()
         except OSError as exc:

@@ -97,10 +97,15 @@ def check(secret: str, kept: Iterable[KeptToken]) -> Token:
     return Token(found.name, found.role)
 
 
+def allows(token: Token, role: str) -> bool:
+    """Whether the token's role may do all that `role` may."""
+    ranks = list(ROLES)
+    return token.role in ranks and ranks.index(token.role) >= ranks.index(role)
+
+
 def require(token: Token, role: str) -> None:
     """Raises ForbiddenError unless the token's role allows all that `role` does."""
-    ranks = list(ROLES)
-    if token.role not in ranks or ranks.index(token.role) < ranks.index(role):
+    if not allows(token, role):
         raise ForbiddenError(
             f"the token {token.name} has the role {token.role}, and this needs {role}",
             hint=f"{role}: may {ROLES[role]}",

@@ -34,7 +34,7 @@ from tocsin.wire.errors import StorageFullError
 TIERS_BYTES: Final = (256 << 10, 2 << 20, 16 << 20, LARGEST_FILE_BYTES)
 # Where commits replace rows, each touched file is written anew: there files stay smaller.
 _TIERS_IF_REWRITTEN: Final = TIERS_BYTES[:-1]
-_FILES_PER_COMPACTION: Final = 16
+FILES_PER_COMPACTION: Final = 16
 
 # delta-rs pays per log entry since the last checkpoint with every commit: 20 is where both together cost least.
 _CHECKPOINT_EVERY: Final = 20
@@ -90,13 +90,13 @@ def upkeep(table: DatasetTable) -> Done:
 def _crowded(table: DatasetTable) -> list[list[DataFile]]:
     """Groups of files to be joined, the oldest rows first."""
     state = table.past.state
-    if len(state.files) < _FILES_PER_COMPACTION:
+    if len(state.files) < FILES_PER_COMPACTION:
         return []
     groups = []
     below = 0
     for tier in TIERS_BYTES if state.last_rewrite == 0 else _TIERS_IF_REWRITTEN:
         files = [file for file in state.files.values() if below <= file.size_bytes < tier]
-        if len(files) >= _FILES_PER_COMPACTION:
+        if len(files) >= FILES_PER_COMPACTION:
             groups.append(_fitting_one_file(sorted(files, key=lambda file: (file.first_commit, file.last_commit))))
         below = tier
     return groups

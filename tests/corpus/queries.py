@@ -1,0 +1,64 @@
+"""The whole corpus: queries over its data, and expressions of constants."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, time
+from typing import Any, Final
+
+from tests.corpus import computing, selecting
+from tests.corpus.entry import Entry
+from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
+
+ENTRIES: Final[list[Entry]] = [*selecting.ENTRIES, *computing.ENTRIES]
+
+CONSTANTS: Final[list[tuple[str, Any]]] = [
+    # arithmetic and comparison
+    ("7 / 2", 3.5), ("7 div 2", 3), ("7 % 3", 1), ("-7 % 3", -1), ("2 * 3.5", 7.0), ("1 + 2 * 3", 7), ("(1 + 2) * 3", 9),
+    ("10 - 3 - 2", 5), ("2 - -2", 4), ("1 = 1.0", True), ("'a' < 'b'", True), ("null = null", None), ("1 + null", None),
+    ("missing IS MISSING", True), ("null IS MISSING", False), ("null IS UNKNOWN", True), ("null IS VALUED", False),
+    ("true AND null", None), ("false AND null", False), ("true OR null", True), ("NOT null", None), ("missing", MISSING),
+    ("9223372036854775807", 2**63 - 1), ("-9223372036854775808", -(2**63)), ("1e3", 1000.0), ("0.1 + 0.2", 0.1 + 0.2),
+    ("1.5 = 3 / 2", True), ("5 BETWEEN 1 AND 5", True), ("5 NOT BETWEEN 1 AND 5", False), ("1 IN [1, 2]", True),
+    ("3 IN [1, 2]", False), ("'a' IN {{'a'}}", True), ("[1, 2] = [1, 2]", True), ("[1, 2] = [2, 1]", False),
+    ("{'a': 1} = {'a': 1}", True), ("CASE WHEN null THEN 1 ELSE 2 END", 2), ("1 <=> null", False), ("null <=> null", True),
+    # text
+    ("'a' || 'b'", "ab"), ("length('Köln')", 4), ("upper('straße')", "STRASSE"), ("substr('abc', 2, 1)", "b"),
+    ("string_length('名前')", 2), ("lowercase('AB')", "ab"), ("contains('abc', 'b')", True), ("split('a,b', ',')", ["a", "b"]),
+    ("replace('aXa', 'X', 'b')", "aba"), ("trim('  a ')", "a"), ("starts_with('abc', 'ab')", True), ("'ab' LIKE 'a_'", True),
+    ("'a\\'b'", "a'b"), ('"say \\"hi\\""', 'say "hi"'), ("'tab\\there'", "tab\there"), ("'${x}'", "${x}"), ("'a\\\\b'", "a\\b"),
+    ("regexp_replace('a1b22', '[0-9]+', '#')", "a#b#"), ("repeat('ab', 2)", "abab"), ("concat('a', 1, true)", "a1true"),
+    # collections
+    ("[1, 2, 3][0]", 1), ("[1, 2, 3][-1]", 3), ("[1, 2, 3][5]", None), ("[1, 2, 3, 4][1:3]", [2, 3]), ("[1, 2, 3][-2:]", [2, 3]),
+    ("[3, 1, 2][:2]", [3, 1]), ("[[1], [2, 3]][1][0]", 2), ("{'a': {'b': [5]}}.a.b[0]", 5), ("[]", []), ("{}", {}), ("{{}}", []),
+    ("{{1, 1}}", Multiset([1, 1])), ("[1, 'a', null, true]", [1, "a", None, True]), ("array_length([1, 2])", 2),
+    ("array_distinct([1, 1, 2])", [1, 2]), ("sort_array([2, 1])", [1, 2]), ("array_sum([1, 2, 3])", 6), ("array_avg([1, 2])", 1.5),
+    ("array_concat([1], [2])", [1, 2]), ("flatten([[1], [2]])", [1, 2]), ("{'a': missing, 'b': null}", {"b": None}),
+    ("transform([1, 2], x -> x * 2)", [2, 4]), ("filter([1, 2, 3], x -> x % 2 = 1)", [1, 3]),
+    ("zip_with([1, 2], [3, 4], (a, b) -> a + b)", [4, 6]), ("SOME x IN [1, 2] SATISFIES x = 2", True),
+    ("EVERY x IN [] SATISFIES false", True), ("EXISTS []", False), ("SOME x IN [1], y IN [2] SATISFIES x < y", True),
+    ("array_max([1.5, 2])", 2.0), ("(SELECT VALUE x FROM [1, 2, 3] x WHERE x > 1)", [2, 3]),
+    # moments
+    ("date('2026-01-31') + duration('P1M')", date(2026, 2, 28)), ("datetime('2026-01-01T00:00:00Z') - duration('PT1S')",
+     datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)), ("datetime('2026-01-01T00:00:00+02:00')", datetime(2025, 12, 31, 22, tzinfo=UTC)),
+    ("time('10:00:00') + duration('PT90M')", time(11, 30)), ("duration('P1Y2M')", Duration(14, 0)),
+    ("duration('-PT1.5S')", Duration(0, -1_500_000)), ("datetime('2026-01-02T00:00:00Z') > datetime('2026-01-01T23:59:59.999999Z')", True),
+    ("datetime('2026-01-02T00:00:00Z') - datetime('2026-01-01T00:00:00Z') = day_time_duration('P1D')", True),
+    ("day_time_duration('PT60S') = day_time_duration('PT1M')", True), ("year(date('2026-05-06'))", 2026),
+    ("date('2026-05-06') BETWEEN date('2026-01-01') AND date('2026-12-31')", True),
+    ("uuid('5C848E5C-6B6A-498F-8452-8847A2957421') = uuid('5c848e5c-6b6a-498f-8452-8847a2957421')", True),
+    # space
+    ("create_point(1, 2.5)", Point(1.0, 2.5)), ("create_circle(create_point(0, 0), 2)", Circle(Point(0.0, 0.0), 2.0)),
+    ("create_rectangle(create_point(3, 3), create_point(1, 2))", Rectangle(Point(1.0, 2.0), Point(3.0, 3.0))),
+    ("create_line(create_point(0, 0), create_point(1, 1))", Line(Point(0.0, 0.0), Point(1.0, 1.0))),
+    ("create_polygon([0, 0, 1, 0, 0, 1])", Polygon((Point(0.0, 0.0), Point(1.0, 0.0), Point(0.0, 1.0)))),
+    ("spatial_distance(point('0,0'), point('3,4'))", 5.0), ("get_x(point('1.5,2'))", 1.5), ("get_y(point('1.5,2'))", 2.0),
+    ("get_radius(circle('1,2 3'))", 3.0), ("get_center(circle('1,2 3'))", Point(1.0, 2.0)),
+    ("spatial_area(rectangle('0,0 2,3'))", 6.0), ("spatial_area(circle('0,0 2'))", 4 * math.pi),
+    ("spatial_area(polygon('0,0 4,0 4,4 0,4'))", 16.0), ("spatial_intersect(point('2,0'), circle('0,0 2'))", True),
+    ("spatial_intersect(point('2.1,0'), circle('0,0 2'))", False), ("spatial_intersect(circle('0,0 1'), circle('2,0 1'))", True),
+    ("spatial_intersect(rectangle('0,0 1,1'), rectangle('2,2 3,3'))", False),
+    ("spatial_intersect(line('0,0 2,2'), line('0,2 2,0'))", True), ("spatial_intersect(point('1,1'), polygon('0,0 4,0 4,4 0,4'))", True),
+    ("spatial_intersect(line('5,5 6,6'), polygon('0,0 4,0 4,4 0,4'))", False),
+    ("spatial_intersect(circle('5,2 1'), rectangle('0,0 4,4'))", True),
+]  # fmt: skip

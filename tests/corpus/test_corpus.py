@@ -1,0 +1,72 @@
+"""Every query of the corpus answers what plain Python computes for it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.corpus import data
+from tests.corpus.entry import Entry
+from tests.corpus.queries import CONSTANTS, ENTRIES
+from tests.local_cluster import LocalCluster
+from tocsin.rules.model.jsonform import plain
+
+_AT_ONCE = 20
+
+
+@pytest.fixture(scope="module")
+def corpus(cluster: LocalCluster) -> Iterator[str]:
+    name = f"corpus{uuid4().hex}"
+    cluster.run(f"CREATE DATAVERSE {name}; USE {name}; {data.script()}")
+    yield name
+    cluster.run(f"DROP DATAVERSE {name}")
+
+
+def alike(found: Any, expected: Any) -> bool:
+    """Equal in value and kind; doubles to fifteen digits, because sums may be taken in any order."""
+    if found.__class__ is not expected.__class__:
+        return False
+    if isinstance(found, dict):
+        return found.keys() == expected.keys() and all(alike(found[name], expected[name]) for name in found)
+    if isinstance(found, list):
+        return len(found) == len(expected) and all(map(alike, found, expected))
+    if isinstance(found, float):
+        return math.isclose(found, expected, rel_tol=1e-12, abs_tol=1e-12)
+    return bool(found == expected)
+
+
+def _sorted(rows: list[Any]) -> list[Any]:
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry.text for entry in ENTRIES])
+def test_a_query_answers_rightly(cluster: LocalCluster, corpus: str, entry: Entry) -> None:
+    text = entry.text.replace("$dataverse", corpus)
+    found = cluster.rows(f"USE {corpus}; {text};")
+    expected = [plain(row) for row in entry.expected()]
+    if not entry.ordered:
+        found, expected = _sorted(found), _sorted(expected)
+    assert alike(found, expected), f"{found}\nis not\n{expected}"
+
+
+@pytest.mark.parametrize("start", range(0, len(CONSTANTS), _AT_ONCE))
+def test_expressions_have_their_values(cluster: LocalCluster, start: int) -> None:
+    some = CONSTANTS[start : start + _AT_ONCE]
+    wrong = {}
+    (row,) = cluster.rows("SELECT " + ", ".join(f"{text} AS c{i}" for i, (text, _) in enumerate(some)))
+    for i, (text, value) in enumerate(some):
+        expected = plain({"c": value})
+        found = {"c": row[f"c{i}"]} if f"c{i}" in row else {}
+        if not alike(found, expected):
+            wrong[text] = (found, expected)
+    assert wrong == {}
+
+
+def test_the_corpus_is_a_corpus() -> None:
+    assert len(ENTRIES) + len(CONSTANTS) >= 200
+    assert len({entry.text for entry in ENTRIES}) == len(ENTRIES)

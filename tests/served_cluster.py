@@ -1,0 +1,28 @@
+"""A cluster in the test process behind its real HTTP server, for clients that block."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.integration.processes import Client
+from tests.local_cluster import LocalCluster
+from tocsin.serving.application import bound, listening
+
+
+class ServedCluster(LocalCluster):
+    """A `LocalCluster` that also listens on a free port; `client` asks it there."""
+
+    def __init__(self, spark: SparkSession, data: Path, **flags: Any) -> None:
+        super().__init__(spark, data, **flags)
+        self.client = Client(self.wait(self._stack.enter_async_context(self._served())))
+
+    @asynccontextmanager
+    async def _served(self) -> AsyncIterator[str]:
+        with bound("127.0.0.1", 0) as (sock, address):
+            async with listening(self.cluster.app, sock):
+                yield address
