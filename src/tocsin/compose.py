@@ -52,7 +52,9 @@ class Cluster:
 def tables_of(settings: Settings) -> Tables:
     chosen = settings.cluster.datasets
     return Tables(
-        settings.data / DATASETS, key_index_limit=chosen.key_index_limit, upkeep_period_s=chosen.upkeep_period_s
+        settings.data.absolute() / DATASETS,
+        key_index_limit=chosen.key_index_limit,
+        upkeep_period_s=chosen.upkeep_period_s,
     )
 
 
@@ -85,7 +87,7 @@ async def held_folder(settings: Settings, address: str | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[Any]:
-    scratch = settings.data / "scratch"
+    scratch = _scratch(settings)
     # What a killed cluster left there nobody needs.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -116,7 +118,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         chosen = settings.cluster
         tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets})
-        engine = Engine(spark, settings.data / "scratch", threads=chosen.statements.concurrent + 2)
+        engine = Engine(spark, _scratch(settings), threads=chosen.statements.concurrent + 2)
         statements = ScriptRunner(catalog, tables, engine, chosen)
         try:
             backup = _backup(settings, store, catalog, tables)
@@ -136,6 +138,11 @@ async def opened_store(settings: Settings) -> AsyncIterator[ClusterStore]:
         yield store
     finally:
         await store.close()
+
+
+def _scratch(settings: Settings) -> Path:
+    # Spark's own working directory is elsewhere: what it is told must be absolute.
+    return settings.data.absolute() / "scratch"
 
 
 def _say(words: str) -> None:

@@ -102,7 +102,9 @@ class Changes:
                 this=exp.to_identifier(entry.name, quoted=True), db=exp.to_identifier(entry.dataverse, quoted=True),
                 alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
             )  # fmt: skip
-            query = exp.Select(expressions=wanted, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy()))
+            query = exp.Select(
+                expressions=wanted, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy())
+            )
             found = self._engine.rows(scope.translated(query).sql)
             return table.delete(_key_rows(found, entry))
 

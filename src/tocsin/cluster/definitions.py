@@ -60,9 +60,13 @@ class Definitions:
         dataverse = statement.name.dataverse or scope.dataverse
         type_ = resolved(statement.type, self._types(scope))
         if not isinstance(type_, ObjectType):
-            raise TranslationError("a named type is an object type", statement.name.offset, "CREATE TYPE T AS { field: type, … }")
+            raise TranslationError(
+                "a named type is an object type", statement.name.offset, "CREATE TYPE T AS { field: type, … }"
+            )
         named = ObjectType(type_.fields, type_.open, statement.name.name)
-        return await self._put(TypeEntry(dataverse, statement.name.name, named, statement.text), statement.if_not_exists)
+        return await self._put(
+            TypeEntry(dataverse, statement.name.name, named, statement.text), statement.if_not_exists
+        )
 
     def _types(self, scope: StatementScope) -> Callable[[st.Name], ObjectType | None]:
         def look_up(name: st.Name) -> ObjectType | None:
@@ -114,7 +118,9 @@ class Definitions:
                 raise TranslationError(f"the option {name} must be a constant", statement.offset) from None
             if name == "history":
                 if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
-                    raise TranslationError(f"history: must be a number of commits from 1 to 1,000,000, got {value}", statement.offset)
+                    raise TranslationError(
+                        f"history: must be a number of commits from 1 to 1,000,000, got {value}", statement.offset
+                    )
                 history = value
             elif name == "retention":
                 retention_s = _seconds(value, statement)
@@ -163,10 +169,14 @@ class Definitions:
         return await self._remove(dataverse_ref(statement.name), statement.if_exists, scope)
 
     async def _drop_type(self, statement: st.DropType, scope: StatementScope) -> Summary:
-        return await self._remove(type_ref(statement.name.dataverse or scope.dataverse, statement.name.name), statement.if_exists, scope)
+        return await self._remove(
+            type_ref(statement.name.dataverse or scope.dataverse, statement.name.name), statement.if_exists, scope
+        )
 
     async def _drop_dataset(self, statement: st.DropDataset, scope: StatementScope) -> Summary:
-        return await self._remove(dataset_ref(statement.name.dataverse or scope.dataverse, statement.name.name), statement.if_exists, scope)
+        return await self._remove(
+            dataset_ref(statement.name.dataverse or scope.dataverse, statement.name.name), statement.if_exists, scope
+        )
 
     async def _drop_index(self, statement: st.DropIndex, scope: StatementScope) -> Summary:
         ref = index_ref(statement.dataset.dataverse or scope.dataverse, statement.dataset.name, statement.name)
@@ -179,7 +189,9 @@ class Definitions:
             named = scope.catalog.functions_named(dataverse, statement.name.name)
             if len(named) > 1:
                 raise TranslationError(
-                    f"there are several functions {statement.name}", statement.name.offset, f"write {statement.name}@{named[0].arity}"
+                    f"there are several functions {statement.name}",
+                    statement.name.offset,
+                    f"write {statement.name}@{named[0].arity}",
                 )
             arity = named[0].arity if named else 0
         return await self._remove(function_ref(dataverse, statement.name.name, arity), statement.if_exists, scope)
@@ -229,9 +241,12 @@ def _check_indexed(type_: ObjectType, path: tuple[str, ...], statement: st.Creat
             return
         current = found.type
     if statement.kind == "RTREE" and current not in (*t.SPATIAL, t.ANY):
-        raise TranslationError(f"an RTREE index needs a spatial field, {'.'.join(path)} is {current}", statement.dataset.offset)
-    if statement.kind == "KEYWORD" and current not in (t.STRING, t.ANY) and not (
-        isinstance(current, t.ArrayType | t.MultisetType) and current.item in (t.STRING, t.ANY)
+        raise TranslationError(
+            f"an RTREE index needs a spatial field, {'.'.join(path)} is {current}", statement.dataset.offset
+        )
+    if (
+        statement.kind == "KEYWORD"
+        and current not in (t.STRING, t.ANY)
+        and not (isinstance(current, t.ArrayType | t.MultisetType) and current.item in (t.STRING, t.ANY))
     ):
         raise TranslationError(f"a KEYWORD index needs text, {'.'.join(path)} is {current}", statement.dataset.offset)
-

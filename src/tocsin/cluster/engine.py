@@ -82,7 +82,11 @@ class Engine:
 
     def plan(self, sql: str) -> str:
         frame: Any = self.spark.sql(sql)
-        return str(frame._jdf.queryExecution().explainString(frame._sc._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")))
+        return str(
+            frame._jdf.queryExecution().explainString(
+                frame._sc._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
+            )
+        )
 
 
 def told(error: Exception) -> TocsinError:
@@ -93,7 +97,9 @@ def told(error: Exception) -> TocsinError:
     if "StackOverflowError" in text:
         return StatementError("the statement is nested too deeply for the engine", hint="break it up with LET or WITH")
     if "OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
-        return StatementError("the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory")
+        return StatementError(
+            "the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory"
+        )
     if isinstance(error, PySparkException):
         return StatementError(reason(error))
     if "Connection refused" in text or "Answer from Java side is empty" in text:

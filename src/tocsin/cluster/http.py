@@ -201,9 +201,9 @@ class ScriptRoutes:
         """The script's outcomes, timed; `running` knows how far it is."""
         running.statement = 1
         began_s = time.perf_counter()
-        async with _closed(self._statements.run(
-            running.script, stream=streamed, may_write=allows(running.principal, "writer")
-        )) as outcomes:
+        async with _closed(
+            self._statements.run(running.script, stream=streamed, may_write=allows(running.principal, "writer"))
+        ) as outcomes:
             async for outcome in outcomes:
                 running.statement = outcome.statement
                 yield outcome  # Control is back once the rows are taken.

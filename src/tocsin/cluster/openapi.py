@@ -117,7 +117,9 @@ def _back_up() -> dict[str, Any]:
     asked = {
         "type": "object",
         "required": ["to"],
-        "properties": {"to": {"type": "string", "description": "An absolute path on the cluster's machine, not yet there."}},
+        "properties": {
+            "to": {"type": "string", "description": "An absolute path on the cluster's machine, not yet there."}
+        },
     }
     told = {"type": "object", "description": "What the backup holds: datasets, rows, files, size_bytes, created_at."}
     return {

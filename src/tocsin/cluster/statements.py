@@ -63,8 +63,10 @@ class ScriptRunner:
                 outcome = await self._execute(number, statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
                 raise _placed(error, script, statement, number) from error
-            yield outcome if outcome.rows is None else Outcome(
-                number, outcome.kind, outcome.summary, _guarded(outcome.rows, script, statement, number)
+            yield (
+                outcome
+                if outcome.rows is None
+                else Outcome(number, outcome.kind, outcome.summary, _guarded(outcome.rows, script, statement, number))
             )
 
     async def _execute(self, number: int, statement: st.Statement, dataverse: str, stream: bool) -> Outcome:
@@ -76,7 +78,9 @@ class ScriptRunner:
             return Outcome(number, "query", {}, rows)
         try:
             if isinstance(statement, st.Explain):
-                plan = await self._engine.work(lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text)
+                plan = await self._engine.work(
+                    lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text
+                )
                 return Outcome(number, kind, {}, _one(orjson.dumps(plan)))
             for room in (self._definitions, self._changes):
                 summary = await room.run(statement, scope)

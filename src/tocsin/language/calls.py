@@ -60,7 +60,9 @@ AGGREGATES: Final = frozenset(
     " percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_r2 skewness some std stddev stddev_pop stddev_samp"
     " string_agg sum try_avg try_sum var_pop var_samp variance".split()
 )
-NONDETERMINISTIC: Final = frozenset("rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split())
+NONDETERMINISTIC: Final = frozenset(
+    "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
+)
 _ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
 
 
@@ -79,7 +81,9 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
             return _array_aggregate(self, lower.removeprefix(prefix), self.expression(node.expressions[0]))
     if any(isinstance(one, exp.Lambda) for one in node.expressions):
         return _higher_order(self, name, node)
-    if any(isinstance(one, exp.Star | exp.Distinct | exp.Alias | exp.Kwarg | exp.PropertyEQ) for one in node.expressions):
+    if any(
+        isinstance(one, exp.Star | exp.Distinct | exp.Alias | exp.Kwarg | exp.PropertyEQ) for one in node.expressions
+    ):
         return self._generic(node)
     arguments = [self.expression(one) for one in node.expressions]
     if lower in OURS and not (lower == "uuid" and not arguments):
@@ -95,7 +99,10 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
         type_, (then, otherwise) = self.aligned(arguments[1:])
         return Typed(exp.If(this=self._as(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
     if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
-        both = [exp.cast(dynamic.call(lower, one), "VARIANT", dialect="spark") for one in dynamic.sort_keys(arguments[0].sql)]
+        both = [
+            exp.cast(dynamic.call(lower, one), "VARIANT", dialect="spark")
+            for one in dynamic.sort_keys(arguments[0].sql)
+        ]
         return Typed(dynamic.call("coalesce", *both), t.ANY)
     if lower in ("min", "max") and len(arguments) == 1 and (sorted_by := temporal.order_key(arguments[0])) is not None:
         return Typed(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
@@ -146,7 +153,9 @@ def _aligned(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
     if name == "coalesce":
         # An untyped NULL is not an SQL NULL: it must be stepped over as well.
         arguments = [
-            Typed(build("if(is_variant_null(_v), NULL, _v)", _v=one.sql), t.ANY) if one.type == t.ANY else Typed(one.sql, one.type)
+            Typed(build("if(is_variant_null(_v), NULL, _v)", _v=one.sql), t.ANY)
+            if one.type == t.ANY
+            else Typed(one.sql, one.type)
             for one in arguments
         ]
     type_, values = self.aligned(arguments)
@@ -170,7 +179,13 @@ def _array_aggregate(self: Expressions, name: str, value: Typed) -> Typed:
     assert isinstance(items.type, ArrayType)
     item = items.type.item
     if item in (t.ANY, VOID):
-        items, item = Typed(dynamic.as_type(dynamic.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)), ArrayType(t.DOUBLE)), t.DOUBLE
+        items, item = (
+            Typed(
+                dynamic.as_type(dynamic.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)),
+                ArrayType(t.DOUBLE),
+            ),
+            t.DOUBLE,
+        )
     zero = exp.cast(exp.Literal.number(0), "DOUBLE" if item in (t.FLOAT, t.DOUBLE) else "BIGINT")
     wide = t.DOUBLE if item in (t.FLOAT, t.DOUBLE) else t.BIGINT
     if name in ("sum", "avg"):
@@ -199,8 +214,13 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
             continue
         names = [one.name for one in argument.expressions]
         types = _lambda_types(self, name.lower(), values, len(names))
-        outer, self.frame = self.frame, Frame(
-            {one: Typed(exp.column(one, quoted=True), type_) for one, type_ in zip(names, types, strict=True)}, [], self.frame
+        outer, self.frame = (
+            self.frame,
+            Frame(
+                {one: Typed(exp.column(one, quoted=True), type_) for one, type_ in zip(names, types, strict=True)},
+                [],
+                self.frame,
+            ),
         )
         try:
             body = self.expression(argument.this)

@@ -24,7 +24,9 @@ def resolved(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Ty
                 return found
             if text.dataverse is None and text.name.lower() == "any":
                 return ANY
-            raise TranslationError(f"unknown type {text}", text.offset, "create it first, or use one of the built-in types")
+            raise TranslationError(
+                f"unknown type {text}", text.offset, "create it first, or use one of the built-in types"
+            )
         case CollectionText(item, optional, multiset):
             inner = resolved(item, look_up)
             return MultisetType(inner, optional) if multiset else ArrayType(inner, optional)

@@ -101,13 +101,16 @@ def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
     match type_:
         case t.TIME:
             text = call("coalesce", _get(value, '["$time"]', "string"), _get(value, "", "string"))
-            return build(
-                "unix_micros(try_cast(concat('1970-01-01 ', _text) AS TIMESTAMP))", _text=text
-            )
+            return build("unix_micros(try_cast(concat('1970-01-01 ', _text) AS TIMESTAMP))", _text=text)
         case t.DURATION:
             return _when(
                 _get(value, '["$duration"][0]', "int"),
-                record((("months", _get(value, '["$duration"][0]', "int")), ("micros", _get(value, '["$duration"][1]', "bigint")))),
+                record(
+                    (
+                        ("months", _get(value, '["$duration"][0]', "int")),
+                        ("micros", _get(value, '["$duration"][1]', "bigint")),
+                    )
+                ),
             )
         case t.POINT:
             return _either(value, ("x", "y"), ('["$point"][0]', '["$point"][1]'), ("[0]", "[1]"))
@@ -118,7 +121,9 @@ def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
             tagged = tuple(f'["${type_}"][{i}][{j}]' for i in (0, 1) for j in (0, 1))
             return _either(value, _CORNERS, tagged, tuple(f"[{i}][{j}]" for i in (0, 1) for j in (0, 1)))
         case t.POLYGON:
-            points = call("coalesce", _get(value, '["$polygon"]', "array<array<double>>"), _get(value, "", "array<array<double>>"))
+            points = call(
+                "coalesce", _get(value, '["$polygon"]', "array<array<double>>"), _get(value, "", "array<array<double>>")
+            )
             return build("transform(_points, __p -> named_struct('x', get(__p, 0), 'y', get(__p, 1)))", _points=points)
         case ArrayType(item) | MultisetType(item):
             items = call("coalesce", _get(value, '["$multiset"]', "array<variant>"), _get(value, "", "array<variant>"))
@@ -206,7 +211,11 @@ def json_text(value: Typed) -> exp.Expr:
             )
         case ArrayType(item) | MultisetType(item):
             inner = json_text(Typed(exp.column("__item"), item))
-            text = build("concat('[', array_join(transform(_v, __item -> coalesce(_inner, 'null')), ','), ']')", _v=sql, _inner=inner)
+            text = build(
+                "concat('[', array_join(transform(_v, __item -> coalesce(_inner, 'null')), ','), ']')",
+                _v=sql,
+                _inner=inner,
+            )
             return text if isinstance(type_, ArrayType) else build("concat('{\"$multiset\":', _v, '}')", _v=text)
         case ObjectType():
             return _object_text(sql, type_)
@@ -215,7 +224,9 @@ def json_text(value: Typed) -> exp.Expr:
 
 def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
     def member(one: t.Field) -> exp.Expr:
-        text = json_text(Typed(exp.Dot(this=_boxed(sql), expression=exp.to_identifier(physical(one.name), quoted=True)), one.type))
+        text = json_text(
+            Typed(exp.Dot(this=_boxed(sql), expression=exp.to_identifier(physical(one.name), quoted=True)), one.type)
+        )
         return call("concat", string(_json_string(field_key(one.name)) + ":"), text)
 
     parts = [member(one) for one in type_.fields]
@@ -256,14 +267,18 @@ def _boxed(sql: exp.Expr) -> exp.Expr:
 
 
 def _when(present: exp.Expr, then: exp.Expr) -> exp.Expr:
-    return exp.If(this=exp.Not(this=exp.Is(this=exp.Paren(this=present.copy()), expression=exp.null())), true=then, false=exp.null())
+    return exp.If(
+        this=exp.Not(this=exp.Is(this=exp.Paren(this=present.copy()), expression=exp.null())),
+        true=then,
+        false=exp.null(),
+    )
 
 
-def _either(
-    value: exp.Expr, names: Sequence[str], tagged: Sequence[str], bare: Sequence[str]
-) -> exp.Expr:
+def _either(value: exp.Expr, names: Sequence[str], tagged: Sequence[str], bare: Sequence[str]) -> exp.Expr:
     """A struct of doubles from the tagged form or, as people write JSON, from the bare one."""
-    numbers = [call("coalesce", _get(value, a, "double"), _get(value, b, "double")) for a, b in zip(tagged, bare, strict=True)]
+    numbers = [
+        call("coalesce", _get(value, a, "double"), _get(value, b, "double")) for a, b in zip(tagged, bare, strict=True)
+    ]
     return _when(numbers[0], record(tuple(zip(names, numbers, strict=True))))
 
 
@@ -290,7 +305,14 @@ def _mapped(sql: exp.Expr, type_: Type, change: object) -> exp.Expr:
             return build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
         case ObjectType():
             parts = [
-                (physical(one.name), _mapped(exp.Dot(this=_boxed(sql), expression=exp.to_identifier(physical(one.name), quoted=True)), one.type, change))
+                (
+                    physical(one.name),
+                    _mapped(
+                        exp.Dot(this=_boxed(sql), expression=exp.to_identifier(physical(one.name), quoted=True)),
+                        one.type,
+                        change,
+                    ),
+                )
                 for one in type_.fields
             ]
             if keeps_open(type_):

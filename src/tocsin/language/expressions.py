@@ -176,7 +176,11 @@ class Expressions:
             for one in value.type.fields
         ]
         near = difflib.get_close_matches(name, known + fields, 1)
-        fail(f"unknown name {name}", node, f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so")
+        fail(
+            f"unknown name {name}",
+            node,
+            f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so",
+        )
 
     def field(self, value: Typed, name: str, node: exp.Expr) -> Typed:
         if value.type == t.ANY:
@@ -364,4 +368,3 @@ def _unwound(node: exp.Expr) -> tuple[exp.Expr | None, list[str | exp.Expr]]:
             root, steps = _unwound(node.this)
             return root, [*steps, *node.expressions]
     return node, []
-

@@ -244,7 +244,11 @@ class StatementParser(QueryParser):
         if len(set(parameters)) < len(parameters):
             self.refuse("Expected parameters with different names", token=start)
         return st.CreateFunction(
-            name=name, parameters=tuple(parameters), body=self.sql[body:end].strip(), body_offset=body, if_not_exists=early
+            name=name,
+            parameters=tuple(parameters),
+            body=self.sql[body:end].strip(),
+            body_offset=body,
+            if_not_exists=early,
         )
 
     def _parameter(self) -> str:

@@ -74,7 +74,9 @@ class Operators(Expressions):
                 return made(cast_, typed_.sql) if typed_ is right else made(typed_.sql, cast_)
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
-                return self.compare(operator, *(Typed(dynamic.to_any(self.settled(one)), t.ANY) for one in (left, right)))
+                return self.compare(
+                    operator, *(Typed(dynamic.to_any(self.settled(one)), t.ANY) for one in (left, right))
+                )
             if typed_.type in t.INTEGERS:
                 # Exact for 64-bit integers and decimals; a double is the rest.
                 return Typed(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
@@ -155,7 +157,10 @@ class Operators(Expressions):
             if not tests:
                 return Typed(exp.false(), t.BOOLEAN)
             if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
-                return Typed(exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])), t.BOOLEAN)
+                return Typed(
+                    exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])),
+                    t.BOOLEAN,
+                )
             return Typed(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
         return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
 
@@ -169,11 +174,11 @@ class Operators(Expressions):
                 self.frame = outer
 
         items = dynamic.items(self.expression(node.this))
-        return self._quantify("forall" if node.args.get("every") else "exists", items, f"__q{id(node) % 9973}", condition)
+        return self._quantify(
+            "forall" if node.args.get("every") else "exists", items, f"__q{id(node) % 9973}", condition
+        )
 
-    def _quantify(
-        self, name: str, items: Typed, variable: str, condition: Callable[[Typed], exp.Expr]
-    ) -> Typed:
+    def _quantify(self, name: str, items: Typed, variable: str, condition: Callable[[Typed], exp.Expr]) -> Typed:
         assert isinstance(items.type, ArrayType)
         body = condition(Typed(exp.column(variable), items.type.item))
         test = exp.Lambda(this=body, expressions=[exp.to_identifier(variable)])

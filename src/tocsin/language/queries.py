@@ -46,9 +46,7 @@ class Translated:
 class Queries(Subqueries):
     handlers = {**Expressions.HANDLERS, **Operators.HANDLERS}
 
-    def __init__(
-        self, names: Names, oracle: Oracle, scans: Scans, dataverse: str, now: datetime
-    ) -> None:
+    def __init__(self, names: Names, oracle: Oracle, scans: Scans, dataverse: str, now: datetime) -> None:
         super().__init__(names, oracle, dataverse, now)
         self.scans = scans
         self.block = Block(None)
@@ -76,11 +74,15 @@ class Queries(Subqueries):
         whole = variable(relation, alias)
         if isinstance(whole, Row):
             assert isinstance(relation.type, ObjectType)
-            fields = [(one, _leaving(Typed(column(alias, physical(one.name)), one.type))) for one in relation.type.fields]
+            fields = [
+                (one, _leaving(Typed(column(alias, physical(one.name)), one.type))) for one in relation.type.fields
+            ]
             if all(made.type == one.type and not dynamic.contains_any(one.type) for one, made in fields):
                 return relation.query, relation.type
             type_: Type = ObjectType(
-                tuple(Field(one.name, made.type, one.optional) for one, made in fields), relation.type.open, relation.type.name
+                tuple(Field(one.name, made.type, one.optional) for one, made in fields),
+                relation.type.open,
+                relation.type.name,
             )
             columns = [(physical(one.name), dynamic.exported(made)) for one, made in fields]
             if keeps_open(relation.type):
@@ -124,7 +126,9 @@ class Queries(Subqueries):
                 fail("name the columns of a WITH in its SELECT list", one, "WITH x AS (SELECT a AS b …)")
             alias = self.alias(one.alias)
             relation = self.query(one.this, None)
-            tables.append(exp.CTE(this=relation.query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True))))
+            tables.append(
+                exp.CTE(this=relation.query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+            )
             self.relations[one.alias] = (alias, relation)
         try:
             yield tables
@@ -266,6 +270,7 @@ def _leaving(value: Typed) -> Typed:
             inner = _leaving(Typed(exp.column("__item"), item))
             if inner.type == item:
                 return value
-            return Typed(build("transform(_v, __item -> _i)", _v=value.sql, _i=inner.sql), type(value.type)(inner.type, optional))
+            return Typed(
+                build("transform(_v, __item -> _i)", _v=value.sql, _i=inner.sql), type(value.type)(inner.type, optional)
+            )
     return value
-

@@ -85,7 +85,9 @@ def _chunks(script: str) -> Iterator[list[Token]]:
                 raise StatementError(f"brackets are nested more than {DEPTH_LIMIT} deep", line=line, column=column)
         elif kind in _CLOSING:
             if not open_brackets or open_brackets[-1].text != _CLOSING[kind]:
-                expected = f"expected the end of {open_brackets[-1].text!r}" if open_brackets else "nothing is open here"
+                expected = (
+                    f"expected the end of {open_brackets[-1].text!r}" if open_brackets else "nothing is open here"
+                )
                 raise error_at(script, token.start, f"unexpected {token.text!r}: {expected}")
             open_brackets.pop()
         if kind == TokenType.SEMICOLON and not open_brackets:
@@ -133,9 +135,9 @@ def _syntax_error(script: str, parser: StatementParser, error: ParseError) -> St
     if said.startswith("Required keyword"):
         said = "Expected an expression"
     if said.startswith(("Invalid expression", "Expecting", "Expected")):
-        said = {"Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"}.get(
-            said, said[0].lower() + said[1:]
-        )
+        said = {
+            "Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"
+        }.get(said, said[0].lower() + said[1:])
     return error_at(script, offset, f"syntax error at {_shown(token)}: {said}")
 
 
@@ -182,4 +184,3 @@ def _unclosed_quote(script: str) -> int | None:
 def parsed_body(text: str) -> exp.Expr:
     """`parse_query`, remembered: a function's body is parsed once, however often it is called."""
     return parse_query(text)
-

@@ -51,7 +51,11 @@ def comparator(keys: Sequence[SortKey]) -> exp.Lambda:
             (both, first), (other, last),
             (exp.LT(this=a.copy(), expression=b.copy()), less), (exp.GT(this=a.copy(), expression=b.copy()), more),
         ):  # fmt: skip
-            ifs.append(exp.If(this=test, true=exp.Literal.number(result) if result >= 0 else exp.Neg(this=exp.Literal.number(1))))
+            ifs.append(
+                exp.If(
+                    this=test, true=exp.Literal.number(result) if result >= 0 else exp.Neg(this=exp.Literal.number(1))
+                )
+            )
     body = exp.Case(ifs=ifs, default=exp.Literal.number(0))
     return exp.Lambda(this=body, expressions=[exp.to_identifier("__a"), exp.to_identifier("__b")])
 
@@ -185,12 +189,12 @@ class Shaping(Sources):
             for sql in dynamic.sort_keys(key.sql) if key.type == t.ANY else [temporal.order_key(key) or key.sql]:
                 yield SortKey(sql, descending, nulls_first)
 
-    def ordered(
-        self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], Typed | None]
-    ) -> None:
+    def ordered(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], Typed | None]) -> None:
         keys = list(self.sort_keys(node, find))
         if keys:
-            ordered = [exp.Ordered(this=key.sql.copy(), desc=key.descending, nulls_first=key.nulls_first) for key in keys]
+            ordered = [
+                exp.Ordered(this=key.sql.copy(), desc=key.descending, nulls_first=key.nulls_first) for key in keys
+            ]
             made.set("order", exp.Order(expressions=ordered))
         limit, offset = self.bounds(node)
         if limit is not None:
@@ -204,7 +208,11 @@ class Shaping(Sources):
                 return None
             if isinstance(clause, exp.Fetch) or clause.expression is None:
                 fail("write LIMIT and a number", clause)
-            if isinstance(clause.expression, exp.Literal) and not clause.expression.is_string and clause.expression.this.isdigit():
+            if (
+                isinstance(clause.expression, exp.Literal)
+                and not clause.expression.is_string
+                and clause.expression.this.isdigit()
+            ):
                 number = int(clause.expression.this)
                 return exp.Literal.number(min(number, 2**31 - 1))
             value = self.expression(clause.expression)

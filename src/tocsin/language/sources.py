@@ -62,7 +62,12 @@ class Sources(Expressions):
             case dialect.Let():
                 self._let(node)
             case dialect.FromValue():
-                self._unnest(self.expression(node.this), self._named(node, node.args.get("alias")), join, bool(node.args.get("outer")))
+                self._unnest(
+                    self.expression(node.this),
+                    self._named(node, node.args.get("alias")),
+                    join,
+                    bool(node.args.get("outer")),
+                )
             case exp.Unnest() if len(node.expressions) == 1:
                 self._unnest(self.expression(node.expressions[0]), self._named(node, node.args.get("alias")), join)
             case exp.Table() if isinstance(node.this, exp.Anonymous):
@@ -103,7 +108,13 @@ class Sources(Expressions):
         if len(parts) == 1 and parts[0] in self.relations:
             source, relation = self.relations[parts[0]]
             alias = self.alias(name)
-            self._add(exp.Table(this=exp.to_identifier(source, quoted=True), alias=_table_alias(alias)), alias, join, name, variable(relation, alias))
+            self._add(
+                exp.Table(this=exp.to_identifier(source, quoted=True), alias=_table_alias(alias)),
+                alias,
+                join,
+                name,
+                variable(relation, alias),
+            )
             return
         dataset = self.find_dataset(parts, node)
         commit, at = self._version(node)
@@ -155,7 +166,9 @@ class Sources(Expressions):
         if isinstance(called, exp.Anonymous):
             made = exp.Anonymous(this=called.this, expressions=[self._constant(one) for one in called.expressions])
         columns = alias_node.args.get("columns") if alias_node is not None else None
-        names = exp.TableAlias(this=exp.to_identifier(name, quoted=True), columns=[one.copy() for one in columns or []] or None)
+        names = exp.TableAlias(
+            this=exp.to_identifier(name, quoted=True), columns=[one.copy() for one in columns or []] or None
+        )
         source = made if isinstance(made, exp.Values) else exp.Table(this=made)
         source.set("alias", names)
         found = self.oracle.columns(exp.select("*").from_(source.copy()).sql(dialect="spark"))
@@ -177,9 +190,16 @@ class Sources(Expressions):
         alias = self.alias(name)
         free = _free_tables(relation.query)
         if free & self.block.aliases:
-            limited = any(one.args.get("limit") or one.args.get("offset") for one in relation.query.find_all(exp.Select, exp.SetOperation))
+            limited = any(
+                one.args.get("limit") or one.args.get("offset")
+                for one in relation.query.find_all(exp.Select, exp.SetOperation)
+            )
             if limited:
-                fail("a subquery in FROM that refers to its neighbours cannot have a LIMIT", None, "UNNEST an array subquery instead")
+                fail(
+                    "a subquery in FROM that refers to its neighbours cannot have a LIMIT",
+                    None,
+                    "UNNEST an array subquery instead",
+                )
             query = localized(relation.query, self.block, self.alias)
             source: exp.Expr = exp.Lateral(this=exp.Subquery(this=query), alias=_table_alias(alias))
         else:
@@ -194,7 +214,9 @@ class Sources(Expressions):
         alias = self.alias(name)
         array = localized(items.sql, self.block, self.alias)
         function = dynamic.call("explode_outer" if outer else "explode", array)
-        columns = exp.TableAlias(this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)])
+        columns = exp.TableAlias(
+            this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)]
+        )
         free = {one.table for one in array.find_all(exp.Column) if one.table}
         item = items.type.item
         found = Typed(column(alias, VALUE), t.ANY if item == dynamic.VOID else item)
@@ -268,7 +290,9 @@ class Sources(Expressions):
         if block.grouped and not _free_tables(local):
             return exp.Subquery(this=local)
         if block.grouped:
-            raise FunctionError("a subquery behind GROUP BY cannot refer to the rows that were grouped; group in a subquery in FROM")
+            raise FunctionError(
+                "a subquery behind GROUP BY cannot refer to the rows that were grouped; group in a subquery in FROM"
+            )
         if not _free_tables(local) and block.source is None:
             block.source = exp.Subquery(this=local, alias=_table_alias(alias))
         else:
@@ -289,7 +313,10 @@ def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expr:
     if not dynamic.contains_any(type_):
         view.set("alias", _table_alias(alias))
         return view
-    columns = [(physical(one.name), dynamic.stored(exp.column(physical(one.name), quoted=True), one.type)) for one in type_.fields]
+    columns = [
+        (physical(one.name), dynamic.stored(exp.column(physical(one.name), quoted=True), one.type))
+        for one in type_.fields
+    ]
     if keeps_open(type_):
         columns.append((OPEN, exp.column(OPEN, quoted=True)))
     query = exp.Select(expressions=[exp.alias_(sql, name, quoted=True) for name, sql in columns]).from_(view)

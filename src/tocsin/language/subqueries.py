@@ -54,7 +54,8 @@ class Subqueries(Operators, Shaping):
         assert isinstance(collected.type, ArrayType)
         assert isinstance(collected.type.item, ObjectType)
         one = build(
-            "if(size(_a) > 1, raise_error('a subquery that stands for one value yields several'), get(_a, 0))", _a=collected.sql
+            "if(size(_a) > 1, raise_error('a subquery that stands for one value yields several'), get(_a, 0))",
+            _a=collected.sql,
         )
         return self.field(Typed(one, collected.type.item), collected.type.item.fields[0].name, node)
 
@@ -67,7 +68,11 @@ class Subqueries(Operators, Shaping):
             limit, offset = self.bounds(node)
         else:
             if node.args.get("order") or node.args.get("limit"):
-                fail("ORDER BY and LIMIT beside DISTINCT, UNION or WITH need a query of their own here", node, "SELECT VALUE x FROM (…) x ORDER BY …")
+                fail(
+                    "ORDER BY and LIMIT beside DISTINCT, UNION or WITH need a query of their own here",
+                    node,
+                    "SELECT VALUE x FROM (…) x ORDER BY …",
+                )
             relation = self.query(node, outer)
         alias = self.alias("each")
         whole = variable(relation, alias)
@@ -78,7 +83,11 @@ class Subqueries(Operators, Shaping):
         if keys:
             listed = exp.Anonymous(this="array_sort", expressions=[listed, comparator(keys)])
         if limit is not None or offset is not None:
-            start = exp.Add(this=offset.copy(), expression=exp.Literal.number(1)) if offset is not None else exp.Literal.number(1)
+            start = (
+                exp.Add(this=offset.copy(), expression=exp.Literal.number(1))
+                if offset is not None
+                else exp.Literal.number(1)
+            )
             length = limit.copy() if limit is not None else exp.Literal.number(2**31 - 2)
             listed = dynamic.call("slice", listed, start, length)
         if not plain:
@@ -122,7 +131,9 @@ class Subqueries(Operators, Shaping):
         try:
             yield unwrapped(parsed_body(function.body))
         except TranslationError as error:
-            raise TranslationError(f"in function {function.name}: {error.message}", offset_of(node), error.hint) from None
+            raise TranslationError(
+                f"in function {function.name}: {error.message}", offset_of(node), error.hint
+            ) from None
         finally:
             self.depth -= 1
             self.frame, self.dataverse, self.relations = kept
@@ -141,14 +152,20 @@ class Subqueries(Operators, Shaping):
         found = self.names.find_dataset(dataverse, parts[-1]) if len(parts) <= 2 else None
         if found is None:
             near = difflib.get_close_matches(parts[-1], self.names.suggestions(dataverse), 1)
-            fail(f"unknown dataset {'.'.join(parts)}", node, f"did you mean {near[0]}?" if near else f"the dataverse is {dataverse}")
+            fail(
+                f"unknown dataset {'.'.join(parts)}",
+                node,
+                f"did you mean {near[0]}?" if near else f"the dataverse is {dataverse}",
+            )
         if self.depth == 0:
             self.uses.add(("dataset", found.dataverse, found.name))
         return found
 
 
 def unwrapped(node: exp.Expr) -> exp.Expr:
-    while (isinstance(node, exp.Subquery) and not node.alias and not node.args.get("with_")) or isinstance(node, exp.Paren):
+    while (isinstance(node, exp.Subquery) and not node.alias and not node.args.get("with_")) or isinstance(
+        node, exp.Paren
+    ):
         if any(node.args.get(clause) for clause in ("order", "limit", "offset", "joins", "where")):
             fail("put the clause behind the parentheses into a query of its own", node)
         node = node.this
