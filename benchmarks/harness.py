@@ -112,11 +112,6 @@ class Bench:
         row = (what, _ms(found.seconds), baseline, _ms(found.baseline_s), f"{found.ratio:.2f}", f"{found.noise:.2f}")
         self._rows.append((*row, f"≤ {bar:g}", self._mark(what, found.ratio, bar)))
 
-    def shown(self, what: str, found: Compared, *, baseline: str) -> None:
-        """A ratio to be read, without a bar."""
-        row = (what, _ms(found.seconds), baseline, _ms(found.baseline_s), f"{found.ratio:.2f}", f"{found.noise:.2f}")
-        self._rows.append((*row, "", ""))
-
     def bar(self, what: str, value: float, *, bar: float, unit: str) -> None:
         """A value that must not exceed the bar."""
         self._rows.append(

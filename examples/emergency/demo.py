@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.emergency import data
-from examples.emergency.data import Place, Report, Shelter, UserLocation
+from examples.emergency.data import Report, Shelter, UserLocation
 from tocsin.cli.client import Client, Row
 from tocsin.wire.errors import TocsinError
 
@@ -35,7 +35,7 @@ START_LIMIT_S = 120.0
 STOP_LIMIT_S = 30.0
 _TICK_S = 3.0
 # As `tocsin up` from a terminal, with the Python that runs this.
-_TOCSIN = (sys.executable, "-c", "from tocsin.cli.main import main; main()")
+_TOCSIN = (sys.executable, "-P", "-c", "from tocsin.cli.main import main; main()")
 
 
 class DemoError(Exception):
@@ -154,6 +154,7 @@ class Demo:
 
     async def _counts(self) -> None:
         self._say("How many emergencies of each type, and how bad was the worst?")
+        self._note("The first question takes longer than those after it: Java is warming up.")
         query = """SELECT r.emergencyType, count(*) AS reports, max(r.severity) AS worst
 FROM Reports AS r
 GROUP BY r.emergencyType
@@ -176,10 +177,9 @@ ORDER BY reports DESC, r.emergencyType"""
         self._world.reports.append(fire)
         query = """SELECT e.report.emergencyType, e.report.severity, e.report.message
 FROM emergenciesNearUser("ann") AS e"""
-        rows = await self._question(
-            query,
-            before=f"INSERT INTO Reports {data.report_text(fire)};\nUPSERT INTO UserLocations {data.location_text(ann)};",
-        )
+        change = f"""INSERT INTO Reports {data.report_text(fire)};
+UPSERT INTO UserLocations {data.location_text(ann)};"""
+        rows = await self._question(query, before=change)
         # The function looks back 10 seconds from a moment that lies between now and then.
         late = datetime.now(UTC) - now > timedelta(seconds=10)
         told = [{"emergencyType": "fire", "severity": 7, "message": fire.message}]
@@ -272,7 +272,8 @@ ORDER BY before.name"""
         began_s = perf_counter()
         rows = await self._ask(f"USE emergency;\n{before}\n{query};")
         self._console.print(_table(rows))
-        self._console.print(f"  ({len(rows)} rows, {perf_counter() - began_s:.1f} s)", style="dim")
+        counted = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+        self._console.print(f"  ({counted}, {perf_counter() - began_s:.1f} s)", style="dim")
         return rows
 
     async def _ask(self, script: str) -> list[Any]:

@@ -71,9 +71,12 @@ async def serve_cluster(settings: Settings, on_ready: Callable[[str], None]) -> 
 @asynccontextmanager
 async def cluster(settings: Settings, address: str | None = None) -> AsyncIterator[Cluster]:
     """A cluster on its data folder, which nobody else may use meanwhile."""
-    async with held_folder(settings, address) as lock, started_spark(settings, lock) as spark:
-        async with assembled(settings, spark) as made:
-            yield made
+    async with (
+        held_folder(settings, address) as lock,
+        started_spark(settings, lock) as spark,
+        assembled(settings, spark) as made,
+    ):
+        yield made
 
 
 @asynccontextmanager

@@ -423,11 +423,16 @@ def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_pat
 
 def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(tmp_path: Path) -> None:
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    made = []
     for each in range(1, 41):
-        table.upsert(rows(1, said=str(each)))
+        made.append(table.upsert(rows(1, said=str(each))))
         upkeep(table)
     clean_up(table)
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_time(made[4].at)
     table = reopened(table, history=1000)
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_time(made[4].at)
     assert content(table.as_of_commit(39)) == {1: "39"}
     with pytest.raises(NotFoundError, match="commit 39"):
         table.as_of_commit(38)
@@ -505,6 +510,18 @@ def test_a_compaction_that_a_writer_overtook_is_dropped(table: DatasetTable) -> 
     assert len(content(table.snapshot())) == 19
     assert upkeep(table).compacted_files == 19
     assert len(content(table.snapshot())) == 19
+
+
+def test_on_a_full_disk_upkeep_still_removes_what_nothing_needs(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1)
+    for each in range(20):
+        table.insert(rows(each))
+    table.upsert(rows(0, said="b"))
+    before = len(table.data.names())
+    with mock.patch.object(datafiles, "sync_file", full_disk), pytest.raises(StorageFullError):
+        upkeep(table)
+    assert len(table.data.names()) == before - 1
+    assert len(content(table.snapshot())) == 20
 
 
 def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:

@@ -213,7 +213,8 @@ _HANDLERS: dict[type, Callable[..., Any]] = {
     st.CreateDataverse: Definitions._create_dataverse, st.CreateType: Definitions._create_type,
     st.CreateDataset: Definitions._create_dataset, st.CreateIndex: Definitions._create_index,
     st.CreateFunction: Definitions._create_function, st.DropDataverse: Definitions._drop_dataverse,
-    st.DropType: Definitions._drop_type, st.DropDataset: Definitions._drop_dataset, st.DropIndex: Definitions._drop_index,
+    st.DropType: Definitions._drop_type, st.DropDataset: Definitions._drop_dataset,
+    st.DropIndex: Definitions._drop_index,
     st.DropFunction: Definitions._drop_function,
 }  # fmt: skip
 

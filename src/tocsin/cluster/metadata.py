@@ -41,7 +41,10 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
             "Datatype",
             _type(DataverseName=t.STRING, DatatypeName=t.STRING, IsOpen=t.BOOLEAN, Definition=t.STRING),
             lambda catalog: [
-                {"DataverseName": one.dataverse, "DatatypeName": one.name, "IsOpen": one.type.open, "Definition": one.text}
+                {
+                    "DataverseName": one.dataverse, "DatatypeName": one.name, "IsOpen": one.type.open,
+                    "Definition": one.text,
+                }
                 for one in catalog.types
             ],
         ),
@@ -63,7 +66,8 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
         MetadataDataset(
             "Index",
             _type(
-                DataverseName=t.STRING, DatasetName=t.STRING, IndexName=t.STRING, IndexStructure=t.STRING, SearchKey=_PATHS
+                DataverseName=t.STRING, DatasetName=t.STRING, IndexName=t.STRING, IndexStructure=t.STRING,
+                SearchKey=_PATHS,
             ),
             lambda catalog: [
                 {
@@ -75,11 +79,13 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
         ),
         MetadataDataset(
             "Function",
-            _type(DataverseName=t.STRING, Name=t.STRING, Arity=t.BIGINT, Params=ArrayType(t.STRING), Definition=t.STRING),
+            _type(
+                DataverseName=t.STRING, Name=t.STRING, Arity=t.BIGINT, Params=ArrayType(t.STRING), Definition=t.STRING
+            ),
             lambda catalog: [
                 {
-                    "DataverseName": one.dataverse, "Name": one.name, "Arity": one.arity, "Params": list(one.parameters),
-                    "Definition": one.body,
+                    "DataverseName": one.dataverse, "Name": one.name, "Arity": one.arity,
+                    "Params": list(one.parameters), "Definition": one.body,
                 }
                 for one in catalog.functions
             ],

@@ -31,18 +31,24 @@ SPARK_NAMES: Final = {
     "len": "size", "to_string": "string", "to_bigint": "bigint", "to_double": "double", "array_length": "size",
     "string_contains": "contains", "starts_with": "startswith", "ends_with": "endswith", "array_flatten": "flatten",
     "regexp_contains": "rlike", "if_missing": "coalesce", "if_null": "coalesce", "if_missing_or_null": "coalesce",
-    "ifmissing": "coalesce", "ifmissingornull": "coalesce", "string_to_codepoint": "ascii", "array_prepend": "array_prepend",
+    "ifmissing": "coalesce", "ifmissingornull": "coalesce", "array_concat": "concat",
 }  # fmt: skip
 
 NUMERIC: Final = frozenset(
-    "abs acos asin atan atan2 cbrt ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod power pow radians round"
-    " bround sign signum sin sinh sqrt tan tanh sum avg mean stddev stddev_pop stddev_samp variance var_pop var_samp corr"
-    " covar_pop covar_samp median percentile percentile_approx greatest least skewness kurtosis".split()
+    (
+        "abs acos asin atan atan2 cbrt ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod power pow "
+        "radians round bround sign signum sin sinh sqrt tan tanh sum avg mean stddev stddev_pop stddev_samp variance "
+        "var_pop var_samp corr covar_pop covar_samp median percentile percentile_approx greatest least skewness "
+        "kurtosis "
+    ).split()
 )
 COLLECTIONS: Final = frozenset(
-    "size cardinality array_contains array_position array_distinct array_union array_intersect array_except array_join"
-    " array_max array_min array_sort sort_array slice explode posexplode explode_outer flatten element_at get reverse"
-    " transform filter exists forall aggregate reduce zip_with array_size array_append array_remove arrays_overlap".split()
+    (
+        "size cardinality array_contains array_position array_distinct array_union array_intersect array_except "
+        "array_join array_max array_min array_sort sort_array slice explode posexplode explode_outer flatten "
+        "element_at get reverse transform filter exists forall aggregate reduce zip_with array_size array_append "
+        "array_remove arrays_overlap "
+    ).split()
 )
 # Aggregates SQL++ has for arrays, over what Spark's aggregate() folds.
 ARRAY_AGGREGATES: Final = {
@@ -54,11 +60,13 @@ ARRAY_AGGREGATES: Final = {
     "max": "array_max(_v)",
 }  # fmt: skip
 AGGREGATES: Final = frozenset(
-    "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or collect_list"
-    " collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value grouping grouping_id"
-    " histogram_numeric kurtosis last last_value listagg max max_by mean median min min_by mode percentile percentile_approx"
-    " percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_r2 skewness some std stddev stddev_pop stddev_samp"
-    " string_agg sum try_avg try_sum var_pop var_samp variance".split()
+    (
+        "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or "
+        "collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value "
+        "grouping grouping_id histogram_numeric kurtosis last last_value listagg max max_by mean median min min_by "
+        "mode percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_r2 "
+        "skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance "
+    ).split()
 )
 NONDETERMINISTIC: Final = frozenset(
     "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
@@ -78,7 +86,7 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
         return _count(self, node)
     for prefix in ("array_", "coll_"):
         if lower.startswith(prefix) and lower.removeprefix(prefix) in ARRAY_AGGREGATES and len(node.expressions) == 1:
-            return _array_aggregate(self, lower.removeprefix(prefix), self.expression(node.expressions[0]))
+            return _array_aggregate(lower.removeprefix(prefix), self.expression(node.expressions[0]))
     if any(isinstance(one, exp.Lambda) for one in node.expressions):
         return _higher_order(self, name, node)
     if any(
@@ -99,10 +107,8 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
         type_, (then, otherwise) = self.aligned(arguments[1:])
         return Typed(exp.If(this=self._as(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
     if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
-        both = [
-            exp.cast(dynamic.call(lower, one), "VARIANT", dialect="spark")
-            for one in dynamic.sort_keys(arguments[0].sql)
-        ]
+        value = arguments[0].sql
+        both = [dynamic.call(f"{lower}_by", value, one) for one in dynamic.sort_keys(value)]
         return Typed(dynamic.call("coalesce", *both), t.ANY)
     if lower in ("min", "max") and len(arguments) == 1 and (sorted_by := temporal.order_key(arguments[0])) is not None:
         return Typed(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
@@ -111,6 +117,15 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
 
 
 _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
+
+
+# Functions that mean something for an untyped value as it is.
+_TAKES_UNTYPED: Final = frozenset(
+    (
+        "any_value array_agg collect_list collect_set element_at first is_variant_null last map named_struct "
+        "schema_of_variant struct to_json try_variant_get typeof variant_get "
+    ).split()
+)
 
 
 def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
@@ -133,8 +148,7 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
     as_they_are = list(arguments)
     adapted = [untyped(one) for one in arguments]
     tries = [as_they_are] if all(one.type != t.ANY for one in arguments) else []
-    if lower in ("to_json", "typeof", "schema_of_variant", "is_variant_null", "collect_list", "array_agg", "first", "any_value",
-                 "last", "variant_get", "try_variant_get", "struct", "named_struct", "map", "collect_set", "element_at"):  # fmt: skip
+    if lower in _TAKES_UNTYPED:
         tries = [as_they_are]
     tries += [adapted, [narrow(one) for one in adapted]]
     problem: FunctionError | None = None
@@ -174,7 +188,7 @@ def _count(self: Expressions, node: exp.Anonymous) -> Typed:
     return Typed(exp.Anonymous(this="count", expressions=[inner]), t.BIGINT)
 
 
-def _array_aggregate(self: Expressions, name: str, value: Typed) -> Typed:
+def _array_aggregate(name: str, value: Typed) -> Typed:
     items = dynamic.items(value)
     assert isinstance(items.type, ArrayType)
     item = items.type.item

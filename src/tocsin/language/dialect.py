@@ -1,11 +1,11 @@
 """The grammar of queries and expressions: Spark SQL, and the forms SQL++ users write.
 
 Added to Spark's grammar: `SELECT VALUE e`, `LET x = e`, `FROM d r UNNEST r.items i`, `FROM r.items i`, `FROM [1, 2] x`,
-`{"a": 1, b: 2}`, `{{1, 2}}`, `IS MISSING | UNKNOWN | VALUED`, `GROUP BY e AS k`, `GROUP AS g`, `SOME x IN a SATISFIES c`,
-`EVERY x IN a SATISFIES c`, `//` comments.
+`{"a": 1, b: 2}`, `{{1, 2}}`, `IS MISSING | UNKNOWN | VALUED`, `GROUP BY e AS k`, `GROUP AS g`,
+`SOME | EVERY x IN a SATISFIES c`, `//` comments.
 
-Every function call stays as it was written (`exp.Anonymous`): what a name means is decided by the translator and by Spark,
-not by the parser's own catalogue of SQL functions.
+Every function call stays as it was written (`exp.Anonymous`): what a name means is decided by the translator and by
+Spark, not by the parser's own catalogue of SQL functions.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class QueryParser(SparkParser):
     TABLE_ALIAS_TOKENS: ClassVar[Any] = SparkParser.TABLE_ALIAS_TOKENS - {LET, TokenType.UNNEST}
     ALIAS_TOKENS: ClassVar[Any] = SparkParser.ALIAS_TOKENS - {LET, TokenType.UNNEST}
     STATEMENT_PARSERS: ClassVar[Any] = {}
+    ARRAY_CONSTRUCTORS: ClassVar[Any] = {}  # a field may be called list or array, and be indexed
     STRICT_CAST: ClassVar[Any] = True
 
     def refuse(self, message: str, token: Token | None = None) -> NoReturn:
@@ -120,7 +121,13 @@ class QueryParser(SparkParser):
                         this.append("joins", exp.Join(this=binding))
                 else:
                     break
-        return super()._parse_query_modifiers(this)
+        this = super()._parse_query_modifiers(this)
+        while isinstance(this, exp.Select) and this.args.get("group") and self._match(LET):
+            # Behind GROUP BY, a LET names what is known of a group.
+            for binding in self._parse_csv(self._parse_let):
+                this.append("group_lets", binding)
+            this = super()._parse_query_modifiers(this)
+        return this
 
     def _parse_let(self) -> exp.Expr:
         name = self._parse_id_var()
@@ -230,15 +237,21 @@ class QueryParser(SparkParser):
         ):
             every = self._curr.text.upper() == "EVERY"
             self._advance()
-            name = self._parse_id_var(any_token=True)
-            self._match(TokenType.IN)
-            collection = self._parse_bitwise()
+            ranges = self._parse_csv(self._parse_one_of)
             if not self._match_text_seq("SATISFIES"):
                 self.refuse("Expected SATISFIES")
             condition = self._parse_disjunction()
             self._match(TokenType.END)
-            return self.expression(Quantified(this=collection, alias=name, condition=condition, every=every))
+            for name, collection in reversed(ranges):
+                condition = self.expression(Quantified(this=collection, alias=name, condition=condition, every=every))
+            return condition
         return super()._parse_unary()
+
+    def _parse_one_of(self) -> Any:
+        name = self._parse_id_var(any_token=True)
+        if not self._match(TokenType.IN):
+            self.refuse("Expected IN")
+        return name, self._parse_bitwise()
 
     def _parse_in(self, this: exp.Expr | None, alias: bool = False) -> exp.In:
         if self._curr.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET):

@@ -32,10 +32,13 @@ def spark_type(type_: Type) -> str:
             columns = [f"`{physical(one.name)}`: {spark_type(one.type)}" for one in type_.fields]
             columns += [f"`{OPEN}`: STRING"] if keeps_open(type_) else []
             return f"STRUCT<{', '.join(columns)}>"
-    return SPARK_TYPES.get(type_, type_.name)
+    # Inside of a collection nothing is known of NULLs: Spark turns them into whatever stands beside them.
+    return "VARIANT" if type_ == VOID else SPARK_TYPES.get(type_, type_.name)
 
 
 def null(type_: Type) -> exp.Expr:
+    if type_ == VOID:
+        return exp.null()
     return exp.cast(exp.null(), spark_type(type_), dialect="spark")
 
 
@@ -97,7 +100,7 @@ def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
         return value
     if type_ in _PLAIN_TEXT:
         tag, kind = _PLAIN_TEXT[type_]
-        return call("coalesce", _get(value, f'["${tag}"]', kind), _get(value, "", kind))
+        return call("coalesce", _get(value, f'["${tag}"]', kind), _if_kind("STRING", value, _get(value, "", kind)))
     match type_:
         case t.TIME:
             text = call("coalesce", _get(value, '["$time"]', "string"), _get(value, "", "string"))
@@ -136,6 +139,27 @@ def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
     return _get(value, "", spark_type(type_).lower())
 
 
+def exactly(value: exp.Expr, type_: Type) -> exp.Expr:
+    """`as_type`, but no text is taken as a number, no number as text, and neither as a truth."""
+    kind = "BOOLEAN" if type_ == t.BOOLEAN else "STRING" if type_ == t.STRING else _NUMBER if type_ in t.NUMBERS else None
+    made = as_type(value, type_)
+    return made if kind is None else _if_kind(kind, value, made)
+
+
+_NUMBER: Final = "BIGINT|DOUBLE|FLOAT|DECIMAL.*"
+
+
+def _if_kind(kind: str, value: exp.Expr, then: exp.Expr) -> exp.Expr:
+    found = call("schema_of_variant", value)
+    test = call("rlike", found, string(f"^({kind})$")) if "|" in kind else exp.EQ(this=found, expression=string(kind))
+    return exp.If(this=test, true=then.copy(), false=exp.null())
+
+
+def number_as(value: exp.Expr, kind: str) -> exp.Expr:
+    """An untyped number as one of Spark's types, SQL NULL where it is no number."""
+    return _if_kind(_NUMBER, value, _get(value, "", kind))
+
+
 def items(value: Typed) -> Typed:
     """A collection as a Spark array."""
     if isinstance(value.type, ArrayType | MultisetType):
@@ -147,15 +171,18 @@ def items(value: Typed) -> Typed:
 
 def key(value: exp.Expr) -> exp.Expr:
     """A text that is equal for equal untyped values, so that they can be joined, grouped and compared."""
+    # 1 and 1.0 are equal, 1 and "1" are not; and no rounding makes numbers equal that are not.
     return build(
-        "coalesce(concat('n', try_variant_get(_v, '$', 'decimal(38,18)')), concat('d', try_variant_get(_v, '$', 'double')),"
-        " nullif(to_json(_v), 'null'))",
+        "CASE WHEN schema_of_variant(_v) = 'BIGINT' THEN concat('n', try_variant_get(_v, '$', 'bigint'))"
+        " WHEN _d = floor(_d) AND abs(_d) < 9.2E18 THEN concat('n', CAST(_d AS BIGINT))"
+        " WHEN _d IS NOT NULL THEN concat('d', _d) ELSE nullif(to_json(_v), 'null') END",
         _v=value,
+        _d=number_as(value, "double"),
     )
 
 
 def sort_keys(value: exp.Expr) -> list[exp.Expr]:
-    return [_get(value, "", "double"), _get(value, "", "string")]
+    return [exactly(value, t.DOUBLE), exactly(value, t.STRING)]
 
 
 # ---------------------------------------------------------------- writing
@@ -206,7 +233,8 @@ def json_text(value: Typed) -> exp.Expr:
             return _numbers(str(type_), sql, "[[%x1,%y1],[%x2,%y2]]")
         case t.POLYGON:
             return build(
-                "concat('{\"$polygon\":[', array_join(transform(_v, __p -> concat('[', __p.x, ',', __p.y, ']')), ','), ']}')",
+                "concat('{\"$polygon\":[',"
+                " array_join(transform(_v, __p -> concat('[', __p.x, ',', __p.y, ']')), ','), ']}')",
                 _v=sql,
             )
         case ArrayType(item) | MultisetType(item):

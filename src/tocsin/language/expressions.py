@@ -15,7 +15,7 @@ from tocsin.language.dynamic import VOID
 from tocsin.language.names import Names, Oracle
 from tocsin.language.scope import Frame, Maybe, Row, column
 from tocsin.language.script import offset_of
-from tocsin.language.typed import FunctionError, Typed, constant_integer, enclosed, literal, number, string
+from tocsin.language.typed import FunctionError, Typed, build, constant_integer, enclosed, literal, number, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
@@ -64,7 +64,11 @@ class Expressions:
         return self._as(value, t.BOOLEAN)
 
     def _as(self, value: Typed, type_: Type) -> exp.Expr:
-        return dynamic.as_type(value.sql, type_) if value.type == t.ANY else value.sql
+        if value.type == VOID:
+            return dynamic.null(type_)
+        if value.type == t.ANY:
+            return dynamic.exactly(value.sql, type_) if type_ == t.BOOLEAN else dynamic.as_type(value.sql, type_)
+        return value.sql
 
     # ------------------------------------------------------------ literals and constructors
 
@@ -109,6 +113,8 @@ class Expressions:
             return Typed(made, t.ANY)
         if value.type == VOID:
             return Typed(dynamic.to_any(value), t.ANY)
+        if value.type == ArrayType(VOID):
+            return Typed(exp.cast(value.sql.copy(), dynamic.spark_type(value.type), dialect="spark"), ArrayType(t.ANY))
         return Typed(value.sql, value.type)
 
     def _array(self, node: exp.Expr) -> Typed:
@@ -194,8 +200,8 @@ class Expressions:
         if declared is not None:
             sql = self._part(value, physical(name))
             if declared.optional:
-                return Maybe(sql, declared.type, dynamic.call(
-                    "coalesce", dynamic.is_explicit_null(dynamic.step(self._open(value), name)), exp.false()))  # fmt: skip
+                told = dynamic.is_explicit_null(dynamic.step(self._open(value), name))
+                return Maybe(sql, declared.type, dynamic.call("coalesce", told, exp.false()))
             return Typed(sql, declared.type)
         if not value.type.open:
             near = difflib.get_close_matches(name, [one.name for one in value.type.fields], 1)
@@ -235,13 +241,20 @@ class Expressions:
 
     def _slice(self, value: Typed, part: exp.Slice) -> Typed:
         items = dynamic.items(value)
-        low = self.expression(part.this).sql if part.this else exp.Literal.number(0)
         size = dynamic.call("size", items.sql)
-        high = self.expression(part.expression).sql if part.expression else size
-        length = exp.Sub(this=enclosed(high), expression=enclosed(low))
+
+        def place(node: exp.Expr | None, default: exp.Expr) -> exp.Expr:
+            """Where a bound lies in the array: counted from the end when it is negative, and never outside."""
+            if node is None:
+                return default
+            bound = exp.cast(self._as(self.expression(node), t.BIGINT).copy(), "INT")
+            within = "least(greatest(if(_b < 0, _size + _b, _b), 0), _size)"
+            return build(within, _b=bound, _size=size)
+
+        low, high = place(part.this, exp.Literal.number(0)), place(part.expression, size)
         start = exp.Add(this=enclosed(low), expression=exp.Literal.number(1))
-        bounded = dynamic.call("greatest", exp.cast(length, "INT"), exp.cast(exp.Literal.number(0), "INT"))
-        return Typed(dynamic.call("slice", items.sql, exp.cast(start, "INT"), bounded), items.type)
+        bounded = build("greatest(_high - _low, 0)", _high=high, _low=low)
+        return Typed(dynamic.call("slice", items.sql, start, bounded), items.type)
 
     # ------------------------------------------------------------ function calls and all the rest
 

@@ -1,4 +1,7 @@
-"""The grammar of statements. IF [NOT] EXISTS is taken before the name, as SQL has it, and after, as the original has it."""
+"""The grammar of statements.
+
+IF [NOT] EXISTS is taken before the name, as SQL has it, and after, as the original has it.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,7 @@ class StatementParser(QueryParser):
 
     # ------------------------------------------------------------ CREATE
 
-    def _create(self) -> st.Statement:
+    def _create(self) -> st.Statement:  # noqa: RET503 (refuse does not return)
         if self._word("DATAVERSE"):
             early = self._if_not_exists()
             name = self._name("a dataverse")
@@ -256,7 +259,7 @@ class StatementParser(QueryParser):
 
     # ------------------------------------------------------------ DROP, USE
 
-    def _drop(self) -> st.Statement:
+    def _drop(self) -> st.Statement:  # noqa: RET503 (refuse does not return)
         if self._word("DATAVERSE"):
             early = self._if_exists()
             name = self._name("a dataverse")

@@ -51,5 +51,5 @@ class Oracle(Protocol):
     """Spark's analyser, which knows every function it has."""
 
     def columns(self, sql: str) -> list[tuple[str, Type]]:
-        """Names and types of what a query yields, without running it; FunctionError with Spark's reason when it cannot be."""
+        """Names and types of what a query yields, without running it; FunctionError gives Spark's reason against it."""
         ...

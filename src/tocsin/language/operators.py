@@ -11,7 +11,7 @@ from tocsin.language import dialect, dynamic, temporal
 from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions
 from tocsin.language.scope import Frame, Maybe, Row
-from tocsin.language.typed import Typed, enclosed, literal
+from tocsin.language.typed import FunctionError, Typed, constant_string, enclosed, literal
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
@@ -70,7 +70,8 @@ class Operators(Expressions):
                 return Typed(dynamic.null(t.BOOLEAN), t.BOOLEAN)
 
             def against(type_: Type) -> exp.Expr:
-                cast_ = dynamic.as_type(other.sql, type_) if type_ != DECIMAL else _decimal(other.sql)
+                exact = type_ == DECIMAL
+                cast_ = dynamic.number_as(other.sql, DECIMAL.name) if exact else dynamic.exactly(other.sql, type_)
                 return made(cast_, typed_.sql) if typed_ is right else made(typed_.sql, cast_)
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
@@ -83,6 +84,10 @@ class Operators(Expressions):
             return Typed(against(typed_.type), t.BOOLEAN)
         if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
             return Typed(made(left.sql, right.sql), t.BOOLEAN)
+        for one, other in ((left, right), (right, left)):
+            if one.type == t.STRING and other.type in (*t.NUMBERS, t.BOOLEAN) and not _reads_as_number(one.sql):
+                # Spark would cast the text, and fail on the first row where it is no number.
+                raise FunctionError(f"a string cannot be compared with a {other.type}: CAST one of them")
         return self.ask(made(left.sql, right.sql), [left, right])
 
     def _arithmetic(self, node: exp.Expr) -> Typed:
@@ -231,5 +236,9 @@ class Operators(Expressions):
     }
 
 
-def _decimal(value: exp.Expr) -> exp.Expr:
-    return dynamic.call("try_variant_get", value, exp.Literal.string("$"), exp.Literal.string(DECIMAL.name))
+def _reads_as_number(sql: exp.Expr) -> bool:
+    try:
+        float(constant_string(sql) or "")
+    except ValueError:
+        return False
+    return True

@@ -7,10 +7,11 @@ operations on that list, because Spark answers a LIMIT under a correlated equali
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 from sqlglot import exp
 
@@ -29,8 +30,8 @@ from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType,
 
 # Clauses of sqlglot's grammar that this language does not have; anything else unknown is refused, too.
 _KNOWN_CLAUSES = {
-    "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "distinct", "with_", "kind",
-    "hint", "windows", "operation_modifiers",
+    "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "distinct", "with_",
+    "kind", "hint", "windows", "operation_modifiers", "group_lets",
 }  # fmt: skip
 
 
@@ -44,7 +45,7 @@ class Translated:
 
 
 class Queries(Subqueries):
-    handlers = {**Expressions.HANDLERS, **Operators.HANDLERS}
+    handlers: ClassVar[dict[type, Callable[..., Typed]]] = {**Expressions.HANDLERS, **Operators.HANDLERS}
 
     def __init__(self, names: Names, oracle: Oracle, scans: Scans, dataverse: str, now: datetime) -> None:
         super().__init__(names, oracle, dataverse, now)
@@ -191,7 +192,7 @@ class Queries(Subqueries):
             self.block, self.frame = kept
 
     def select(self, node: exp.Select, outer: Block | None, collected: list[SortKey] | None = None) -> Relation:
-        """A SELECT; with `collected`, its sort keys are put there and into columns k0, k1, … instead of being applied."""
+        """A SELECT; with `collected`, its sort keys go there and into columns k0, k1, … instead of being applied."""
         for clause, value in node.args.items():
             if value and clause not in _KNOWN_CLAUSES:
                 fail(f"{clause.strip('_').upper()} is not supported", value if isinstance(value, exp.Expr) else node)
@@ -202,6 +203,8 @@ class Queries(Subqueries):
             condition = self.boolean(where.this) if where else None
             group = self.group(node)
             block.grouped = group is not None or any(aggregates(one) for one in node.expressions)
+            for one in node.args.get("group_lets") or []:
+                self.frame.names[one.args["alias"].name] = self.expression(one.this)
             output = self.projected(node, as_value=collected is not None)
             having = self.boolean(node.args["having"].this) if node.args.get("having") else None
             made = selected(output.columns)
@@ -217,10 +220,10 @@ class Queries(Subqueries):
                 made.set("joins", block.joins or None)
             if condition is not None:
                 made.set("where", exp.Where(this=condition))
-            if group is not None:
-                made.set("group", self.ungrouped_keys(made, group))
             if having is not None:
                 made.set("having", exp.Having(this=having))
+            if group is not None:
+                made.set("group", self.ungrouped_keys(made, group))
             if node.args.get("hint"):
                 made.set("hint", node.args["hint"].copy())
         relation = Relation(made, output.type, output.is_value)

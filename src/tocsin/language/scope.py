@@ -47,7 +47,7 @@ class Frame:
 
 @dataclass(slots=True)
 class Block:
-    """One SELECT being built. A subquery may refer to the block right around it and, through `imported`, further out."""
+    """One SELECT being built. Its subqueries refer to it directly, and to blocks further out through `imported`."""
 
     outer: Block | None
     aliases: set[str] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Block:
     grouped: bool = False
 
     def imported(self, column: exp.Column, alias: str) -> exp.Column:
-        """The column of a block further out, brought in as one of this block's own (Spark correlates one level only)."""
+        """The column of a block further out, brought in as one of this block's own: Spark correlates one level only."""
         self.import_alias = self.import_alias or alias
         name = self.imports.setdefault((column.table, column.name), f"i{len(self.imports)}")
         return exp.column(name, table=self.import_alias, quoted=True)

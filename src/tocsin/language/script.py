@@ -27,12 +27,13 @@ _CLOSING = {TokenType.R_PAREN: "(", TokenType.R_BRACE: "{", TokenType.R_BRACKET:
 
 def statements(script: str) -> Iterator[Statement]:
     """The statements of a script; StatementError where it cannot be read, with its place and number."""
-    number = 0
+    number = 1
     try:
-        for number, chunk in enumerate(_chunks(script), start=1):
+        for chunk in _chunks(script):
             yield _parse(script, chunk)
+            number += 1
     except StatementError as error:
-        error.statement = error.statement or max(number, 1)
+        error.statement = error.statement or number
         raise
 
 

@@ -76,7 +76,8 @@ class Shaping(Sources):
                 fail("SELECT VALUE takes one expression", one)
             spread = self._spread(one)
             if spread is None:
-                name = one.alias_or_name or f"${i}"
+                named = isinstance(one, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
+                name = (one.alias_or_name if named else "") or f"${i}"
                 value = self._kept(self.expression(one.this if isinstance(one, exp.Alias) else one))
                 members.append((name, value, one))
                 fields.append(Field(name, value.type))
@@ -154,9 +155,10 @@ class Shaping(Sources):
 
     def ungrouped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
         """Untyped keys are grouped by their text; where they are named, any value of the group stands for them."""
+        parts = [*made.expressions, *(made.args[clause] for clause in ("having", "order") if made.args.get(clause))]
         for key in self._untyped_keys:
-            for place in list(made.find_all(type(key))):
-                if place == key:
+            for place in [one for part in parts for one in part.find_all(type(key)) if one == key]:
+                if not _within_aggregate(place):
                     place.replace(dynamic.call("any_value", key))
         return group
 
@@ -228,6 +230,15 @@ def _ordinal(node: exp.Expr, select: exp.Select) -> exp.Expr | None:
         one: exp.Expr = select.expressions[int(node.this) - 1]
         return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
     return None
+
+
+def _within_aggregate(node: exp.Expr) -> bool:
+    above = node.parent
+    while above is not None and not isinstance(above, exp.Query):
+        if isinstance(above, exp.Anonymous) and str(above.this).lower() in AGGREGATES:
+            return True
+        above = above.parent
+    return False
 
 
 def aggregates(node: exp.Expr) -> bool:

@@ -122,7 +122,7 @@ class Sources(Expressions):
         view = exp.Table(this=exp.to_identifier(self.scans.scan(dataset, commit, at), quoted=True))
         self._add(_scan(view, dataset.type, alias), alias, join, name, row(alias, dataset.type))
 
-    def _version(self, node: exp.Table) -> tuple[int | None, Any]:
+    def _version(self, node: exp.Table) -> tuple[int | None, Any]:  # noqa: RET503 (fail does not return)
         version = node.args.get("version")
         if version is None:
             return None, None

@@ -34,7 +34,7 @@ class Subqueries(Operators, Shaping):
     # ------------------------------------------------------------ subqueries as values
 
     def subquery(self, node: exp.Query) -> Typed:
-        """An array of what the subquery yields; a bare scalar where only one can stand, as in `x = (SELECT max(y) …)`."""
+        """An array of what the subquery yields; one value where only one can stand, as in `x = (SELECT max(y) …)`."""
         inner = unwrapped(node)
         collected = self._collected(inner)
         whole: exp.Expr = node

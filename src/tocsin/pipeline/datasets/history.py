@@ -110,9 +110,10 @@ class History:
         following = self._rewrites[bisect_right([rewrite.number for rewrite in self._rewrites], number)]
         return following.version - 1, following.number - 1, self._files_before(following.version, current)
 
-    def files_before_first_rewrite(self, current: Iterable[str]) -> list[str]:
-        """The files as they were before any rewrite that the log knows."""
-        return self._files_before(self._rewrites[0].version, current) if self._rewrites else list(current)
+    def oldest_files(self, oldest: int, current: Iterable[str]) -> list[str]:
+        """The files of the oldest state that can be told: before the first rewrite after commit `oldest`."""
+        following = next((rewrite.version for rewrite in self._rewrites if rewrite.number > oldest), None)
+        return list(current) if following is None else self._files_before(following, current)
 
     def _files_before(self, version: int, current: Iterable[str]) -> list[str]:
         files = dict.fromkeys(current)

@@ -234,7 +234,7 @@ def decoder(kind: Type) -> Callable[[Any], Any]:
 def _object_decoder(kind: ObjectType) -> Callable[[dict[str, Any]], dict[str, Any]]:
     # An optional field that is NULL in its column is MISSING, unless `_open` says otherwise; any other is just NULL.
     plan = tuple(
-        (physical(field.name), field.name, decoder(field.type), not field.optional and not isinstance(field.type, AnyType))
+        (physical(field.name), field.name, decoder(field.type), not (field.optional or isinstance(field.type, AnyType)))
         for field in kind.fields
     )
 

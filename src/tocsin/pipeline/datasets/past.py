@@ -79,9 +79,9 @@ class Past:
         number = self._log.commit_at(at_us)
         if number is not None:
             return number
-        # Older than the log tells, but the rows do: those before the first rewrite that the log knows.
+        # Older than the log tells. But the rows do; where they do not, the commit found is too old as well.
         number = state.last_rewrite if at_us >= state.last_rewrite_at_us else 0
-        for name in self._log.files_before_first_rewrite(state.files):
+        for name in self._log.oldest_files(self._oldest(), state.files):
             file = state.files.get(name)
             if file is not None and file.last_at_us <= at_us:
                 number = max(number, file.last_commit)

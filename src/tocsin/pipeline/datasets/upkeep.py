@@ -80,6 +80,7 @@ def upkeep(table: DatasetTable) -> Done:
             return Done(compacted, expired, checkpoint, data_files, log_files)
         except Exception as error:
             if is_full_disk(error):
+                clean_up(table)  # it only removes, and room is what is wanted
                 raise StorageFullError("the disk is full: upkeep will be tried again") from error
             raise
 

@@ -22,6 +22,6 @@ def physical(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else "_x" + name.encode().hex()
 
 
-def keeps_open(type: ObjectType) -> bool:
+def keeps_open(kind: ObjectType) -> bool:
     """Whether objects of this type need the column OPEN (a struct without any field needs it to exist at all)."""
-    return type.open or not type.fields or any(field.optional for field in type.fields)
+    return kind.open or not kind.fields or any(field.optional for field in kind.fields)

@@ -1,10 +1,10 @@
 """The types of data: what CREATE TYPE declares and what an expression is known to be.
 
-    Type ─┬─ Primitive("boolean" | "bigint" | "string" | "datetime" | "circle" | …)
-          ├─ ObjectType(fields, open)     a nested or top-level record
-          ├─ ArrayType(item)              [item]
-          ├─ MultisetType(item)           {{item}}
-          └─ ANY                          known only when the data are there
+Type ─┬─ Primitive("boolean" | "bigint" | "string" | "datetime" | "circle" | …)
+      ├─ ObjectType(fields, open)     a nested or top-level record
+      ├─ ArrayType(item)              [item]
+      ├─ MultisetType(item)           {{item}}
+      └─ ANY                          known only when the data are there
 """
 
 from __future__ import annotations

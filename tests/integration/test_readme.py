@@ -1,0 +1,168 @@
+"""What README tells people to type is typed, in its order, and answers what README shows.
+
+A fenced `sh` block is a command, an `sql` block goes to `tocsin sql`; a `text` block right behind one is its output.
+`./dev tocsin …` runs with the Python of the tests, so that no second environment is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+ROOT = Path(__file__).parents[2]
+START_LIMIT_S = 120
+ANSWER_LIMIT_S = 120
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TOCSIN = [sys.executable, "-P", "-c", "from tocsin.cli.main import main; main()"]
+# Commands that are tested elsewhere: the demo below, and the tests by being run.
+_ELSEWHERE = {"./dev demo", "./dev test"}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to type, and what it prints if README shows it."""
+
+    kind: str
+    text: str
+    output: str | None
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of `tocsin`."""
+        if self.kind == "sql":
+            return ["sql", "-e", self.text]
+        command = shlex.split(self.text)
+        assert command[:2] == ["./dev", "tocsin"], f"README has a command that no test runs: {self.text}"
+        return command[2:]
+
+
+def steps(document: str) -> Iterator[Step]:
+    found = [(match[1], match[2], match.start(), match.end()) for match in _BLOCK.finditer(document)]
+    for i, (kind, text, _, end) in enumerate(found):
+        shown = found[i + 1] if i + 1 < len(found) and found[i + 1][2] == end + 1 else None
+        if kind in ("sh", "sql") and text.strip() not in _ELSEWHERE:
+            yield Step(kind, text.strip(), shown[1] if shown and shown[0] == "text" else None)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The caller's, without settings of ours that would change what is shown."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+class Terminal:
+    """Where the commands are typed: at the root of the checkout, with the cluster's data and port out of the way."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._up: subprocess.Popen[str] | None = None
+        self._url = ""
+
+    def run(self, step: Step) -> str:
+        """What the command printed, normal output before errors."""
+        if step.arguments[0] == "up":
+            return self._start(step.arguments)
+        # All `sql` blocks are one session: from the second on, the dataverse in use is said again.
+        again = step.kind == "sql" and not step.text.startswith("USE ")
+        arguments = ["sql", "-e", f"USE emergency;\n{step.text}"] if again else step.arguments
+        done = subprocess.run(
+            [*_TOCSIN, *arguments], cwd=ROOT, env=environment(TOCSIN_URL=self._url), capture_output=True, text=True,
+            timeout=ANSWER_LIMIT_S, check=False,
+        )  # fmt: skip
+        said_of_use = done.stdout.partition("\n")[0] + "\n" if again else ""
+        return done.stdout.removeprefix(said_of_use) + done.stderr
+
+    def _start(self, arguments: list[str]) -> str:
+        moved = [*arguments, "--data", str(self._data), "--port", "0"]
+        self._up = subprocess.Popen([*_TOCSIN, *moved], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True)
+        assert self._up.stdout is not None
+        line = self._up.stdout.readline()
+        found = re.search(r"ready at (\S+)", line)
+        assert found is not None, f"the cluster said {line!r}"
+        self._url = found[1]
+        return line.replace(self._url, "http://127.0.0.1:8470").replace(str(self._data), "tocsin-data")
+
+    def close(self) -> int:
+        if self._up is None:
+            return 0
+        self._up.send_signal(signal.SIGTERM)
+        status = self._up.wait(START_LIMIT_S)
+        assert self._up.stdout is not None
+        self._up.stdout.close()
+        return status
+
+
+def tidy(text: str) -> list[str]:
+    """Lines without what follows the last character that can be seen."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def test_every_command_of_the_readme_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path / "data")
+    typed = 0
+    try:
+        for step in steps((ROOT / "README.md").read_text("utf-8")):
+            printed = terminal.run(step)
+            typed += 1
+            if step.output is not None:
+                assert tidy(printed) == tidy(step.output), f"README shows something else for:\n{step.text}\n\n{printed}"
+            else:
+                assert "error:" not in printed, f"{step.text}\n\n{printed}"
+    finally:
+        status = terminal.close()
+    assert typed >= 8
+    assert status == 0
+
+
+def test_the_commands_that_are_tested_elsewhere_are_known_to_dev() -> None:
+    known = (ROOT / "dev").read_text("utf-8")
+    for command in _ELSEWHERE:
+        assert f"\n    {command.removeprefix('./dev ')})\n" in known
+
+
+@pytest.fixture
+def demo() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.emergency.demo"], cwd=ROOT, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    yield process
+    if process.poll() is None:
+        process.terminate()
+        process.wait(START_LIMIT_S)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_the_demo_answers_rightly_and_leaves_nothing_running(demo: subprocess.Popen[str]) -> None:
+    printed, _ = demo.communicate(timeout=START_LIMIT_S + ANSWER_LIMIT_S)
+    assert demo.returncode == 0, printed
+    assert "Every answer was checked against plain Python." in printed
+
+
+def test_a_demo_that_is_interrupted_while_spark_starts_stops_its_cluster(demo: subprocess.Popen[str]) -> None:
+    assert demo.stdout is not None
+    seen = ""
+    while "Spark is starting" not in seen and " ready at " not in seen:
+        line = demo.stdout.readline()
+        assert line, seen
+        seen += line
+    started = psutil.Process(demo.pid).children(recursive=True)
+    assert started
+    demo.send_signal(signal.SIGINT)
+    assert "nothing is left running" in demo.stdout.read()
+    assert demo.wait(START_LIMIT_S) == 130
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []

@@ -1,0 +1,218 @@
+"""The documents keep up with the code: what the code has is told, and what is told is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.emergency import data
+from tests.fake_statements import FakeStatements
+from tocsin import faults
+from tocsin.cluster import metadata
+from tocsin.cluster.http import cluster_application
+from tocsin.language import calls, geodesy, grammar, spatial, temporal
+from tocsin.rules.model.types import PRIMITIVES
+from tocsin.serving.metrics import ServerMetrics
+from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known
+from tocsin.wire.errors import TocsinError
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def document(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def table_after(text: str, heading: str) -> dict[str, list[str]]:
+    """The rows of the first table under a heading: its first cell's code → the other cells."""
+    section = text.split(f"\n{heading}\n", 1)[1].split("\n| ---", 1)[1]
+    rows = [line.strip("|").split(" | ") for line in section.split("\n\n", 1)[0].splitlines()[1:]]
+    return {cells[0].strip().strip("`"): [cell.strip() for cell in cells[1:]] for cells in rows}
+
+
+def test_there_are_documents() -> None:
+    assert {"README.md", "ARCHITECTURE.md", "language.md", "CHANGELOG.md"} <= {path.name for path in DOCUMENTS}
+
+
+# ---------------------------------------------------------------- the language
+
+
+def names_called(text: str) -> set[str]:
+    """Every word in code that could be a function: before a bracket, or standing alone."""
+    code = " ".join(_CODE.findall(text))
+    return set(re.findall(r"\b([a-z][a-z0-9_]*)\b", code))
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [spatial.FUNCTIONS, geodesy.FUNCTIONS, temporal.FUNCTIONS, calls.SPARK_NAMES],
+    ids=["spatial", "geodesy", "temporal", "spark-names"],
+)
+def test_every_function_of_the_language_is_in_its_reference(functions: dict[str, Any]) -> None:
+    missing = set(functions) - names_called(document("docs/language.md"))
+    assert missing == set()
+
+
+def test_every_array_aggregate_is_in_the_reference() -> None:
+    told = names_called(document("docs/language.md"))
+    assert {f"array_{name}" for name in calls.ARRAY_AGGREGATES} <= told
+
+
+def test_every_statement_is_in_the_reference() -> None:
+    told = document("docs/language.md")
+    for opener in grammar.StatementParser.OPENERS:
+        assert re.search(rf"^\| `{opener} ", told, re.MULTILINE), opener
+
+
+def test_every_type_name_is_in_the_reference() -> None:
+    told = names_called(document("docs/language.md"))
+    assert {name for name in PRIMITIVES if " " not in name} <= told
+
+
+def test_every_index_kind_is_in_the_reference() -> None:
+    table = table_after(document("docs/language.md"), "## Indexes")
+    assert {name.split("`")[0] for name in table} == set(grammar.INDEX_KINDS)
+
+
+def test_every_metadata_dataset_is_in_the_reference() -> None:
+    told = document("docs/language.md")
+    for name in metadata.DATASETS:
+        assert f"`Metadata.{name}`" in told
+
+
+# ---------------------------------------------------------------- operations
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    told = table_after(document("docs/operations.md"), "## Settings")
+    assert told == {path: [f"`{info.default}`", info.description] for path, info in known().items()}
+
+
+def test_every_other_variable_is_told() -> None:
+    told = document("docs/operations.md")
+    assert all(f"`{name}`" in told for name in OTHER_VARIABLES)
+
+
+def test_the_table_of_crash_points_is_that_of_the_code() -> None:
+    told = table_after(document("docs/operations.md"), "## Crash points")
+    assert told == {place: [what] for place, what in faults.POINTS.items()}
+
+
+def test_the_table_of_metrics_is_that_of_the_code() -> None:
+    metrics = ServerMetrics()
+    application(metrics)
+    kept = {family.name: family for family in metrics.registry.collect() if family.name.startswith("tocsin_")}
+    names = {f"{name}_total" if family.type == "counter" else name for name, family in kept.items()}
+    assert set(table_after(document("docs/operations.md"), "## Metrics")) == names
+
+
+# ---------------------------------------------------------------- HTTP
+
+
+def application(metrics: ServerMetrics) -> Any:
+    async def backup(_to: Path) -> dict[str, Any]:
+        return {}
+
+    return cluster_application(
+        ClusterSettings(), FakeStatements(), NobodysCredentials(), metrics=metrics, backup=backup
+    )
+
+
+class NobodysCredentials:
+    async def check(self, secret: str) -> Any:
+        raise AssertionError(secret)
+
+
+def test_every_route_is_in_the_table_of_routes() -> None:
+    told = document("docs/http.md")
+    for route in application(ServerMetrics()).router.routes():
+        if route.method != "HEAD":
+            assert f"| `{route.method}` | `{route.resource.canonical}` |" in told
+
+
+def test_every_error_code_is_in_the_table_of_errors() -> None:
+    def tree(top: type[TocsinError]) -> Iterator[type[TocsinError]]:
+        for below in top.__subclasses__():
+            if below.__module__ == TocsinError.__module__:
+                yield below
+                yield from tree(below)
+
+    told = document("docs/http.md").split("## Errors")[1]
+    for error in tree(TocsinError):
+        assert re.search(rf"^\| [0-9, ]*\b{error.status}\b[0-9, ]* \| `{error.code}` \|", told, re.MULTILINE), error
+
+
+# ---------------------------------------------------------------- all documents
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of headings."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(text)}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    prose = _FENCED.sub("", path.read_text("utf-8"))
+    for target in _LINK.findall(prose):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found.read_text("utf-8")), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_document_names_a_place_on_somebodys_machine(path: Path) -> None:
+    own = re.compile(r"/(?:home|root|Users|work)/|\.\./\.\.|/tmp/")
+    assert own.findall(path.read_text("utf-8")) == []
+
+
+def test_the_architecture_is_one_page() -> None:
+    assert len(document("docs/ARCHITECTURE.md").splitlines()) <= 80
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    told = document("docs/ARCHITECTURE.md")
+    rooms = [path for path in (ROOT / "src" / "tocsin").iterdir() if (path / "__init__.py").exists()]
+    assert rooms
+    assert [room.name for room in rooms if f"{room.name}/" not in told] == []
+
+
+# ---------------------------------------------------------------- the example
+
+
+def test_the_shelters_in_the_file_are_those_of_the_generator() -> None:
+    assert document("examples/emergency/shelters.json") == data.shelters_json(data.default_shelters())
+
+
+def test_the_same_seed_makes_the_same_world() -> None:
+    from datetime import UTC, datetime
+    from random import Random
+
+    now = datetime(2026, 11, 15, tzinfo=UTC)
+
+    def world() -> list[Any]:
+        rng = Random(7)
+        return [*data.reports(rng, 20, until=now), *data.locations(rng, 45, at=now), *data.shelters(rng, 120)]
+
+    made = world()
+    assert made == world()
+    assert len({one.name for one in made if isinstance(one, data.Shelter)}) == 120
+    assert len({one.user_name for one in made if isinstance(one, data.UserLocation)}) == 45
+
+
+def test_distances_of_the_example_are_those_on_the_ground() -> None:
+    wellington, auckland = data.Place(-41.2866, 174.7756), data.Place(-36.8485, 174.7633)
+    assert 492_000 < data.distance_m(wellington, auckland) < 495_000
+    assert data.distance_m(wellington, wellington) == 0
