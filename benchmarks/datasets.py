@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks import running
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
 from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_children_cpu_s
 from tocsin.pipeline import session
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 KEYS: Final = (("recordId",),)
 SMALL_COMMITS: Final = 10_000
 _WINDOW: Final = 200  # commits measured together, young and old: several rounds of upkeep are among them
+_IDLE_COMMITS: Final = 40
+_SETTLE_S: Final = 20.0
+_IDLE_S: Final = 30.0
 _ROUNDS: Final = 5
 _CHECKPOINT_CYCLE: Final = 100  # delta-rs writes one in so many commits: a whole cycle is a fair share of its cost
 _UPSERTS: Final = 15
@@ -40,7 +44,7 @@ def main() -> None:
         upserts(bench, folder)
         old = many_small_commits(bench, folder)
         queries(bench, folder, old)
-        # The cluster as a whole (its idle CPU and memory) is measured here when there is one to start.
+        idle(bench, folder)
     bench.finish()
 
 
@@ -163,6 +167,20 @@ def queries(bench: Bench, folder: Path, old: DatasetTable) -> None:
             warm_up=20,
         )
     bench.compared("query after 10,000 small commits", found, bar=1.5, baseline="the same rows written at once")
+
+
+def idle(bench: Bench, folder: Path) -> None:
+    """A cluster that has worked a little and is then left alone."""
+    with running.cluster(folder / "idle") as cluster:
+        cluster.run("CREATE TYPE T AS {id: int}; CREATE DATASET D(T) PRIMARY KEY id")
+        for each in range(_IDLE_COMMITS):
+            cluster.run(
+                f'INSERT INTO D ({{"id": {each}, "text": "{each}"}}); SELECT count(*) AS n FROM D d WHERE d.id > 3'
+            )
+        # What the work set going (compilation, collection) comes to its end first.
+        running.idle_share(cluster, _SETTLE_S)
+        bench.bar("idle CPU, share of one core", running.idle_share(cluster, _IDLE_S), bar=0.05, unit="")
+        bench.bar("memory of the idle cluster", cluster.memory_bytes() / 1e9, bar=1.5, unit="GB")
 
 
 @contextlib.contextmanager

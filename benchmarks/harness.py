@@ -115,7 +115,16 @@ class Bench:
     def bar(self, what: str, value: float, *, bar: float, unit: str) -> None:
         """A value that must not exceed the bar."""
         self._rows.append(
-            (what, f"{value:.2f} {unit}", "", "", "", "", f"≤ {bar:g} {unit}", self._mark(what, value, bar))
+            (
+                what,
+                f"{value:.3g} {unit}".rstrip(),
+                "",
+                "",
+                "",
+                "",
+                f"≤ {bar:g} {unit}".rstrip(),
+                self._mark(what, value, bar),
+            )
         )
 
     def finish(self) -> None:

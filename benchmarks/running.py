@@ -1,0 +1,59 @@
+"""A real cluster in processes of its own, for benchmarks that ask it over HTTP."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCluster:
+    address: str
+    process: psutil.Process
+
+    def run(self, script: str) -> Any:
+        request = urllib.request.Request(
+            f"{self.address}/v1/statements", script.encode(), {"Content-Type": "text/plain"}, method="POST"
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def cpu_s(self) -> float:
+        """Of the cluster's process and of Spark's."""
+        return sum(one.user + one.system for one in (each.cpu_times() for each in self._all()))
+
+    def memory_bytes(self) -> int:
+        return sum(each.memory_info().rss for each in self._all())
+
+    def _all(self) -> list[psutil.Process]:
+        return [self.process, *self.process.children(recursive=True)]
+
+
+@contextmanager
+def cluster(data: Path) -> Iterator[RunningCluster]:
+    command = [sys.executable, "-m", "tocsin.cli.main", "up", "--data", str(data), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout is not None
+            ready = started.stdout.readline()
+            address = ready.split(" ready at ")[1].split()[0]
+            yield RunningCluster(address, psutil.Process(started.pid))
+        finally:
+            started.terminate()
+
+
+def idle_share(running: RunningCluster, seconds: float) -> float:
+    """The part of one core that a cluster uses while nobody asks anything of it."""
+    begun_s, cpu_s = time.monotonic(), running.cpu_s()
+    time.sleep(seconds)
+    return (running.cpu_s() - cpu_s) / (time.monotonic() - begun_s)
