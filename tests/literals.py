@@ -99,5 +99,3 @@ def _nonfinite(value: float) -> str:
 
 def _xy(point: Point) -> str:
     return f"{point.x!r},{point.y!r}"
-
-

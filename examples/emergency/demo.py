@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -49,16 +50,20 @@ class Cluster:
     """A `tocsin up` process; leaving the block stops it, whatever happened inside."""
 
     def __init__(self, folder: Path, console: Console) -> None:
-        self._folder = folder
-        self._log = folder.parent / f"{folder.name}.log"
+        self._folder = folder.resolve()
+        self._log = self._folder.with_name(f"{folder.name}.log")
         self._console = console
 
     async def __aenter__(self) -> str:
         """Its address, once it is ready."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # With the default settings: neither the caller's variables nor a settings file where the demo was started.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *_TOCSIN, "up", "--data", str(self._folder), "--port", "0", stdout=asyncio.subprocess.PIPE, stderr=log
-            )
+                *_TOCSIN, "up", "--data", str(self._folder), "--port", "0",
+                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self._folder, env=environment,
+            )  # fmt: skip
         try:
             return await self._ready()
         except BaseException:
@@ -227,7 +232,7 @@ ORDER BY r.timestamp"""
         self._check("open shelters in each zone", rows == expected)
 
     async def _changes(self) -> None:
-        self._say("A shelter fills up and one is given up. What changed since the first commit?")
+        self._say("The largest shelter fills up and the smallest is given up. What changed since the first commit?")
         largest, smallest = self._by_beds()
         full = Shelter(largest.name, largest.location, 0, open=False)
         del self._world.shelters[smallest.name]
@@ -249,8 +254,9 @@ ORDER BY before.name"""
         self._check("what changed", given == sorted(expected, key=lambda each: str(each["name"])))
 
     def _by_beds(self) -> tuple[Shelter, Shelter]:
-        ordered = sorted(self._world.shelters.values(), key=lambda one: (one.beds, one.name))
-        return ordered[-1], ordered[0]
+        """The largest and the smallest of those that are open."""
+        ordered = sorted((one.beds, one.name, one) for one in self._world.shelters.values() if one.open)
+        return ordered[-1][-1], ordered[0][-1]
 
     async def _refusal(self) -> None:
         self._say("And a report that does not fit its type is refused, with the reason")

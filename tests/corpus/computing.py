@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a query reads best in one line)
 """GROUP BY, aggregates, windows, functions of the catalog, CASE, higher-order functions, Metadata."""
 
 from __future__ import annotations
@@ -64,6 +65,27 @@ def _rank(rows: list[dict[str, object]], row: dict[str, object], key: str) -> in
     return 1 + sum(1 for other in rows if other[key] > row[key])  # type: ignore[operator]
 
 
+# 7 and 7.0 are one value, 7 and "7" are two, and 1e-30 is not 0.
+_KINDS: Final = (
+    "[7, '7', 7.0, true, 1, 'true', 1e-30, 0, 9223372036854775807, 9223372036854775806, [7], {'a': 7}, 'b', null]"
+)
+
+KINDS: Final[list[Entry]] = [
+    q(f"SELECT VALUE count(*) FROM {_KINDS} x GROUP BY x", lambda: [2] + [1] * 12),
+    q(f"SELECT x, count(*) AS n FROM {_KINDS} v GROUP BY v AS x HAVING count(*) > 1", lambda: [{"x": 7, "n": 2}]),
+    q(f"SELECT VALUE x FROM {_KINDS} x WHERE x = 7", lambda: [7, 7.0]),
+    q(f"SELECT VALUE x FROM {_KINDS} x WHERE x = '7'", lambda: ["7"]),
+    q(f"SELECT VALUE x FROM {_KINDS} x WHERE x = true", lambda: [True]),
+    q(f"SELECT VALUE x FROM {_KINDS} x WHERE x > 1", lambda: [7, 7.0, 2**63 - 1, 2**63 - 2]),
+    q(f"SELECT VALUE x FROM {_KINDS} x WHERE x < 'b'", lambda: ["7"]),
+    q(f"SELECT VALUE x FROM {_KINDS} x WHERE x = 9223372036854775806", lambda: [2**63 - 2]),
+    q(f"SELECT VALUE count(*) FROM {_KINDS} x, {_KINDS} y WHERE x = y", lambda: [4 + 11]),
+    q(f"SELECT VALUE x + 1 FROM {_KINDS} x WHERE x < 8", lambda: [8, 8.0, 2, 1e-30 + 1, 1]),
+    q(f"SELECT VALUE -x FROM {_KINDS} x WHERE x = 7", lambda: [-7, -7.0]),
+    q(f"SELECT max(x) AS most, min(x) AS least FROM {_KINDS} x WHERE x < 8", lambda: [{"most": 7, "least": 0}]),
+    q(f"SELECT VALUE count(*) FROM {_KINDS} x WHERE x", lambda: [1]),
+]
+
 WINDOWS: Final[list[Entry]] = [
     q("SELECT v.id AS id, row_number() OVER (PARTITION BY v.person ORDER BY v.at) AS n FROM Visits v",
       lambda: [{"id": v["id"], "n": 1 + sum(o["at"] < v["at"] for o in _BY_PERSON[v["person"]])} for v in V]),
@@ -86,7 +108,7 @@ FUNCTIONS: Final[list[Entry]] = [
     q("SELECT p.id AS id, f.id AS v FROM People p, visitsOf(p.id) f",
       lambda: [{"id": p["id"], "v": v["id"]} for p in P for v in _BY_PERSON.get(p["id"], [])]),
     q("SELECT VALUE named('Ada')", lambda: [[1]]),
-    q("SELECT VALUE x FROM named('nobody') x", lambda: []),
+    q("SELECT VALUE x FROM named('nobody') x", list),
     q("SELECT VALUE quadruple(p.id) FROM People p", lambda: [4 * p["id"] for p in P]),
     q("SELECT VALUE none() + none()", lambda: [84]),
     q("SELECT VALUE double_it(p.extra.level) FROM People p WHERE p.extra.level IS VALUED", lambda: [6, 11.0, 2]),
@@ -153,4 +175,4 @@ def _map(value: object, change: object) -> object:
     return change(value) if known(value) else None  # type: ignore[operator]
 
 
-ENTRIES: Final = [*GROUPS, *WINDOWS, *FUNCTIONS, *VALUES]
+ENTRIES: Final = [*GROUPS, *KINDS, *WINDOWS, *FUNCTIONS, *VALUES]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a record reads best in one line)
 """The corpus's data: small, the same every time, and with something of every kind in it."""
 
 from __future__ import annotations
@@ -56,9 +57,19 @@ PEOPLE: Final[list[Record]] = [
 ]  # fmt: skip
 
 
-def _visit(id_: int, person: int, place: str, moment: str, cost: float, minutes: int, *items: tuple[Any, ...]) -> Record:
+def _visit(
+    id_: int, person: int, place: str, moment: str, cost: float, minutes: int, *items: tuple[Any, ...]
+) -> Record:
     made = [{"sku": sku, "n": n, **({} if price is MISSING else {"price": price})} for sku, n, price in items]
-    return {"id": id_, "person": person, "place": place, "at": at(moment), "cost": cost, "minutes": minutes, "items": made}
+    return {
+        "id": id_,
+        "person": person,
+        "place": place,
+        "at": at(moment),
+        "cost": cost,
+        "minutes": minutes,
+        "items": made,
+    }
 
 
 VISITS: Final[list[Record]] = [

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a query reads best in one line)
 """The whole corpus: queries over its data, and expressions of constants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a query reads best in one line)
 """SELECT in all its forms: values, records, paths, LET, UNNEST, joins, ORDER BY, LIMIT, DISTINCT, UNION, WITH."""
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ CONDITIONS: Final[list[Entry]] = [
         ("p.address.geo IS VALUED", lambda p: known(get(p, "address", "geo"))),
         ("p.extra IS MISSING", lambda p: "extra" not in p),
         ("p.extra.level IS NULL", lambda p: get(p, "extra", "level") is None),
-        ("p.extra.nothing.at.all IS MISSING", lambda p: True),
+        ("p.extra.nothing.at.all IS MISSING", lambda _: True),
         ("p.age = 36", lambda p: get(p, "age") == 36),
         ("p.age <> 36", lambda p: known(get(p, "age")) and p["age"] != 36),
         ("NOT (p.age = 36)", lambda p: known(get(p, "age")) and p["age"] != 36),
@@ -138,7 +139,7 @@ LISTS: Final[list[Entry]] = [
     ordered("SELECT VALUE p.id FROM People p WHERE p.extra.level IS VALUED ORDER BY p.extra.level DESC",
             lambda: [3, 1, 6]),
     ordered("SELECT p.id FROM People p ORDER BY 1 DESC LIMIT 1", lambda: [{"id": 6}]),
-    ordered("SELECT VALUE p.id FROM People p ORDER BY p.id LIMIT 0", lambda: []),
+    ordered("SELECT VALUE p.id FROM People p ORDER BY p.id LIMIT 0", list),
     q("SELECT DISTINCT VALUE p.address.city FROM People p", lambda: {p["address"]["city"] for p in P}),
     q("SELECT DISTINCT p.born AS b, p.age AS a FROM People p",
       lambda: [obj(b=p["born"], a=get(p, "age")) for p in P if p["id"] != 6]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ from tests.corpus.entry import Entry
 from tests.corpus.queries import CONSTANTS, ENTRIES
 from tests.local_cluster import LocalCluster
 from tocsin.rules.model.jsonform import plain
+from tocsin.wire.errors import InputError
 
 _AT_ONCE = 20
 
@@ -65,6 +67,32 @@ def test_expressions_have_their_values(cluster: LocalCluster, start: int) -> Non
         if not alike(found, expected):
             wrong[text] = (found, expected)
     assert wrong == {}
+
+
+REFUSED = [
+    ("SELECT VALUE p.id FROM People p WHERE p.name = 5", "a string cannot be compared with a bigint"),
+    ("SELECT VALUE x FROM named(double_it(1)) x", "a string cannot be compared with a bigint"),
+    ("SELECT VALUE p.nothing FROM Zones p", "there is no field nothing"),
+    ("SELECT VALUE p.id FROM Peple p", "unknown dataset Peple"),
+    ("SELECT VALUE nowhere(1)", "unknown function nowhere"),
+    ("SELECT VALUE visitsOf(1, 2)", "unknown function"),
+    ("SELECT VALUE id FROM People a, Visits b", "id is a field of several variables"),
+    ("SELECT p.id, p.id FROM People p", "two columns are called id"),
+    ("SELECT VALUE 9223372036854775808", "fits bigint"),
+    ("SELECT VALUE t FROM Things VERSION AS OF 99 t", "99"),
+    ("SELECT VALUE point('1')", "expected a point"),
+    ("SELECT VALUE spatial_area(5)", "spatial_area expects"),
+    ("SELECT VALUE p.tags.x FROM People p", "has no field x"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED, ids=[text for text, _ in REFUSED])
+def test_a_query_that_means_nothing_is_refused_with_the_reason(
+    cluster: LocalCluster, corpus: str, text: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(message)) as found:
+        cluster.rows(f"USE {corpus};\n{text}")
+    assert (found.value.statement, found.value.line) == (2, 2)
 
 
 def test_the_corpus_is_a_corpus() -> None:

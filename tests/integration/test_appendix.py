@@ -61,11 +61,11 @@ REPORTS = [
     for age in (-5.0, 0.0, 9.999, 10.0, 10.001, 19.999, 20.0, 29.999, 30.0, 59.999, 60.0, 3_600.0)
     for x in (0.0, 10.0)
 ]
-# (name, x, y, age): u1 in the zone at 0, u2 in the one at 10, u3 on the rim of the zone at 0, u4 in none, u5 too long ago,
-# u6 was seen twice, once in each zone.
+# (name, x, y, age): u1 in the zone at 0, u2 in the one at 10, u3 on the rim of the zone at 0, u4 in none, u5 too long
+# ago, u6 was seen twice, once in each zone.
 USERS = [
-    ("u1", 1.0, 0.0, 1.0), ("u2", 10.0, 1.0, 9.999), ("u3", -2.0, 0.0, 0.0), ("u4", 5.0, 5.0, 0.0), ("u5", 1.0, 0.0, 10.0),
-    ("u6", 0.5, 0.5, 1.0), ("u6", 10.5, 0.5, 2.0),
+    ("u1", 1.0, 0.0, 1.0), ("u2", 10.0, 1.0, 9.999), ("u3", -2.0, 0.0, 0.0), ("u4", 5.0, 5.0, 0.0),
+    ("u5", 1.0, 0.0, 10.0), ("u6", 0.5, 0.5, 1.0), ("u6", 10.5, 0.5, 2.0),
 ]  # fmt: skip
 SHELTERS = [("north", 0.0, 1.5), ("rim", 2.0, 0.0), ("east", 10.0, -1.0), ("far", 50.0, 50.0)]
 
@@ -162,7 +162,7 @@ def test_each_function_answers_for_constants(
 
 
 def test_a_report_comes_back_whole(cluster: LocalCluster, appendix: str) -> None:
-    rows = cluster.rows(f'USE {appendix}; SELECT VALUE f.reports FROM recentEmergenciesAtLocation(0, 0) f')
+    rows = cluster.rows(f"USE {appendix}; SELECT VALUE f.reports FROM recentEmergenciesAtLocation(0, 0) f")
     for row in rows:
         (report,) = (one for one in REPORTS if one.message == row["message"])
         assert set(row) == {*report.record(), "recordId"}
@@ -224,7 +224,8 @@ def test_functions_may_be_called_with_arguments_from_a_list(cluster: LocalCluste
 def test_the_catalog_holds_what_the_appendix_made(cluster: LocalCluster, appendix: str) -> None:
     def names(dataset: str, field: str) -> list[str]:
         return cluster.rows(
-            f'SELECT VALUE x.{field} FROM Metadata.`{dataset}` x WHERE x.DataverseName = "{appendix}" ORDER BY x.{field}'
+            f"SELECT VALUE x.{field} FROM Metadata.`{dataset}` x"
+            f' WHERE x.DataverseName = "{appendix}" ORDER BY x.{field}'
         )
 
     assert names("Dataset", "DatasetName") == ["EmergencyReports", "EmergencyShelters", "UserLocations"]

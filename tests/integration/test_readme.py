@@ -1,4 +1,4 @@
-"""What README tells people to type is typed, in its order, and answers what README shows.
+"""What README tells people to type is typed, in its order, and answers what README shows; and the example works.
 
 A fenced `sh` block is a command, an `sql` block goes to `tocsin sql`; a `text` block right behind one is its output.
 `./dev tocsin …` runs with the Python of the tests, so that no second environment is made.
@@ -13,11 +13,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+
+from examples.emergency import data
+from tests.local_cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 120
@@ -166,3 +171,61 @@ def test_a_demo_that_is_interrupted_while_spark_starts_stops_its_cluster(demo: s
     assert demo.wait(START_LIMIT_S) == 130
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
+
+
+# ---------------------------------------------------------------- the example's functions
+
+
+def test_the_seven_functions_of_the_example_find_what_plain_python_finds(cluster: LocalCluster) -> None:
+    """How far each looks back is held to its documentation elsewhere; here a record is far inside or far outside."""
+    rng, now = Random(11), datetime.now(UTC)
+    recent, old = now + timedelta(hours=1), now - timedelta(hours=1)
+    reports = [replace(one, timestamp=rng.choice((recent, recent, old))) for one in data.reports(rng, 60, until=now)]
+    places = [replace(one, timestamp=rng.choice((recent, recent, old))) for one in data.locations(rng, 12, at=now)]
+    # Some reports beside people, so that there is something to find.
+    reports += [replace(reports[i], center=one.place) for i, one in enumerate(places)]
+    reports = [replace(one, message=f"report {i}") for i, one in enumerate(reports)]
+    shelters, file = data.default_shelters(), ROOT / "examples/emergency/shelters.json"
+    cluster.run((ROOT / "examples/emergency/schema.sql").read_text("utf-8"))
+    try:
+        cluster.run(
+            f"""USE emergency;
+            LOAD DATASET Shelters USING localfs (("path"="{file}"), ("format"="json"));
+            INSERT INTO Reports {data.records([data.report_text(one) for one in reports])};
+            UPSERT INTO UserLocations {data.records([data.location_text(one) for one in places])};"""
+        )
+
+        def found(call: str) -> dict[str, list[str] | None]:
+            rows = cluster.rows(f"USE emergency; SELECT VALUE e FROM {call} AS e;")
+            return {
+                row["report"]["message"]: sorted(one["name"] for one in row["shelters"]) if "shelters" in row else None
+                for row in rows
+            }
+
+        def expected(
+            *, kind: str | None = None, at: data.Place | None = None, sheltered: bool = False
+        ) -> dict[str, list[str] | None]:
+            return {
+                one.message: sorted(s.name for s in shelters if one.covers(s.location)) if sheltered else None
+                for one in reports
+                if one.timestamp == recent and kind in (None, one.emergency_type) and (at is None or one.covers(at))
+            }
+
+        ann, bo = places[0], places[1]
+        kind = next(one.emergency_type for one in reports if one.covers(ann.place) and one.timestamp == recent)
+        spot = f"{ann.place.latitude!r}, {ann.place.longitude!r}"
+        assert found(f'emergenciesOfType("{kind}")') == expected(kind=kind)
+        assert found(f"emergenciesAt({spot})") == expected(at=ann.place)
+        assert found(f'emergenciesOfTypeAt("{kind}", {spot})') == expected(kind=kind, at=ann.place)
+        found_with_shelters = found(f'emergenciesOfTypeAtWithShelters("{kind}", {spot})')
+        assert found_with_shelters == expected(kind=kind, at=ann.place, sheltered=True)
+        assert found_with_shelters
+        for user in (ann, bo):
+            name, near = user.user_name, user.place if user.timestamp == recent else data.Place(0, 0)
+            assert found(f'emergenciesNearUser("{name}")') == expected(at=near)
+            assert found(f'emergenciesOfTypeNearUser("{kind}", "{name}")') == expected(kind=kind, at=near)
+            found_near = found(f'emergenciesOfTypeNearUserWithShelters("{kind}", "{name}")')
+            assert found_near == expected(kind=kind, at=near, sheltered=True)
+        assert found('emergenciesNearUser("nobody")') == {}
+    finally:
+        cluster.run("DROP DATAVERSE emergency;")

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
 from tests.literals import declaration, literal, name
@@ -20,7 +20,8 @@ from tocsin.rules.model.jsonform import plain
 from tocsin.rules.model.types import BIGINT, STRING, Field, ObjectType, Type
 
 _NUMBERS = count()
-EXAMPLES = settings(max_examples=12)
+# Each example costs some seconds of Spark: a failing one is shown as it was found, not made smaller for minutes.
+EXAMPLES = settings(max_examples=8, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
 
 
 def _keyed(kind: ObjectType, *keys: Field) -> ObjectType:
@@ -92,7 +93,9 @@ def test_records_written_in_a_script_come_back(cluster: LocalCluster, dataset: A
 
 @EXAMPLES
 @given(made=keyed_records())
-def test_records_copied_from_dataset_to_dataset_stay_as_they_are(cluster: LocalCluster, dataset: Any, made: Any) -> None:
+def test_records_copied_from_dataset_to_dataset_stay_as_they_are(
+    cluster: LocalCluster, dataset: Any, made: Any
+) -> None:
     kind, records = made
     use, where = dataset(kind)
     _, other = dataset(kind)
@@ -110,13 +113,23 @@ def test_every_field_can_be_asked_for_by_name(cluster: LocalCluster, dataset: An
     cluster.run(f"{use} INSERT INTO {where} {literal(records)}")
     fields = sorted({field for record in records for field in record} - {"id"})
     askable = [field for field in fields if not ('"' in field and "'" in field) and field != ""]
+    note(f"{declaration(kind)} {literal(records)}")
     columns = "".join(f", d.{name(field)} AS f{i}" for i, field in enumerate(askable))
     found = cluster.rows(f"{use} SELECT d.id AS id{columns} FROM {where} d")
     wanted = [
         {"id": record["id"], **{f"f{i}": record[field] for i, field in enumerate(askable) if field in record}}
         for record in records
     ]
-    assert_same(found, wanted)
+    assert_same(_unsigned(found), _unsigned([plain(one) for one in wanted]))
+
+
+def _unsigned(value: Any) -> Any:
+    """Without the sign of -0.0, which Spark loses where untyped data in an optional field are asked for by name."""
+    if isinstance(value, dict):
+        return {key: _unsigned(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        return [_unsigned(inside) for inside in value]
+    return 0.0 if isinstance(value, float) and value == 0 else value
 
 
 @EXAMPLES
@@ -129,11 +142,15 @@ def test_a_value_can_be_written_asked_for_and_made_part_of_others(
     use, where = dataset(holder)
     cluster.run(f"{use} INSERT INTO {where} {literal({'id': 1, 'v': value})}")
     (row,) = cluster.rows(
-        f"{use} SELECT d.v AS v, [d.v, d.v] AS twice, {{'o': d.v, 'n': null}} AS o, [d.v, 'x'] AS mixed, {literal(value)} AS c"
+        f"{use} SELECT d.v AS v, [d.v, d.v] AS twice, {{'o': d.v, 'n': null}} AS o, [d.v, 'x'] AS mixed,"
+        f" {literal(value)} AS c"
         f" FROM {where} d"
     )
     one = plain(value)
-    assert same(_through_json(row), _through_json({"v": one, "twice": [one, one], "o": {"o": one, "n": None}, "mixed": [one, "x"], "c": one}))
+    assert same(
+        _through_json(row),
+        _through_json({"v": one, "twice": [one, one], "o": {"o": one, "n": None}, "mixed": [one, "x"], "c": one}),
+    )
 
 
 @EXAMPLES
@@ -171,15 +188,19 @@ def test_nested_and_composite_keys_tell_records_apart(
         return row["part"]["a"], row["part"]["b"], row["id"]
 
     assert_same(cluster.rows(f"{use} SELECT VALUE d FROM {where} d"), list(written.values()), key)
-    for a, b, i in written:
+    for (a, b, i), record in written.items():
         found = cluster.rows(
             f"{use} SELECT VALUE d FROM {where} d WHERE d.part.a = {literal(a)} AND d.part.b = {b} AND d.id = {i}"
         )
-        assert_same(found, [written[a, b, i]], key)
+        assert_same(found, [record], key)
 
 
 @EXAMPLES
-@given(made=typed_records(object_types().map(lambda kind: _keyed(kind, _ID)), undeclared=st.none() | st.integers(0, 9) | names()))
+@given(
+    made=typed_records(
+        object_types().map(lambda kind: _keyed(kind, _ID)), undeclared=st.none() | st.integers(0, 9) | names()
+    )
+)
 def test_records_loaded_from_json_come_back(cluster: LocalCluster, dataset: Any, folder: Path, made: Any) -> None:
     kind, records = made[0], _numbered(made[1])
     use, where = dataset(kind)

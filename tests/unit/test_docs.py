@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from tests.fake_statements import FakeStatements
 from tocsin import faults
 from tocsin.cluster import metadata
 from tocsin.cluster.http import cluster_application
-from tocsin.language import calls, geodesy, grammar, spatial, temporal
+from tocsin.language import calls, geodesy, grammar, script, spatial, temporal
+from tocsin.language.statements import CreateFunction
 from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known
@@ -33,9 +36,9 @@ def document(name: str) -> str:
     return (ROOT / name).read_text("utf-8")
 
 
-def table_after(text: str, heading: str) -> dict[str, list[str]]:
-    """The rows of the first table under a heading: its first cell's code → the other cells."""
-    section = text.split(f"\n{heading}\n", 1)[1].split("\n| ---", 1)[1]
+def table_after(text: str, line: str) -> dict[str, list[str]]:
+    """The rows of the first table under a heading or another line: its first cell's code → the other cells."""
+    section = text.split(f"\n{line}\n", 1)[1].split("\n| ---", 1)[1]
     rows = [line.strip("|").split(" | ") for line in section.split("\n\n", 1)[0].splitlines()[1:]]
     return {cells[0].strip().strip("`"): [cell.strip() for cell in cells[1:]] for cells in rows}
 
@@ -88,6 +91,12 @@ def test_every_metadata_dataset_is_in_the_reference() -> None:
     told = document("docs/language.md")
     for name in metadata.DATASETS:
         assert f"`Metadata.{name}`" in told
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_statement_that_a_document_shows_can_be_parsed(path: Path) -> None:
+    for shown in re.findall(r"^```sql\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        assert list(script.statements(shown))
 
 
 # ---------------------------------------------------------------- operations
@@ -196,10 +205,19 @@ def test_the_shelters_in_the_file_are_those_of_the_generator() -> None:
     assert document("examples/emergency/shelters.json") == data.shelters_json(data.default_shelters())
 
 
-def test_the_same_seed_makes_the_same_world() -> None:
-    from datetime import UTC, datetime
-    from random import Random
+def test_the_example_says_how_far_each_of_its_functions_looks_back() -> None:
+    told = table_after(document("examples/emergency/README.md"), "## Functions")
+    made = [
+        one for one in script.statements(document("examples/emergency/schema.sql")) if isinstance(one, CreateFunction)
+    ]
+    looks_back = {
+        f"{one.name}({', '.join(one.parameters)})": set(re.findall(r'duration\("PT(\d+)S"\)', one.body)) for one in made
+    }
+    assert {name: {cells[0].removesuffix(" s")} for name, cells in told.items()} == looks_back
+    assert len(made) == 7
 
+
+def test_the_same_seed_makes_the_same_world() -> None:
     now = datetime(2026, 11, 15, tzinfo=UTC)
 
     def world() -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -25,7 +26,7 @@ from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables, new_folder
 from tocsin.language import dynamic
 from tocsin.language import statements as st
-from tocsin.language.constants import NotConstantError, evaluate
+from tocsin.language.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.declared import key_field, resolved
 from tocsin.language.expressions import TranslationError
 from tocsin.language.scope import Frame
@@ -99,15 +100,14 @@ class Definitions:
             folder=new_folder(), history=history, retention_s=retention_s,
         )  # fmt: skip
         scope.catalog.with_(entry)  # refuse before anything is on the disk
-        await self._engine.work(lambda: self._tables.create(entry))
         try:
-            summary = await self._put(entry, statement.if_not_exists)
-        except BaseException:
-            self._tables.drop(entry.folder)
-            raise
-        if summary.get("existed"):
-            self._tables.drop(entry.folder)
-        return summary
+            await self._engine.work(lambda: self._tables.create(entry))
+            return await self._put(entry, statement.if_not_exists)
+        finally:
+            # What the catalog says decides: one who is cancelled during its commit may have made the dataset.
+            kept = self._catalog.catalog.find(ref)
+            if not isinstance(kept, DatasetEntry) or kept.folder != entry.folder:
+                self._tables.drop(entry.folder)
 
     def _options(self, statement: st.CreateDataset, now: datetime) -> tuple[int, float | None]:
         history, retention_s = self._default_history, None
@@ -116,6 +116,8 @@ class Definitions:
                 value = evaluate(node, now)
             except NotConstantError:
                 raise TranslationError(f"the option {name} must be a constant", statement.offset) from None
+            except ConstantError as error:
+                raise TranslationError(f"{name}: {error}", error.offset or statement.offset) from None
             if name == "history":
                 if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
                     raise TranslationError(
@@ -142,7 +144,8 @@ class Definitions:
 
         def uses() -> tuple[Ref, ...]:
             """The body, translated with untyped parameters: what it names exists, and these things it uses."""
-            translator = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now).translator()
+            own = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now)
+            translator = own.translator()
             untyped = Typed(dynamic.null(t.ANY), t.ANY)
             translator.frame = Frame(dict.fromkeys(statement.parameters, untyped))
             try:
@@ -150,6 +153,8 @@ class Definitions:
             except TranslationError as error:
                 offset = statement.body_offset + (error.offset or 0)
                 raise TranslationError(error.message, offset, error.hint) from None
+            finally:
+                own.close()
             kinds = {"dataset": Ref, "function": Ref}
             return tuple(kinds[kind](kind, where, name) for kind, where, name in sorted(translator.uses))  # type: ignore[arg-type]
 
@@ -159,9 +164,8 @@ class Definitions:
         return await self._put(entry, statement.if_not_exists)
 
     async def _put(self, entry: Any, if_not_exists: bool) -> Summary:
-        existed = self._catalog.catalog.find(entry.ref) is not None
-        await self._catalog.apply([Put(entry, when_taken="keep" if if_not_exists else "refuse")])
-        return {"existed": True} if existed else {}
+        after = await self._catalog.apply([Put(entry, when_taken="keep" if if_not_exists else "refuse")])
+        return {} if after.find(entry.ref) is entry else {"existed": True}
 
     # ------------------------------------------------------------ DROP
 
@@ -202,10 +206,13 @@ class Definitions:
             if if_exists:
                 return {"existed": False}
             raise scope.catalog.missing(ref)
-        after = await self._catalog.apply([Remove(ref, if_exists=if_exists)])
-        kept = {one.folder for one in after.datasets}
-        gone = [one.folder for one in before.datasets if one.folder not in kept]
-        await self._engine.work(lambda: self._tables.drop(*gone))
+        try:
+            await self._catalog.apply([Remove(ref, if_exists=if_exists)])
+        finally:
+            # Also for one who was cancelled when the catalog had forgotten them already.
+            kept = {one.folder for one in self._catalog.catalog.datasets}
+            gone = [one.folder for one in before.datasets if one.folder not in kept]
+            await asyncio.shield(self._engine.work(lambda: self._tables.drop(*gone)))
         return {}
 
 

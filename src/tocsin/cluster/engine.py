@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,10 @@ class Engine:
             raise told(error) from error
         except RecursionError:
             raise StatementError("the statement is nested too deeply", hint="break it up with LET or WITH") from None
+        except pa.ArrowInvalid as error:
+            if "recursion depth" not in str(error):
+                raise
+            raise StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep") from None
         finally:
             with suppress(Py4JError):
                 context._jsc.sc().clearJobGroup()
@@ -104,4 +109,6 @@ def told(error: Exception) -> TocsinError:
         return StatementError(reason(error))
     if "Connection refused" in text or "Answer from Java side is empty" in text:
         return UnavailableError("the engine has stopped", hint="restart the cluster")
-    return StatementError(text.splitlines()[0][:500] if text else type(error).__name__)
+    # What Java threw around the cause says nothing.
+    causes = re.findall(r"^(?:Caused by|):? ?[\w.$]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
+    return StatementError((causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:500])

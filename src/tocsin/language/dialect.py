@@ -83,14 +83,17 @@ class QueryParser(SparkParser):
     ARRAY_CONSTRUCTORS: ClassVar[Any] = {}  # a field may be called list or array, and be indexed
     STRICT_CAST: ClassVar[Any] = True
 
+    blamed: Token | None = None
+
     def refuse(self, message: str, token: Token | None = None) -> NoReturn:
         """Ends the parse; without a token, the current one is what could not be read."""
+        self.blamed = token
         self.raise_error(message, *([token] if token is not None else []))
         raise AssertionError("errors are raised at once")
 
     def _parse_statement(self) -> exp.Expr | None:
         # Only queries come this way; sqlglot's own CREATE, DROP, … are not part of the language.
-        return self._parse_select() or self._parse_expression()
+        return self._parse_select() or self._parse_disjunction()
 
     # ------------------------------------------------------------ SELECT VALUE, LET, UNNEST
 
@@ -101,7 +104,10 @@ class QueryParser(SparkParser):
             if value is None:
                 self.refuse("Expected an expression after VALUE")
             return [self.expression(ValueOf(this=value))], None
-        return super()._parse_projections()
+        projections, excluded = super()._parse_projections()
+        if not projections:
+            self.refuse("Expected an expression")
+        return projections, excluded
 
     def _parse_query_modifiers(self, this: Any) -> Any:
         if isinstance(this, exp.Select):
@@ -158,6 +164,8 @@ class QueryParser(SparkParser):
                 or self._parse_alias(self._parse_disjunction(), explicit=True)
             )
         )
+        if not keys:
+            self.refuse("Expected an expression")
         group = exp.Group(expressions=keys)
         if self._match_text_seq("WITH", "ROLLUP") or self._match_text_seq("WITH", "CUBE"):
             group.set(self._prev.text.lower(), [exp.Rollup() if self._prev.text.upper() == "ROLLUP" else exp.Cube()])

@@ -141,7 +141,9 @@ def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
 
 def exactly(value: exp.Expr, type_: Type) -> exp.Expr:
     """`as_type`, but no text is taken as a number, no number as text, and neither as a truth."""
-    kind = "BOOLEAN" if type_ == t.BOOLEAN else "STRING" if type_ == t.STRING else _NUMBER if type_ in t.NUMBERS else None
+    kind = (
+        "BOOLEAN" if type_ == t.BOOLEAN else "STRING" if type_ == t.STRING else _NUMBER if type_ in t.NUMBERS else None
+    )
     made = as_type(value, type_)
     return made if kind is None else _if_kind(kind, value, made)
 
@@ -232,11 +234,11 @@ def json_text(value: Typed) -> exp.Expr:
         case t.LINE | t.RECTANGLE:
             return _numbers(str(type_), sql, "[[%x1,%y1],[%x2,%y2]]")
         case t.POLYGON:
+            x, y = (_coordinate(exp.Dot(this=exp.column("__p"), expression=exp.to_identifier(name))) for name in "xy")
             return build(
-                "concat('{\"$polygon\":[',"
-                " array_join(transform(_v, __p -> concat('[', __p.x, ',', __p.y, ']')), ','), ']}')",
-                _v=sql,
-            )
+                "concat('{\"$polygon\":[', array_join(transform(_v, __p -> concat('[', _x, ',', _y, ']')), ','), ']}')",
+                _v=sql, _x=x, _y=y,
+            )  # fmt: skip
         case ArrayType(item) | MultisetType(item):
             inner = json_text(Typed(exp.column("__item"), item))
             text = build(
@@ -270,10 +272,17 @@ def _numbers(tag: str, sql: exp.Expr, shape: str) -> exp.Expr:
 
     pieces = re.split(r"%(\w+)", f'{{"${tag}":{shape}}}')
     parts = [
-        exp.Literal.string(piece) if i % 2 == 0 else exp.Dot(this=_boxed(sql), expression=exp.to_identifier(piece))
+        exp.Literal.string(piece)
+        if i % 2 == 0
+        else _coordinate(exp.Dot(this=_boxed(sql), expression=exp.to_identifier(piece)))
         for i, piece in enumerate(pieces)
     ]
     return call("concat", *parts)
+
+
+def _coordinate(sql: exp.Expr) -> exp.Expr:
+    # Without an exponent it would be read as a decimal, and -0.0 lose its sign.
+    return build("if(contains(string(_v), 'E'), string(_v), concat(string(_v), 'E0'))", _v=sql)
 
 
 def _tagged(tag: str, text: exp.Expr) -> exp.Expr:
@@ -281,7 +290,8 @@ def _tagged(tag: str, text: exp.Expr) -> exp.Expr:
 
 
 def _quoted(sql: exp.Expr) -> exp.Expr:
-    return build("substring(to_json(array(_v)), 2, length(to_json(array(_v))) - 2)", _v=sql)
+    # Of NULL this would make the text null, and a MISSING field would be there.
+    return _when(sql, build("substring(to_json(array(_v)), 2, length(to_json(array(_v))) - 2)", _v=sql))
 
 
 def _json_string(text: str) -> str:

@@ -322,12 +322,15 @@ class Expressions:
 
         def blank(node: exp.Expr) -> exp.Expr:
             part = by_sql.get(node)
-            if part is None or constant_integer(part.sql) is not None:
-                return node
-            return dynamic.null(part.type)
+            return node if part is None else self.blank(part)
 
-        blanked = made.copy().transform(blank)
+        blanked = made.transform(blank) if by_sql else made
         return Typed(made, self.oracle.columns(f"SELECT {blanked.sql(dialect='spark')} AS c")[0][1])
+
+    def blank(self, part: Typed) -> exp.Expr:
+        """What stands for it when only types matter: literals stand for themselves, since Spark looks at some."""
+        itself = isinstance(part.sql, exp.Literal) or constant_integer(part.sql) is not None
+        return part.sql if itself else dynamic.null(part.type)
 
     # ------------------------------------------------------------ what Queries adds
 

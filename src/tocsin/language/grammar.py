@@ -25,6 +25,8 @@ class StatementParser(QueryParser):
         self.reset()
         self.sql = script
         self._chunks = [tokens]
+        self.first, self.last = tokens[0], tokens[-1]
+        self.blamed = None
         self._chunk_index = 0
         self._advance_chunk()
 
@@ -115,8 +117,12 @@ class StatementParser(QueryParser):
             return {}
         if self._curr.token_type != TokenType.L_BRACE:
             self.refuse("Expected { after WITH")
-        options = self._parse_object()
-        return {option.this.name: option.expression for option in options.expressions}
+        options: dict[str, Any] = {}
+        for option in self._parse_object().expressions:
+            if option.this.name in options:
+                self.refuse(f"Expected each option once, {option.this.name} is given twice")
+            options[option.this.name] = option.expression
+        return options
 
     # ------------------------------------------------------------ types
 
@@ -329,7 +335,10 @@ class StatementParser(QueryParser):
         self._need("USING")
         adapter = self._name("an adapter")
         self._need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
-        options = dict(self._parse_csv(self._load_option))
+        given = self._parse_csv(self._load_option)
+        options = dict(given)
+        if len(options) < len(given):
+            self.refuse("Expected each option once")
         self._need_token(TokenType.R_PAREN, ")")
         return st.Load(dataset=dataset, adapter=adapter, options=options)
 

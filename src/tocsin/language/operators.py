@@ -34,7 +34,9 @@ class Operators(Expressions):
         value = self.expression(node.this)
         if value.type == t.DURATION:
             return temporal.FUNCTIONS["negate"]([value])
-        return self.ask(exp.Neg(this=exp.Paren(this=self._as(value, t.DOUBLE))), [value])
+        if value.type == t.ANY:
+            return self._dynamic_arithmetic(exp.Mul, literal(-1), value)
+        return self.ask(exp.Neg(this=exp.Paren(this=value.sql.copy())), [value])
 
     def _paren(self, node: exp.Paren) -> Typed:
         value = self.expression(node.this)
@@ -103,13 +105,16 @@ class Operators(Expressions):
             return made
         if t.ANY in (left.type, right.type):
             return self._dynamic_arithmetic(operator, left, right)
-        return self.ask(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), [left, right])
+        # Asked about typed NULLs alone: a long sum would be copied at each of its terms.
+        asked = [Typed(self.blank(one), one.type) for one in (left, right)]
+        type_ = self.ask(operator(this=enclosed(asked[0].sql), expression=enclosed(asked[1].sql)), []).type
+        return Typed(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
 
     def _dynamic_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
         """Whole numbers stay whole where both are, as they would had they been declared."""
 
         def double(one: Typed) -> exp.Expr:
-            return self._as(one, t.DOUBLE)
+            return dynamic.exactly(one.sql, t.DOUBLE) if one.type == t.ANY else self._as(one, t.DOUBLE)
 
         real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
         if operator is exp.Div or not all(one.type in (t.ANY, *t.INTEGERS) for one in (left, right)):
@@ -158,14 +163,14 @@ class Operators(Expressions):
             items = dynamic.items(self.expression(node.args["field"]))
         else:
             candidates = [self.expression(one) for one in node.expressions]
-            tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
-            if not tests:
+            if not candidates:
                 return Typed(exp.false(), t.BOOLEAN)
             if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
                 return Typed(
                     exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])),
                     t.BOOLEAN,
                 )
+            tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
             return Typed(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
         return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
 

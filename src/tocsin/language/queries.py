@@ -18,6 +18,7 @@ from sqlglot import exp
 from tocsin.language import dialect, dynamic
 from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions, fail
+from tocsin.language.filtering import filtered_first
 from tocsin.language.names import Names, Oracle, Scans
 from tocsin.language.operators import Operators
 from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
@@ -226,7 +227,7 @@ class Queries(Subqueries):
                 made.set("group", self.ungrouped_keys(made, group))
             if node.args.get("hint"):
                 made.set("hint", node.args["hint"].copy())
-        relation = Relation(made, output.type, output.is_value)
+        relation = Relation(filtered_first(made, self.alias("base")), output.type, output.is_value)
         return self._distinct(relation, node) if once else relation
 
     def _distinct(self, relation: Relation, node: exp.Select) -> Relation:

@@ -88,6 +88,12 @@ def derived(query: exp.Query, alias: str) -> exp.Subquery:
     return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 
+def free_tables(query: exp.Expr) -> set[str]:
+    """The aliases a query refers to but does not define."""
+    defined = {one.name for one in query.find_all(exp.TableAlias)}
+    return {one.table for one in query.find_all(exp.Column) if one.table and one.table not in defined}
+
+
 def row(alias: str, type_: ObjectType) -> Row:
     names = [physical(one.name) for one in type_.fields] + ([OPEN] if keeps_open(type_) else [])
     return Row(dynamic.record([(name, column(alias, name)) for name in names]), type_, alias)

@@ -5,7 +5,9 @@ Statements are parsed one by one, so that those before a bad one can run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -21,6 +23,11 @@ from tocsin.wire.errors import StatementError
 T = TypeVar("T")
 
 DEPTH_LIMIT = 100  # brackets within brackets; far beyond what people write, far below what exhausts the stack
+TREE_LIMIT = 300  # operators within operators, such as a + b + c + …; each level costs more than the one before
+CHAIN_LIMIT = 1_000  # conditions in a row; the engine's time grows with their square: 4 s for a thousand
+DIGITS_LIMIT = 1_000  # of one number; the largest double has 309, and Python reads no more than 4,300
+_HALF = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACE, TokenType.L_BRACKET}
 _CLOSING = {TokenType.R_PAREN: "(", TokenType.R_BRACE: "{", TokenType.R_BRACKET: "["}
 
@@ -39,8 +46,13 @@ def statements(script: str) -> Iterator[Statement]:
 
 def parse_query(text: str) -> exp.Expr:
     """A function's body: a query or an expression."""
-    parser = _parser(text, _tokens(text))
-    return _guarded(text, parser, parser.parse_body)
+    tokens = _tokens(text)
+    if not tokens:
+        raise error_at(text, 0, "expected a query or an expression")
+    parser = _parser(text, tokens)
+    found = _guarded(text, parser, parser.parse_body)
+    _shallow(text, found)
+    return found
 
 
 def place(script: str, offset: int) -> tuple[int, int]:
@@ -66,6 +78,9 @@ def offset_of(node: Any) -> int | None:
 
 
 def _tokens(script: str) -> list[Token]:
+    half = _HALF.search(script)
+    if half is not None:
+        raise error_at(script, half.start(), "half of a surrogate pair is no character")
     try:
         tokens = list(Tocsin().tokenize(script))
     except (TokenError, RecursionError) as error:
@@ -91,6 +106,10 @@ def _chunks(script: str) -> Iterator[list[Token]]:
                 )
                 raise error_at(script, token.start, f"unexpected {token.text!r}: {expected}")
             open_brackets.pop()
+        elif kind == TokenType.NUMBER and len(token.text) > DIGITS_LIMIT:
+            raise error_at(script, token.start, f"a number of {len(token.text)} digits is too long")
+        elif kind == TokenType.NUMBER and not _NUMBER.fullmatch(token.text):
+            raise error_at(script, token.start, f"{_shown(token)} is not a number")
         if kind == TokenType.SEMICOLON and not open_brackets:
             if chunk:
                 yield chunk
@@ -112,7 +131,60 @@ def _parser(script: str, tokens: list[Token]) -> StatementParser:
 
 def _parse(script: str, tokens: list[Token]) -> Statement:
     parser = _parser(script, tokens)
-    return _guarded(script, parser, parser.parse_one)
+    found = _guarded(script, parser, parser.parse_one)
+    for part in fields(found):
+        value = getattr(found, part.name)
+        for one in value.values() if isinstance(value, dict) else (value,):
+            _shallow(script, one)
+    return found
+
+
+def _shallow(script: str, root: Any) -> None:
+    """Make it as shallow as it can be, and refuse what then would still take all of the stack, or very long."""
+    if not isinstance(root, exp.Expr):
+        return
+    _balance(script, root)
+    level = [root]
+    for _ in range(TREE_LIMIT):
+        level = [below for node in level for below in node.iter_expressions()]
+        if not level:
+            return
+    raise error_at(
+        script,
+        offset_of(root) or 0,
+        f"operators are nested more than {TREE_LIMIT} deep",
+        "break it up with LET or WITH, or put the values into an array",
+    )
+
+
+def _balance(script: str, root: exp.Expr) -> None:
+    """A long chain of ANDs, or of ORs, becomes a tree: thousands of conditions are then a few levels deep."""
+    for node in list(root.walk()):
+        kind = type(node)
+        if kind not in (exp.And, exp.Or) or type(node.parent) is kind:
+            continue
+        parts = _operands(node)
+        if len(parts) > CHAIN_LIMIT:
+            said = f"{len(parts)} conditions stand in a row, at most {CHAIN_LIMIT} can"
+            raise error_at(script, offset_of(node) or 0, said, "use IN with a list, or a join with a dataset")
+        while len(parts) > 2:
+            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+            parts = [kind(this=pair[0], expression=pair[1]) if pair[1:] else pair[0] for pair in pairs]
+        node.set("this", parts[0])
+        node.set("expression", parts[1])
+
+
+def _operands(chain: exp.Expr) -> list[exp.Expr]:
+    """What it connects, from left to right."""
+    found: list[exp.Expr] = []
+    ahead = [chain]
+    while ahead:
+        one = ahead.pop()
+        if type(one) is type(chain):
+            ahead += [one.expression, one.this]
+        else:
+            found.append(one)
+    return found
 
 
 def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
@@ -121,18 +193,21 @@ def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
     except ParseError as error:
         raise _syntax_error(script, parser, error) from None
     except RecursionError:
-        raise StatementError("the statement is nested too deeply", hint="break it up with LET or WITH") from None
+        at = parser.here or parser.first
+        raise error_at(script, at.start, "the statement is nested too deeply", "break it up with LET or WITH") from None
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError):
         # sqlglot trusts its callers here and there; what it stumbles over is a statement it cannot read.
         token = parser.here
-        raise error_at(script, token.start if token else 0, f"cannot read the statement near {_shown(token)}") from None
+        raise error_at(
+            script, token.start if token else parser.first.start, f"cannot read the statement near {_shown(token)}"
+        ) from None
 
 
 def _syntax_error(script: str, parser: StatementParser, error: ParseError) -> StatementError:
     detail = error.errors[0] if error.errors else {}
     said = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
-    token = parser.here
-    offset = token.start if token else len(script.rstrip())
+    token = parser.blamed or parser.here
+    offset = token.start if token else parser.last.end + 1
     if said.startswith("Required keyword"):
         said = "Expected an expression"
     if said.startswith(("Invalid expression", "Expecting", "Expected")):
@@ -152,6 +227,8 @@ def _shown(token: Token | None) -> str:
 def _token_error(script: str, error: Exception) -> StatementError:
     cause = error.__cause__ or error.__context__ or error
     quote = _unclosed_quote(script)
+    if quote is not None and script[quote] == "/":
+        return error_at(script, quote, "the comment is never closed")
     if quote is not None:
         return error_at(script, quote, f"the string or name that begins with {script[quote]} is never closed")
     return error_at(script, 0, f"the script cannot be read: {str(cause).splitlines()[0]}")

@@ -11,7 +11,7 @@ from tocsin.language import dialect, dynamic
 from tocsin.language.calls import NONDETERMINISTIC
 from tocsin.language.expressions import Expressions, fail
 from tocsin.language.names import Dataset, Function, Scans
-from tocsin.language.scope import VALUE, Block, Relation, Row, column, perhaps, row, variable
+from tocsin.language.scope import VALUE, Block, Relation, Row, column, free_tables, perhaps, row, variable
 from tocsin.language.typed import FunctionError, Typed
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
@@ -188,7 +188,7 @@ class Sources(Expressions):
 
     def _relation(self, relation: Relation, name: str, join: exp.Join) -> None:
         alias = self.alias(name)
-        free = _free_tables(relation.query)
+        free = free_tables(relation.query)
         if free & self.block.aliases:
             limited = any(
                 one.args.get("limit") or one.args.get("offset")
@@ -287,17 +287,17 @@ class Sources(Expressions):
         alias = self.alias("q")
         block = self.block
         local = localized(query, block, self.alias)
-        if block.grouped and not _free_tables(local):
+        if block.grouped and not free_tables(local):
             return exp.Subquery(this=local)
         if block.grouped:
             raise FunctionError(
                 "a subquery behind GROUP BY cannot refer to the rows that were grouped; group in a subquery in FROM"
             )
-        if not _free_tables(local) and block.source is None:
+        if not free_tables(local) and block.source is None:
             block.source = exp.Subquery(this=local, alias=_table_alias(alias))
         else:
             lateral: exp.Expr = exp.Subquery(this=local, alias=_table_alias(alias))
-            if _free_tables(local):
+            if free_tables(local):
                 lateral = exp.Lateral(this=exp.Subquery(this=local), alias=_table_alias(alias))
             block.joins.append(exp.Join(this=lateral, kind="CROSS"))
         block.aliases.add(alias)
@@ -323,15 +323,9 @@ def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expr:
     return exp.Subquery(this=query, alias=_table_alias(alias))
 
 
-def _free_tables(query: exp.Expr) -> set[str]:
-    """The aliases a query refers to but does not define."""
-    defined = {one.name for one in query.find_all(exp.TableAlias)}
-    return {one.table for one in query.find_all(exp.Column) if one.table and one.table not in defined}
-
-
 def localized(query: Any, block: Block, alias: Callable[[str], str]) -> Any:
     """The query with every reference beyond `block` replaced by a column that the block imports."""
-    foreign = _free_tables(query) - block.aliases - {block.import_alias}
+    foreign = free_tables(query) - block.aliases - {block.import_alias}
     if not foreign:
         return query
     name = block.import_alias or alias("outer")

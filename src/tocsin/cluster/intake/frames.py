@@ -1,0 +1,128 @@
+"""The bytes of an intake log: a head per segment, a frame per entry.
+
+    segment   magic  check  version  salt  first
+    frame     magic  check of the head  check of the body  first  rows  at_s  synced  lengths │ key  answer  payload
+
+`synced` is how much of the segment was on the disk when the frame was written. It tells a torn tail from damage: a
+write begins only after the one before it was synced, so a whole frame that says "the bytes up to here were synced"
+proves that a broken place below was once whole, and acknowledged. The checks begin from the segment's random salt:
+bytes that a publisher sends can look like a frame, but do not pass for one.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+from zlib import crc32
+
+VERSION: Final = 1
+KEY_LIMIT_BYTES: Final = 1024
+BODY_LIMIT_BYTES: Final = (1 << 32) - 1
+
+_SEGMENT: Final = struct.Struct("<8sIIIQ")
+_SEGMENT_MAGIC: Final = b"TOCSINLG"
+_SEGMENT_CHECKED: Final = struct.Struct("<IIQ")
+SEGMENT_HEAD_BYTES: Final = _SEGMENT.size
+
+FRAME_MAGIC: Final = b"\xf5tfr"
+_CHECK: Final = struct.Struct("<4sI")
+_FIELDS: Final = struct.Struct("<IQIdQHII")
+FRAME_HEAD_BYTES: Final = _CHECK.size + _FIELDS.size
+_NO_KEY: Final = 0xFFFF
+
+
+class BadBytes(Exception):
+    """These bytes are not what was written; the text says in which way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one append kept: the records `first` … `first + rows - 1`."""
+
+    first: int
+    rows: int
+    payload: bytes
+    key: str | None
+    answer: bytes
+    at_s: float
+
+    @property
+    def end(self) -> int:
+        """The log's position after it."""
+        return self.first + self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    entry: Entry
+    synced_bytes: int
+    size_bytes: int
+
+
+def new_salt() -> int:
+    return int.from_bytes(os.urandom(4), "little")
+
+
+def segment_head(first: int, salt: int) -> bytes:
+    checked = _SEGMENT_CHECKED.pack(VERSION, salt, first)
+    return _SEGMENT_MAGIC + crc32(checked).to_bytes(4, "little") + checked
+
+
+def read_segment_head(head: bytes) -> tuple[int, int, int]:
+    """Its version, salt and first position."""
+    if len(head) < SEGMENT_HEAD_BYTES:
+        raise BadBytes("its head is cut short")
+    magic, check, version, salt, first = _SEGMENT.unpack(head)
+    if magic != _SEGMENT_MAGIC:
+        raise BadBytes("it is not a segment of a log")
+    if check != crc32(head[12:]):
+        raise BadBytes("its head fails its check")
+    return version, salt, first
+
+
+def encode_key(key: str | None) -> bytes | None:
+    # A header may hold bytes that are no UTF-8; they come back as they went in.
+    return None if key is None else key.encode("utf-8", "surrogatepass")
+
+
+def frame_parts(entry: Entry, key: bytes | None, synced_bytes: int, salt: int) -> tuple[bytes, bytes, bytes, bytes]:
+    """A frame's head, key, answer and payload, to be written one after the other. `key` is the entry's, encoded."""
+    body_key = key or b""
+    body_check = crc32(entry.payload, crc32(entry.answer, crc32(body_key, salt)))
+    fields = _FIELDS.pack(
+        body_check,
+        entry.first,
+        entry.rows,
+        entry.at_s,
+        synced_bytes,
+        _NO_KEY if key is None else len(key),
+        len(entry.answer),
+        len(entry.payload),
+    )
+    return _CHECK.pack(FRAME_MAGIC, crc32(fields, salt)) + fields, body_key, entry.answer, entry.payload
+
+
+def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> Frame:
+    """The frame that begins where the file stands and ends within the room."""
+    head = file.read(min(FRAME_HEAD_BYTES, room_bytes))
+    if len(head) < FRAME_HEAD_BYTES:
+        raise BadBytes("a frame's head is cut short")
+    magic, check = _CHECK.unpack_from(head)
+    if magic != FRAME_MAGIC:
+        raise BadBytes("there is no frame")
+    fields = head[_CHECK.size :]
+    if check != crc32(fields, salt):
+        raise BadBytes("a frame's head fails its check")
+    body_check, first, rows, at_s, synced_bytes, key_bytes, answer_bytes, payload_bytes = _FIELDS.unpack(fields)
+    keyed = key_bytes != _NO_KEY
+    key_bytes = key_bytes if keyed else 0
+    body_bytes = key_bytes + answer_bytes + payload_bytes
+    if body_bytes > room_bytes - FRAME_HEAD_BYTES:
+        raise BadBytes("a frame is cut short")
+    key, answer, payload = file.read(key_bytes), file.read(answer_bytes), file.read(payload_bytes)
+    if body_check != crc32(payload, crc32(answer, crc32(key, salt))):
+        raise BadBytes("a frame fails its check")
+    text = key.decode("utf-8", "surrogatepass") if keyed else None
+    return Frame(Entry(first, rows, payload, text, answer, at_s), synced_bytes, FRAME_HEAD_BYTES + body_bytes)

@@ -1,0 +1,104 @@
+"""kill -9 of real cluster processes in the middle of statements, one life after the other on the same data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.integration.processes import ClusterProcess, Client, cluster, described, folders
+
+LOADED = 25_000  # more than LOAD takes at once
+
+
+def insert(first: int, count: int, said: str, verb: str = "INSERT") -> str:
+    return f"{verb} INTO v.D {json.dumps([{'id': first + i, 'said': said} for i in range(count)])};"
+
+
+class Life:
+    """A data folder, what must be in it, and one cluster process after the other on it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.held: dict[int, str] = {}
+        self.commit = 0
+        self.datasets = {"D"}
+        self.types = {"T"}
+
+    def dies(self, crash_at: str, script: str | None, *before: str, **variables: str) -> None:
+        """A cluster starts, has everything, and is killed at this place while it works on the script."""
+        with ClusterProcess(self.data, crash_at=crash_at, **variables) as process:
+            client = process.ready().client
+            self.check(client)
+            for each in before:
+                assert client.run(each).status == 200
+            if script is not None:
+                client.dies_at(script)
+            process.died()
+
+    def check(self, client: Client) -> None:
+        said = described(client)
+        assert {one["DatasetName"] for one in said["Dataset"]} == self.datasets
+        assert {one["DatatypeName"] for one in said["Datatype"]} == self.types
+        assert len(folders(self.data)) == len(self.datasets)
+        rows: list[Any] = client.rows("SELECT d.id AS id, d.said AS said FROM v.D d;")
+        assert len(rows) == len(self.held)
+        assert {row["id"]: row["said"] for row in rows} == self.held
+        # An upsert of what is there shows the commit number, and is one more commit.
+        again = min(self.held)
+        done = client.run(insert(again, 1, self.held[again], "UPSERT")).results[0]
+        self.commit += 1
+        assert done["commit"] == self.commit
+
+
+def test_killed_clusters_lose_nothing_and_leave_nothing_half_done(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    source = tmp_path / "rows.json"
+    source.write_text("".join(f'{{"id": {1_000 + i}, "said": "l"}}\n' for i in range(LOADED)))
+    load = f'LOAD DATASET v.D USING localfs (("path"="{source}"),("format"="json"));'
+    life = Life(data)
+
+    # The fourth change of the catalog is durable, but nobody is told.
+    with ClusterProcess(data, crash_at="store.commit.after:4") as process:
+        client = process.ready().client
+        client.run("CREATE DATAVERSE v; CREATE TYPE v.T AS {id: int, said: string};").results
+        client.run("CREATE ACTIVE DATASET v.D(T) PRIMARY KEY id;" + insert(1, 3, "a")).results
+        client.dies_at("CREATE TYPE v.U AS {id: int};")
+        process.died()
+    life.held, life.commit, life.types = {1: "a", 2: "a", 3: "a"}, 1, {"T", "U"}
+
+    # A dataset's table is on the disk, and the catalog does not know it: it is not there.
+    life.dies("create-dataset.folder-made", "CREATE DATASET v.E(T) PRIMARY KEY id;")
+
+    # Data files without a log entry: not inserted. (Each life begins with one upsert, see `check`.)
+    life.dies("dataset.commit.before:2", insert(10, 2, "lost"))
+
+    # Durable, and nobody told: upserted.
+    life.dies("dataset.commit.synced:2", insert(2, 2, "u", "UPSERT"))
+    life.held |= {2: "u", 3: "u"}
+    life.commit += 1
+
+    # The log entry is in its place, which is enough when only the process dies: deleted.
+    life.dies("dataset.commit.written:2", "DELETE FROM v.D d WHERE d.id = 3;")
+    del life.held[3]
+    life.commit += 1
+
+    # Half of a file has passed: nothing loaded.
+    life.dies("dataset.load.rows:2", load)
+
+    # Compaction, by itself while the cluster is idle: the same rows, no commit.
+    commits = [insert(20 + i, 1, "c") for i in range(16)]
+    life.dies("dataset.compact.written", None, *commits, TOCSIN_CLUSTER__DATASETS__UPKEEP_PERIOD_S="0.2")
+    life.held |= {20 + i: "c" for i in range(16)}
+    life.commit += 16
+
+    # The catalog has forgotten the dataset, its files are still there: dropped.
+    life.datasets = {"D"}
+    life.dies("drop-dataset.catalog-done", "DROP DATASET v.E;", "CREATE DATASET v.E(T) PRIMARY KEY id;")
+
+    with cluster(data) as process:
+        life.check(process.client)
+        assert process.client.run(load).results[0] == {
+            "statement": 1, "kind": "load", "loaded": LOADED, "commit": life.commit + 1,
+        }  # fmt: skip
+        assert process.client.rows("SELECT VALUE count(*) FROM v.D d;") == [len(life.held) + LOADED]
