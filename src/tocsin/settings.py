@@ -141,7 +141,7 @@ class DatasetSettings(Section):
     upkeep_period_s: Seconds = 2.0
     """How often datasets that changed are looked over for compaction and clean-up."""
     key_index_limit: Annotated[Whole, Field(ge=0, le=1_000_000_000)] = 2_000_000
-    """The most primary keys, over all datasets, that are kept in memory to tell duplicates quickly."""
+    """The most primary keys of one dataset that are kept in memory to tell duplicates quickly."""
 
 
 class ClusterSettings(Section):

@@ -12,6 +12,7 @@ from tests.corpus.entry import Entry
 from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
 
 ENTRIES: Final[list[Entry]] = [*selecting.ENTRIES, *computing.ENTRIES]
+CONDITIONS: Final = selecting.CONDITIONS
 
 CONSTANTS: Final[list[tuple[str, Any]]] = [
     # arithmetic and comparison

@@ -13,7 +13,7 @@ import pytest
 
 from tests.corpus import data
 from tests.corpus.entry import Entry
-from tests.corpus.queries import CONSTANTS, ENTRIES
+from tests.corpus.queries import CONDITIONS, CONSTANTS, ENTRIES
 from tests.local_cluster import LocalCluster
 from tocsin.rules.model.jsonform import plain
 from tocsin.wire.errors import InputError
@@ -56,6 +56,25 @@ def test_a_query_answers_rightly(cluster: LocalCluster, corpus: str, entry: Entr
     assert alike(found, expected), f"{found}\nis not\n{expected}"
 
 
+@pytest.mark.parametrize("start", range(0, len(CONDITIONS), _AT_ONCE))
+def test_conditions_are_true_for_those_they_are_true_for(cluster: LocalCluster, corpus: str, start: int) -> None:
+    some = CONDITIONS[start : start + _AT_ONCE]
+    asked = ", ".join(
+        f"CASE WHEN {text} THEN p.id END AS c{i}" for i, (text, _) in enumerate(some) if "SELECT" not in text
+    )
+    together = cluster.rows(f"USE {corpus}; SELECT {asked} FROM People p")
+    wrong = {}
+    for i, (text, test) in enumerate(some):
+        if "SELECT" in text:
+            found = cluster.rows(f"USE {corpus}; SELECT VALUE p.id FROM People p WHERE {text}")
+        else:
+            found = [row[f"c{i}"] for row in together if row[f"c{i}"] is not None]
+        expected = [person["id"] for person in data.PEOPLE if test(person)]
+        if sorted(found) != expected:
+            wrong[text] = (found, expected)
+    assert wrong == {}
+
+
 @pytest.mark.parametrize("start", range(0, len(CONSTANTS), _AT_ONCE))
 def test_expressions_have_their_values(cluster: LocalCluster, start: int) -> None:
     some = CONSTANTS[start : start + _AT_ONCE]
@@ -96,5 +115,5 @@ def test_a_query_that_means_nothing_is_refused_with_the_reason(
 
 
 def test_the_corpus_is_a_corpus() -> None:
-    assert len(ENTRIES) + len(CONSTANTS) >= 200
+    assert len(ENTRIES) + len(CONDITIONS) + len(CONSTANTS) >= 300
     assert len({entry.text for entry in ENTRIES}) == len(ENTRIES)

@@ -83,9 +83,7 @@ async def test_concurrent_appends_are_in_the_order_of_the_calls(tmp_path: Path) 
         assert all_of(log) == [b"%d" % each for each in range(500)]
 
 
-async def test_appends_of_one_turn_of_the_loop_share_one_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_appends_of_one_turn_of_the_loop_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs = []
     async with opened(tmp_path / "log") as log:
         monkeypatch.setattr(segments, "_sync", lambda handle: syncs.append(handle))

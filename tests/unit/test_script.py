@@ -158,7 +158,7 @@ def test_what_is_nested_too_deeply_is_told_so_with_a_place(text: str) -> None:
 def test_long_but_shallow_statements_are_read() -> None:
     for text in (
         "SELECT " + ", ".join(["1"] * 5_000),
-        "SELECT " + " AND ".join(["a = 1"] * 3_000),
+        "SELECT " + " AND ".join(["a = 1"] * 900),
         "SELECT '" + "x" * 10**6 + "'",
     ):
         assert len(list(script.statements(text))) == 1

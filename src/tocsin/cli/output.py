@@ -138,9 +138,10 @@ class TablePrinter:
 
 
 def said_of(done: Done) -> str:
-    """What a statement did, in words: `insert: inserted 3`."""
-    words = done.kind.replace("_", " ")
-    details = ", ".join(f"{name} {_plain(value)}" for name, value in done.summary.items() if value is not None)
+    """What a statement did, in words: `insert: inserted 3`, `create type Report`."""
+    summary = dict(done.summary)
+    words = " ".join([done.kind.replace("_", " "), *([safe(str(summary.pop("name")))] if "name" in summary else [])])
+    details = ", ".join(f"{name} {_plain(value)}" for name, value in summary.items() if value is not None)
     return f"{words}: {details}" if details else words
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from tocsin.cluster.catalog import CatalogStore, Put, Remove, qualified
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import (
+    CatalogEntry,
     DatasetEntry,
     DataverseEntry,
     FunctionEntry,
@@ -84,7 +85,7 @@ class Definitions:
         dataverse = statement.name.dataverse or scope.dataverse
         ref = dataset_ref(dataverse, statement.name.name)
         if statement.if_not_exists and scope.catalog.find(ref) is not None:
-            return {"existed": True}
+            return {"name": statement.name.name, "existed": True}
         if not isinstance(statement.type, st.Name):
             raise TranslationError("a dataset needs a named type", statement.name.offset, "CREATE TYPE first")
         type_entry = scope.catalog.type_(statement.type.dataverse or dataverse, statement.type.name)
@@ -155,17 +156,17 @@ class Definitions:
                 raise TranslationError(error.message, offset, error.hint) from None
             finally:
                 own.close()
-            kinds = {"dataset": Ref, "function": Ref}
-            return tuple(kinds[kind](kind, where, name) for kind, where, name in sorted(translator.uses))  # type: ignore[arg-type]
+            return tuple(Ref(kind, where, name) for kind, where, name in sorted(translator.uses))
 
         entry = FunctionEntry(
             dataverse, statement.name.name, statement.parameters, statement.body, await self._engine.work(uses)
         )
         return await self._put(entry, statement.if_not_exists)
 
-    async def _put(self, entry: Any, if_not_exists: bool) -> Summary:
+    async def _put(self, entry: CatalogEntry, if_not_exists: bool) -> Summary:
         after = await self._catalog.apply([Put(entry, when_taken="keep" if if_not_exists else "refuse")])
-        return {} if after.find(entry.ref) is entry else {"existed": True}
+        made = after.find(entry.ref) is entry
+        return {"name": entry.name} if made else {"name": entry.name, "existed": True}
 
     # ------------------------------------------------------------ DROP
 
@@ -204,7 +205,7 @@ class Definitions:
         before = self._catalog.catalog
         if before.find(ref) is None:
             if if_exists:
-                return {"existed": False}
+                return {"name": ref.name, "existed": False}
             raise scope.catalog.missing(ref)
         try:
             await self._catalog.apply([Remove(ref, if_exists=if_exists)])
@@ -213,7 +214,7 @@ class Definitions:
             kept = {one.folder for one in self._catalog.catalog.datasets}
             gone = [one.folder for one in before.datasets if one.folder not in kept]
             await asyncio.shield(self._engine.work(lambda: self._tables.drop(*gone)))
-        return {}
+        return {"name": ref.name}
 
 
 _HANDLERS: dict[type, Callable[..., Any]] = {

@@ -92,6 +92,7 @@ async def _index(_request: web.Request) -> web.Response:
         {
             "name": "tocsin cluster",
             "statements": "/v1/statements",
+            "backup": "/v1/backup",
             "openapi": "/v1/openapi.json",
             "health": "/healthz",
             "ready": "/readyz",

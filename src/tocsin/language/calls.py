@@ -97,10 +97,14 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     if lower in OURS and not (lower == "uuid" and not arguments):
         try:
             return self.known(OURS[lower], arguments)
-        except FunctionError:
+        except FunctionError as ours:
             # `date(x)` and a few more are Spark's, too; Spark may take what ours does not.
             if lower not in _SPARK_HAS_TOO:
                 raise
+            try:
+                return _spark(self, lower, arguments)
+            except FunctionError:
+                raise ours from None
     if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
         return _aligned(self, SPARK_NAMES.get(lower, lower), arguments)
     if lower == "if" and len(arguments) == 3:

@@ -5,6 +5,7 @@ IF [NOT] EXISTS is taken before the name, as SQL has it, and after, as the origi
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,6 +17,9 @@ from tocsin.language.dialect import QueryParser
 from tocsin.rules.model.types import PRIMITIVES
 
 INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
+
+# What can follow a misspelt keyword but no name that begins an expression.
+_WORDS = (TokenType.VAR, TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIER, TokenType.INTO)
 
 
 class StatementParser(QueryParser):
@@ -42,14 +46,22 @@ class StatementParser(QueryParser):
             self._advance()
             statement = opener(self)
         else:
+            if first.token_type == TokenType.VAR and self._next.token_type in _WORDS:
+                # Two words in a row begin no expression: the first was meant for a statement's.
+                self.refuse(self._expected_statement(first), token=first)
             query = self._parse_statement()
             if query is None:
-                self.refuse("Expected a statement: " + ", ".join(sorted(self.OPENERS)) + " or SELECT")
+                self.refuse(self._expected_statement(first))
             statement = st.Query(query=query)
         self._at_end()
         object.__setattr__(statement, "offset", start)
         object.__setattr__(statement, "text", self.sql[start : self._prev.end + 1])
         return statement
+
+    def _expected_statement(self, first: Token) -> str:
+        words = [*sorted(self.OPENERS), "SELECT"]
+        near = difflib.get_close_matches(first.text.upper(), words, 1)
+        return f"Expected a statement: {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else "")
 
     def parse_body(self) -> exp.Expr:
         body = self._parse_statement()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sqlglot import exp
 
@@ -53,7 +53,7 @@ class Queries(Subqueries):
         self.scans = scans
         self.block = Block(None)
         self.relations: dict[str, tuple[str, Relation]] = {}
-        self.uses: set[tuple[str, str, str]] = set()
+        self.uses: set[tuple[Literal["dataset", "function"], str, str]] = set()
         self.depth = 0
         self._aliases = 0
 

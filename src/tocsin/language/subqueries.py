@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from sqlglot import exp
 
@@ -26,7 +27,7 @@ DEPTH_LIMIT = 32  # functions that call functions
 
 class Subqueries(Operators, Shaping):
     depth: int
-    uses: set[tuple[str, str, str]]
+    uses: set[tuple[Literal["dataset", "function"], str, str]]
 
     def select(self, node: exp.Select, outer: Block | None, collected: list[SortKey] | None = None) -> Relation:
         raise NotImplementedError

@@ -2,6 +2,9 @@
 
     LOAD DATASET d USING localfs (("path"="localhost:///data/x.json"), ("format"="json"))
 
+Formats: `json`, `adm` (the original's literals, such as `circle("1.0,2.0 0.5")`), `csv` and `delimited-text`, `xml`
+(the option `record` names a record's element; without it they are those directly in the root), `parquet`.
+
 Promises. Options are checked and files found before the first record; a file or a record that cannot be read is an
 InputError that names the file, the line and the field. Memory does not grow with the files. Nothing is written here.
 """
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
-from tocsin.pipeline.readers import delimited, json_text, parquet
+from tocsin.pipeline.readers import adm_text, delimited, json_text, parquet, xml_text
 from tocsin.pipeline.readers.found import BadFile, BadRecord, Found
 from tocsin.rules.model.checking import RecordError
 from tocsin.rules.model.jsonform import reader
@@ -34,8 +37,10 @@ ADAPTERS: Final = ("localfs",)
 _TEXT_OPTIONS: Final = ("delimiter", "header", "quote", "null")
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
     "json": (),
+    "adm": (),
     "csv": _TEXT_OPTIONS,
     "delimited-text": _TEXT_OPTIONS,
+    "xml": ("record",),
     "parquet": (),
 }
 BATCH_BYTES: Final = 32 << 20  # a batch ends here, however few its records are
@@ -52,6 +57,7 @@ class Source:
     files: tuple[Path, ...]
     format: str
     form: delimited.Form
+    record: str = ""  # the element of a record in XML
 
 
 def batches(
@@ -78,30 +84,14 @@ def source(adapter: str, options: Mapping[str, str]) -> Source:
                 f'the option "{needed}" is missing', hint='such as ("path"="/data/x.json"), ("format"="json")'
             )
     wanted = given["format"].strip().lower()
-    if wanted == "adm":
-        raise InputError("the format adm cannot be read", hint=f"write the data as one of {', '.join(FORMATS)}")
     if wanted not in FORMATS:
         raise InputError(f"there is no format {given['format']!r}", hint=f"known: {', '.join(FORMATS)}")
     known = ("path", "format", *FORMATS[wanted])
     for name in given:
         if name not in known:
             raise InputError(f"the format {wanted} has no option {name!r}", hint=f"known: {', '.join(known)}")
-    return Source(_files(given["path"]), wanted, _form(given, header=wanted == "csv"))
-
-
-def _form(given: Mapping[str, str], *, header: bool) -> delimited.Form:
-    delimiter = given.get("delimiter", ",").replace("\\t", "\t")
-    quote = given.get("quote", '"')
-    if len(delimiter) != 1 or delimiter in "\r\n\0":
-        raise InputError(f"the delimiter must be one character, got {delimiter!r}")
-    if len(quote) > 1 or (quote and quote in "\r\n\0"):
-        raise InputError(f"the quote must be one character, or empty for none, got {quote!r}")
-    if quote == delimiter:
-        raise InputError(f"the quote and the delimiter are both {quote!r}")
-    said = given.get("header", str(header)).strip().lower()
-    if said not in ("true", "false"):
-        raise InputError(f"the option header must be true or false, got {given['header']!r}")
-    return delimited.Form(delimiter, said == "true", quote, given.get("null"))
+    form = delimited.form_of(given, header=wanted == "csv")
+    return Source(_files(given["path"]), wanted, form, given.get("record", "").strip())
 
 
 # ---------------------------------------------------------------- where the files are
@@ -212,6 +202,10 @@ def _found(path: Path, wanted: Source, kind: ObjectType, generate: tuple[str, ..
     with _opened(path) as file:
         if wanted.format == "json":
             yield from json_text.read(file)
+        elif wanted.format == "adm":
+            yield from adm_text.read(file)
+        elif wanted.format == "xml":
+            yield from xml_text.read(file, kind, wanted.record)
         else:
             generated = generate[0] if generate is not None and len(generate) == 1 else None
             yield from delimited.read(file, kind, wanted.form, generated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -24,10 +24,12 @@ from tocsin.rules.model.types import (
     ObjectType,
     Type,
 )
+from tocsin.wire.errors import InputError
 
 # The module has one limit for the whole process; its default of 128 KiB is less than a record may have.
 csv.field_size_limit(RECORD_LIMIT_BYTES)
 
+_CHUNK_BYTES: Final = 1 << 16
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,400}")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
@@ -44,11 +46,38 @@ class Form:
     null: str | None = None
 
 
+def form_of(given: Mapping[str, str], *, header: bool) -> Form:
+    """The options `delimiter`, `quote`, `header` and `null`, understood; InputError where one makes no sense."""
+    delimiter = given.get("delimiter", ",").replace("\\t", "\t")
+    quote = given.get("quote", '"')
+    if len(delimiter) != 1 or delimiter in "\r\n\0":
+        raise InputError(f"the delimiter must be one character, got {delimiter!r}")
+    if len(quote) > 1 or (quote and quote in "\r\n\0"):
+        raise InputError(f"the quote must be one character, or empty for none, got {quote!r}")
+    if quote == delimiter:
+        raise InputError(f"the quote and the delimiter are both {quote!r}")
+    said = given.get("header", str(header)).strip().lower()
+    if said not in ("true", "false"):
+        raise InputError(f"the option header must be true or false, got {given['header']!r}")
+    return Form(delimiter, said == "true", quote, given.get("null"))
+
+
 def read(file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = None) -> Iterator[Found]:
     """The rows of a file as objects. Without a header the columns are the declared fields in their order, where the
     file may leave out the `generated` one."""
+    for row in each(file, kind, form, generated):
+        if isinstance(row, BadRecord):
+            raise row
+        yield row
+
+
+def each(
+    file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = None, limit_bytes: int = RECORD_LIMIT_BYTES
+) -> Iterator[Found | BadRecord]:
+    """The same, but a row that cannot be read is handed over as what is wrong with it, and the next ones follow."""
+    lines = _Lines(file, limit_bytes)
     rows = csv.reader(
-        _lines(file),
+        lines,
         delimiter=form.delimiter,
         quotechar=form.quote or None,
         quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
@@ -62,7 +91,12 @@ def read(file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = N
         except StopIteration:
             return
         except csv.Error as error:
-            raise BadRecord(first_line, f"is not delimited text: {error}") from None
+            yield BadRecord(first_line, f"is not delimited text: {error}", raw=lines.last)
+            continue
+        except BadRecord as error:
+            error.raw = lines.last
+            yield error
+            continue
         if not row:
             continue
         if columns is None:
@@ -70,7 +104,9 @@ def read(file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = N
             if form.header:
                 continue
         if len(row) != len(columns):
-            raise BadRecord(first_line, f"has {len(row)} columns, expected {len(columns)}{_hint(row, columns, form)}")
+            reason = f"has {len(row)} columns, expected {len(columns)}{_hint(row, columns, form)}"
+            yield BadRecord(first_line, reason, raw=lines.last)
+            continue
         record: dict[str, Any] = {}
         name = ""
         try:
@@ -79,7 +115,8 @@ def read(file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = N
                     continue
                 record[name] = convert(text)
         except RecordError as error:
-            raise BadRecord(first_line, error.reason, field_step(name)) from None
+            yield BadRecord(first_line, error.reason, field_step(name), raw=lines.last)
+            continue
         yield first_line, record, sum(map(len, row))
 
 
@@ -104,7 +141,7 @@ def _hint(row: Sequence[str], columns: Sequence[object], form: Form) -> str:
 def _column(name: str, kind: ObjectType, form: Form) -> tuple[str, bool, _Cell]:
     field = kind.find(name)
     if field is not None:
-        return name, field.optional, _cell(field.type)
+        return name, field.optional, cell(field.type)
     if not kind.open:
         known = ", ".join(declared.name for declared in kind.fields)
         where = "its header names a column" if form.header else "it has a column"
@@ -112,27 +149,47 @@ def _column(name: str, kind: ObjectType, form: Form) -> tuple[str, bool, _Cell]:
     return name, True, _text
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
-    number = 0
-    # One more than the limit, so that a line of exactly the limit is known to be whole.
-    while line := file.readline(RECORD_LIMIT_BYTES + 1):
-        number += 1
-        if len(line) > RECORD_LIMIT_BYTES:
-            raise too_long(number)
-        if number == 1:
+class _Lines:
+    """The lines of a file. Not a generator, which would end with the first line that is not text."""
+
+    def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
+        self._file = file
+        self._limit_bytes = limit_bytes
+        self._number = 0
+        self.last = b""
+        self._is_inside = False  # of a line that was too long
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        while self._is_inside:
+            rest = self._file.readline(_CHUNK_BYTES)
+            self._is_inside = bool(rest) and not rest.endswith(b"\n")
+        # One more than the limit, so that a line of exactly the limit is known to be whole.
+        line = self._file.readline(self._limit_bytes + 1)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self.last = line
+        if len(line) > self._limit_bytes:
+            self._is_inside = not line.endswith(b"\n")
+            raise too_long(self._number, self._limit_bytes)
+        if self._number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if b"\0" in line:
-            raise BadRecord(number, "holds a NUL byte, which text does not")
+            raise BadRecord(self._number, "holds a NUL byte, which text does not")
         try:
-            yield line.decode()
+            return line.decode()
         except UnicodeDecodeError:
-            raise not_utf8(number) from None
+            raise not_utf8(self._number) from None
 
 
 # ---------------------------------------------------------------- the text of one cell → what JSON would have said
 
 
-def _cell(kind: Type) -> _Cell:
+def cell(kind: Type) -> _Cell:
+    """What reads the text of one value of this type; RecordError says what was expected."""
     if kind in INTEGERS:
         return _whole
     if kind in NUMBERS:

@@ -12,21 +12,25 @@ RECORD_LIMIT_BYTES: Final = 16 << 20
 
 
 class BadRecord(Exception):
-    """The record at `place` cannot be read. `field` is "" where no field can be named."""
+    """The record at `place` cannot be read. `field` is "" where no field can be named; `raw` is as much of its text as
+    is at hand."""
 
-    def __init__(self, place: int, reason: str, field: str = "") -> None:
+    def __init__(self, place: int, reason: str, field: str = "", *, column: int = 1, raw: bytes = b"") -> None:
         super().__init__(place, reason, field)
         self.place = place
         self.reason = reason
         self.field = field
+        self.column = column
+        self.raw = raw
 
 
 class BadFile(Exception):
     """The file as a whole cannot be read; the text says why."""
 
 
-def too_long(place: int) -> BadRecord:
-    return BadRecord(place, f"a record is longer than {RECORD_LIMIT_BYTES >> 20} MiB")
+def too_long(place: int, limit_bytes: int = RECORD_LIMIT_BYTES) -> BadRecord:
+    limit = f"{limit_bytes >> 20} MiB" if limit_bytes >= 1 << 20 else f"{limit_bytes} bytes"
+    return BadRecord(place, f"a record is longer than {limit}")
 
 
 def not_utf8(place: int) -> BadRecord:

@@ -1,0 +1,47 @@
+"""ADM, the original system's text: objects one after the other over any lines, or in arrays."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+from tocsin.pipeline.readers.found import RECORD_LIMIT_BYTES, BadRecord, Found
+from tocsin.rules.model import adm
+from tocsin.rules.model.checking import shown
+from tocsin.rules.model.framing import Braces, FrameError
+
+_CHUNK_BYTES: Final = 1 << 18
+
+
+def read(file: BinaryIO) -> Iterator[Found]:
+    """The objects of a file, each with the line that it begins on."""
+    braces = Braces(RECORD_LIMIT_BYTES)
+    chunk = file.read(_CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+    while chunk:
+        try:
+            found = braces.numbered(chunk)
+        except FrameError as error:
+            raise BadRecord(error.line, error.reason) from None
+        for line, text in found:
+            yield line, parse(text, line), len(text)
+        chunk = file.read(_CHUNK_BYTES)
+    if braces.finish() is not None:
+        raise BadRecord(braces.begun_on, "the file ends inside of the object that begins on this line")
+
+
+def parse(text: bytes, line: int = 1) -> dict[str, Any]:
+    """The object that stands from `line` on; BadRecord says where it is not one."""
+    try:
+        written = text.decode()
+    except UnicodeDecodeError as error:
+        raise BadRecord(line + text.count(b"\n", 0, error.start), "is not UTF-8 text", raw=text) from None
+    try:
+        value = adm.loads(written)
+    except adm.AdmError as error:
+        before = written[: error.offset]
+        column = len(before) - before.rfind("\n")
+        raise BadRecord(line + before.count("\n"), f"is not ADM: {error.reason}", column=column, raw=text) from None
+    if value.__class__ is not dict:
+        raise BadRecord(line, f"expected an object, got {shown(value)}", raw=text)
+    return value

@@ -1,0 +1,292 @@
+"""ADM, the original system's text of values: JSON with constructors, widths and multisets.
+
+    { "id": 7i64, "ratio": 1.5f, "zone": circle("1.0,2.0 0.5"), "at": datetime("2026-11-15T08:30:00Z"),
+      "tags": {{ "flood", "road" }}, "parts": [ 1, null, missing ], "nothing": double("NaN") }
+
+Every JSON text is ADM. A width is checked and then forgotten: `7i8` is the int 7. A field whose value is `missing`
+is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]  # quick, and made for parsers
+from json.encoder import encode_basestring
+from math import isfinite, isnan
+from typing import Any, Final
+from uuid import UUID
+
+from tocsin.rules.model.checking import MAX_OPEN_DEPTH
+from tocsin.rules.model.constructors import (
+    CONSTRUCTORS,
+    DIGITS_LIMIT,
+    SUFFIXES,
+    WORDS,
+    fraction,
+    quoted,
+    whole_number,
+)
+from tocsin.rules.model.values import (
+    MISSING,
+    Circle,
+    Duration,
+    Line,
+    Multiset,
+    Point,
+    Polygon,
+    Rectangle,
+    datetime_text,
+    duration_text,
+    time_text,
+)
+
+MAX_DEPTH: Final = MAX_OPEN_DEPTH + 1
+"""How many objects, arrays and multisets may lie inside each other: a record, and the deepest value it may hold."""
+
+
+class AdmError(ValueError):
+    """The text is not ADM at `offset` (in characters, from 0); `reason` says what was expected there."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(offset, reason)
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason} at offset {self.offset}"
+
+
+def loads(text: str) -> Any:
+    """The one value that the text holds; AdmError where it holds none, or more than one."""
+    value, at = _value(text, _skip(text, 0), MAX_DEPTH)
+    at = _skip(text, at)
+    if at != len(text):
+        raise _expected("the end of the text", text, at)
+    return value
+
+
+# ---------------------------------------------------------------- reading
+
+# Everything is possessive: a text that does not match is left after one pass, however it was made.
+_WS: Final = r"[ \t\r\n]*+"
+_SCALAR: Final = (
+    r'(?:"([^"\\]*+)"'  # a string without escapes
+    r"|([+-]?[0-9]++)(?![0-9A-Za-z_.])"  # a whole number
+    r"|([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)(?:(i8|i16|i32|i64|[fFdD])(?![0-9A-Za-z_.]))?"
+    rf'|(-?[A-Za-z][A-Za-z0-9_-]*+)(?:{_WS}\({_WS}"([^"\\]*+)"{_WS}\))?)'  # a word, or a constructor with its text
+)
+_STRING, _WHOLE, _NUMBER, _SUFFIXED, _WORD, _CONSTRUCTOR = range(1, 7)
+
+_SPACE: Final = re.compile(_WS)
+_scalar = re.compile(_SCALAR).match
+# A field with its value and the sign behind it, at one go: most of a record is made of these.
+_member = re.compile(rf'{_WS}"([^"\\]*+)"{_WS}:{_WS}{_SCALAR}{_WS}[,}}]').match
+# To the original the end of a multiset is the ends of two objects: there may be white space between.
+_CLOSING: Final = {"]": re.compile(r"\]").match, "}}": re.compile(rf"\}}{_WS}\}}").match}
+
+
+def _skip(text: str, at: int) -> int:
+    """Past the white space at `at`."""
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _object(text: str, at: int, levels_left: int) -> tuple[dict[str, Any], int]:
+    """The object whose "{" is before `at`, and where it ends."""
+    fields: dict[str, Any] = {}
+    lacking = False
+    while True:
+        found = _member(text, at)
+        if found is None:
+            at = _skip(text, at)
+            if not fields and text[at : at + 1] == "}":
+                return fields, at + 1
+            name_at = at
+            name, at = _string(text, at, "the name of a field")
+            at = _skip(text, at)
+            if text[at : at + 1] != ":":
+                raise _expected('a ":"', text, at)
+            value, at = _value(text, _skip(text, at + 1), levels_left)
+            at = _skip(text, at) + 1
+            if text[at - 1 : at] not in (",", "}"):
+                raise _expected('a "," or "}"', text, at - 1)
+        else:
+            name_at, at = found.start(1), found.end()
+            name = found[1]
+            what = found.lastindex
+            if what == 2:
+                value = found[2]
+            elif what == 3 and len(found[3]) < DIGITS_LIMIT:
+                value = int(found[3])
+            else:
+                value = _scalar_value(found, 1)
+        if name in fields:
+            raise AdmError(name_at, f"the field {quoted(name)} is there twice")
+        fields[name] = value
+        lacking = lacking or value is MISSING
+        if text[at - 1] == "}":
+            return {name: value for name, value in fields.items() if value is not MISSING} if lacking else fields, at
+
+
+def _items(text: str, at: int, levels_left: int, closing: str) -> tuple[list[Any], int]:
+    """The items of the array or multiset that was opened before `at`, and where it ends."""
+    items: list[Any] = []
+    close = _CLOSING[closing]
+    at = _skip(text, at)
+    closed = close(text, at)
+    while closed is None:
+        value, at = _value(text, at, levels_left)
+        items.append(value)
+        at = _skip(text, at)
+        if text.startswith(",", at):
+            at = _skip(text, at + 1)
+        else:
+            closed = close(text, at)
+            if closed is None:
+                raise _expected(f'a "," or "{closing}"', text, at)
+    return items, closed.end()
+
+
+def _value(text: str, at: int, levels_left: int) -> tuple[Any, int]:
+    sign = text[at : at + 1]
+    if sign in ("{", "["):
+        if not levels_left:
+            raise AdmError(at, f"the value is nested more than {MAX_DEPTH} levels deep")
+        if sign == "[":
+            return _items(text, at + 1, levels_left - 1, "]")
+        if text.startswith("{{", at):
+            items, end = _items(text, at + 2, levels_left - 1, "}}")
+            return Multiset(items), end
+        return _object(text, at + 1, levels_left - 1)
+    found = _scalar(text, at)
+    if found is not None:
+        if found.lastindex == _WORD and text.startswith("(", _skip(text, found.end())):
+            return _escaped_constructor(text, at, found)
+        return _scalar_value(found, 0), found.end()
+    if sign == '"':
+        return _string(text, at, "a string")
+    raise _expected("a value", text, at)
+
+
+def _string(text: str, at: int, expected: str) -> tuple[str, int]:
+    if text[at : at + 1] != '"':
+        raise _expected(f"{expected} in double quotes", text, at)
+    try:
+        # Not strict: the original takes line ends and tabs inside of strings as they are.
+        string, end = scanstring(text, at + 1, False)
+    except JSONDecodeError as error:
+        raise AdmError(error.pos, f"not a string: {error.msg}") from None
+    return string, end
+
+
+def _escaped_constructor(text: str, at: int, found: re.Match[str]) -> tuple[Any, int]:
+    """A constructor whose text has escapes in it, or is not what it should be."""
+    opened = _skip(text, found.end()) + 1
+    inside, end = _string(text, _skip(text, opened), "the text of the value")
+    end = _skip(text, end)
+    if text[end : end + 1] != ")":
+        raise _expected('a ")"', text, end)
+    return _constructed(found[_WORD], inside, at), end + 1
+
+
+def _scalar_value(found: re.Match[str], before: int) -> Any:
+    """What `_SCALAR` found, its groups behind `before` others."""
+    what = found.lastindex - before  # type: ignore[operator]
+    if what == _STRING:
+        return found[before + _STRING]
+    if what == _CONSTRUCTOR:
+        return _constructed(found[before + _WORD], found[before + _CONSTRUCTOR], found.start(before + _WORD))
+    at = found.start(before + what)
+    if what == _WORD:
+        word = found[before + _WORD]
+        value = WORDS.get(word, WORDS)
+        if value is WORDS:
+            value = WORDS.get(word.lower(), WORDS)
+            if value is WORDS:
+                said = f'the text of the {word} in brackets: {word}("…")' if _known(word) else "a value"
+                raise _expected(said, found.string, at)
+        return value
+    try:
+        if what == _WHOLE:
+            return whole_number(found[before + _WHOLE])
+        number = found[before + _NUMBER]
+        return fraction(number) if what == _NUMBER else SUFFIXES[found[before + _SUFFIXED].lower()](number)
+    except ValueError as error:
+        raise AdmError(found.start(before + min(what, _NUMBER)), str(error)) from None
+
+
+def _constructed(word: str, inside: str, at: int) -> Any:
+    make = _known(word)
+    if make is None:
+        raise AdmError(at, f"there is no constructor {quoted(word)}; known are {', '.join(sorted(CONSTRUCTORS))}")
+    try:
+        return make(inside)
+    except ValueError as error:
+        raise AdmError(at, str(error)) from None
+
+
+def _known(word: str) -> Callable[[str], Any] | None:
+    return CONSTRUCTORS.get(word) or CONSTRUCTORS.get(word.lower().replace("-", "_"))
+
+
+def _expected(what: str, text: str, at: int) -> AdmError:
+    got = quoted(text[at : at + 20]) if at < len(text) else "the end of the text"
+    return AdmError(min(at, len(text)), f"expected {what}, got {got}")
+
+
+# ---------------------------------------------------------------- writing
+
+
+def dumps(value: Any) -> str:
+    """The text that `loads` reads back as the same value; a field that is MISSING is left out."""
+    write = _WRITERS.get(value.__class__)
+    if write is None:
+        write = next((found for base, found in _WRITERS.items() if isinstance(value, base)), None)
+    if write is None:
+        raise TypeError(f"not a value: {value.__class__.__name__}")
+    return write(value)
+
+
+def _float_text(value: float) -> str:
+    if isfinite(value):
+        return float.__repr__(value)
+    return f'double("{"NaN" if isnan(value) else "INF" if value > 0 else "-INF"}")'
+
+
+def _object_text(value: dict[str, Any]) -> str:
+    parts = [f"{encode_basestring(name)}: {dumps(found)}" for name, found in value.items() if found is not MISSING]
+    return f"{{ {', '.join(parts)} }}"
+
+
+def _items_text(value: list[Any]) -> str:
+    return f"[ {', '.join(map(dumps, value))} ]"
+
+
+def _xy(*points: Point) -> str:
+    return " ".join(f"{point.x!r},{point.y!r}" for point in points)
+
+
+_WRITERS: Final[Mapping[type, Callable[[Any], str]]] = {
+    str: encode_basestring,
+    bool: lambda value: "true" if value else "false",
+    int: int.__repr__,
+    float: _float_text,
+    type(None): lambda _: "null",
+    type(MISSING): lambda _: "missing",
+    dict: _object_text,
+    Multiset: lambda value: f"{{{{ {', '.join(map(dumps, value))} }}}}",
+    list: _items_text,
+    datetime: lambda value: f'datetime("{datetime_text(value)}")',
+    date: lambda value: f'date("{value.isoformat()}")',
+    time: lambda value: f'time("{time_text(value)}")',
+    Duration: lambda value: f'duration("{duration_text(value)}")',
+    UUID: lambda value: f'uuid("{value}")',
+    Point: lambda value: f'point("{_xy(value)}")',
+    Line: lambda value: f'line("{_xy(value.start, value.end)}")',
+    Rectangle: lambda value: f'rectangle("{_xy(value.low, value.high)}")',
+    Circle: lambda value: f'circle("{_xy(value.center)} {value.radius!r}")',
+    Polygon: lambda value: f'polygon("{_xy(*value.points)}")',
+}

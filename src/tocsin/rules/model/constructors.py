@@ -1,0 +1,138 @@
+"""The text of one value as ADM writes it, behind the name of its type (`int8("7")`) or before it (`7i8`).
+
+Each function takes the text and gives the value; ValueError says what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring
+from math import inf, isinf, nan
+from typing import Any, Final
+
+from tocsin.rules.model.types import INTEGER_BITS, PRIMITIVES
+from tocsin.rules.model.values import (
+    MISSING,
+    Duration,
+    parse_circle,
+    parse_date,
+    parse_datetime,
+    parse_duration,
+    parse_line,
+    parse_point,
+    parse_polygon,
+    parse_rectangle,
+    parse_time,
+    parse_uuid,
+)
+
+DIGITS_LIMIT: Final = 400
+"""The longest whole number that is looked at; a double has at most 309 digits before the point."""
+
+_INT = re.compile(r"[+-]?[0-9]++")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+_FLOAT32 = struct.Struct("<f")
+_NONFINITE: Final[Mapping[str, float]] = {
+    name: value
+    for names, value in (("NaN", nan), ("INF +INF Infinity +Infinity", inf), ("-INF -Infinity", -inf))
+    for name in names.split()
+}
+
+
+def whole_number(text: str) -> int:
+    if len(text) > DIGITS_LIMIT:
+        raise ValueError(f"expected a number, got one of {len(text)} digits")
+    return int(text)
+
+
+def fraction(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError(f"the number {text[:40]} does not fit into a double")
+    return number
+
+
+def _whole(name: str) -> Callable[[str], int]:
+    high = 2 ** (INTEGER_BITS[name] - 1) - 1
+    low = -high - 1
+
+    def read(text: str) -> int:
+        if _INT.fullmatch(text.strip()) is None:
+            raise ValueError(f"expected a whole number, got {quoted(text[:40])}")
+        number = whole_number(text.strip())
+        if low <= number <= high:
+            return number
+        raise ValueError(f"the number {text.strip()[:40]} does not fit into a {name} ({low} to {high})")
+
+    return read
+
+
+def _double(text: str) -> float:
+    written = text.strip()
+    if written in _NONFINITE:
+        return _NONFINITE[written]
+    if _FLOAT.fullmatch(written) is None:
+        raise ValueError(f"expected a number, got {quoted(text[:40])}")
+    return fraction(written)
+
+
+def _float32(text: str) -> float:
+    number = _double(text)
+    try:
+        return float(_FLOAT32.unpack(_FLOAT32.pack(number))[0])
+    except OverflowError:
+        raise ValueError(f"the number {text.strip()[:40]} does not fit into a float of 32 bits") from None
+
+
+def _boolean(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError(f"expected true or false, got {quoted(text[:40])}")
+    return text.strip().lower() == "true"
+
+
+def _place(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        # "1.0, 2.0" is how some programs of the original's time wrote their points.
+        return parse(text.replace(", ", ",") if ", " in text else text)
+
+    return read
+
+
+def _day_time(text: str) -> Duration:
+    duration = parse_duration(text)
+    if duration.months:
+        raise ValueError(f'expected a duration of days and times such as "P1DT2H", got {quoted(text[:40])}')
+    return duration
+
+
+def _year_month(text: str) -> Duration:
+    duration = parse_duration(text)
+    if duration.micros:
+        raise ValueError(f'expected a duration of years and months such as "P1Y2M", got {quoted(text[:40])}')
+    return duration
+
+
+CONSTRUCTORS: Final[Mapping[str, Callable[[str], Any]]] = {
+    **{name: _whole(kind.name) for name, kind in PRIMITIVES.items() if kind.name in INTEGER_BITS},
+    "float": _float32, "double": _double, "boolean": _boolean, "string": str,
+    "date": parse_date, "time": parse_time, "datetime": parse_datetime, "timestamp": parse_datetime,
+    "duration": parse_duration, "day_time_duration": _day_time, "year_month_duration": _year_month,
+    "uuid": parse_uuid,
+    "point": _place(parse_point), "line": _place(parse_line), "rectangle": _place(parse_rectangle),
+    "circle": _place(parse_circle), "polygon": _place(parse_polygon),
+}  # fmt: skip
+SUFFIXES: Final[Mapping[str, Callable[[str], Any]]] = {
+    "i8": _whole("tinyint"), "i16": _whole("smallint"), "i32": _whole("integer"), "i64": _whole("bigint"),
+    "f": _float32, "d": fraction,
+}  # fmt: skip
+WORDS: Final[Mapping[str, Any]] = {
+    "true": True, "false": False, "null": None, "missing": MISSING,
+    **{name + width: value for name, value in _NONFINITE.items() for width in ("", "f", "F", "d", "D")},
+}  # fmt: skip
+
+
+def quoted(text: str) -> str:
+    """`text` for a message."""
+    return encode_basestring(text.encode("utf-8", "replace").decode())
