@@ -125,7 +125,9 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         statements = ScriptRunner(catalog, tables, engine, chosen)
         try:
             backup = _backup(settings, store, catalog, tables)
-            app = cluster_application(chosen, statements, StoredCredentials(store), backup=backup)
+            app = cluster_application(
+                chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup
+            )
             yield Cluster(app, statements, store, catalog, tables)
         finally:
             await statements.close()

@@ -84,6 +84,18 @@ KINDS: Final[list[Entry]] = [
     q(f"SELECT VALUE -x FROM {_KINDS} x WHERE x = 7", lambda: [-7, -7.0]),
     q(f"SELECT max(x) AS most, min(x) AS least FROM {_KINDS} x WHERE x < 7", lambda: [{"most": 1, "least": 0}]),
     q(f"SELECT VALUE count(*) FROM {_KINDS} x WHERE x", lambda: [1]),
+    q(
+        "SELECT DISTINCT VALUE x FROM [7.5, 7.0, '7', 7.0, null, [7.0, 'a'], [7.0, 'a'], {'b': [7.0, 'a']}] x",
+        lambda: [7.5, 7.0, "7", None, [7.0, "a"], {"b": [7.0, "a"]}],
+    ),
+    ordered(
+        f"SELECT DISTINCT v.x AS x FROM (SELECT x AS x FROM {_KINDS} x WHERE x < 7 OR x = '7') v ORDER BY x DESC LIMIT 3",
+        lambda: [{"x": 1}, {"x": 1e-30}, {"x": 0}],
+    ),
+    q(
+        "SELECT VALUE [{'x': [7.0, 'a', {'y': -0.0}]}, 'b'] FROM [1] one",
+        lambda: [[{"x": [7.0, "a", {"y": -0.0}]}, "b"]],
+    ),
 ]
 
 WINDOWS: Final[list[Entry]] = [

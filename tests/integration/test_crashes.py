@@ -6,14 +6,13 @@ import asyncio
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from tests.integration.processes import environment
 from tests.integration.sparkless import Parts, opened
+from tests.integration.worlds import EMPTY, World, eager_upkeep, seen
 from tocsin import compose, faults
 from tocsin.cluster.backup import write_backup
 from tocsin.pipeline.datasets import upkeep as upkeep_module
@@ -23,33 +22,9 @@ LOADED = 5
 HISTORY = 2
 
 
-@dataclass(frozen=True)
-class World:
-    """All that a cluster holds: its catalog, and each dataset's rows and commit number."""
-
-    things: frozenset[str] = frozenset()
-    rows: dict[str, dict[int, str]] = field(default_factory=dict)
-    commits: dict[str, int] = field(default_factory=dict)
-
-    def made(self, thing: str) -> World:
-        world = replace(self, things=self.things | {thing})
-        return world.wrote(thing.split()[1], {}, commit=0) if thing.startswith("dataset ") else world
-
-    def dropped(self, *things: str) -> World:
-        gone = {thing.split()[1] for thing in things if thing.startswith("dataset ")}
-        rows = {name: rows for name, rows in self.rows.items() if name not in gone}
-        commits = {name: number for name, number in self.commits.items() if name not in gone}
-        return World(self.things - set(things), rows, commits)
-
-    def wrote(self, name: str, rows: dict[int, str], commit: int = 1) -> World:
-        """The dataset now holds these rows, `commit` commits later."""
-        number = self.commits.get(name, 0) + commit
-        return replace(self, rows={**self.rows, name: rows}, commits={**self.commits, name: number})
-
-
 def steps(source: Path) -> list[tuple[str, World]]:
     """A life: each statement, and the world after it."""
-    world = World(frozenset({"dataverse Default", "dataverse Metadata"}))
+    world = EMPTY
     life: list[tuple[str, World]] = []
 
     def then(statement: str, after: World) -> None:
@@ -108,22 +83,6 @@ async def take(parts: Parts, statement: str) -> None:
         await parts.run(statement)
 
 
-def seen(parts: Parts) -> World:
-    """What the cluster holds, with every promise about it that holds at any time."""
-    catalog = parts.catalog.catalog
-    things = {f"{ref.kind} {ref.name}" for ref in catalog.entries}
-    world = World(frozenset(things))
-    for entry in catalog.datasets:
-        rows = parts.rows(entry)
-        assert len({row["id"] for row in rows}) == len(rows), "a key is there twice"
-        number = parts.tables.table(entry).number
-        assert {row["_commit"] for row in rows} <= set(range(1, number + 1))
-        world = world.wrote(entry.name, {row["id"]: row["said"] for row in rows}, number)
-    folders = {path.name for path in (parts.settings.data / "datasets").iterdir()}
-    assert folders == {entry.folder for entry in catalog.datasets}
-    return world
-
-
 async def live(data: Path, source: Path) -> None:
     """Take the steps one after the other, and say so after each."""
     with eager_upkeep():
@@ -133,16 +92,10 @@ async def live(data: Path, source: Path) -> None:
                 print(place, flush=True)
 
 
-def eager_upkeep() -> mock._patch[object]:
-    """Upkeep that finds something to do in a small dataset."""
-    return mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1)
-
-
 async def after_the_crash(data: Path, source: Path, told: int) -> None:
-    """The world is as after the last step that was told of, or as after the one that was on its way; and the rest of the
-    life can be lived."""
+    """The world is as after the last step that was told of, or after the one on its way; the rest can be lived."""
     life = steps(source)
-    worlds = [World(frozenset({"dataverse Default", "dataverse Metadata"})), *(world for _, world in life)]
+    worlds = [EMPTY, *(world for _, world in life)]
     with eager_upkeep():
         async with opened(data) as parts:
             world = seen(parts)

@@ -67,23 +67,30 @@ async def live(folder: Path, life: int, begun: list[int]) -> None:
             kept = await log.append(name.encode(), 1 + number % 3, key=name if caller in KEYED else None)
             os.write(1, f"kept {caller} {number} {name} {kept.position}\n".encode())
 
-    async def land() -> None:
-        position = landed.position
-        with dataset.open("a") as file:
-            file.truncate(sum(len(line) + 1 for line in landed.lines))
+    position = landed.position
+    with dataset.open("a") as file:
+        file.truncate(sum(len(line) + 1 for line in landed.lines))
+
+        async def land() -> None:
+            nonlocal position
+            for entry in log.read(position, max_rows=8, max_bytes=1_000):
+                file.write(f"{entry.end} {entry.payload.decode()}\n")
+                position = entry.end
+            file.flush()
+            os.fsync(file.fileno())
+            await asyncio.to_thread(log.landed, position)
+
+        async def land_what_comes() -> None:
             while True:
                 await log.wait(position)
-                for entry in log.read(position, max_rows=8, max_bytes=1_000):
-                    file.write(f"{entry.end} {entry.payload.decode()}\n")
-                    position = entry.end
-                file.flush()
-                os.fsync(file.fileno())
-                await asyncio.to_thread(log.landed, position)
+                await land()
 
-    landing = asyncio.create_task(land())
-    await asyncio.gather(*(call(caller) for caller in (*KEYED, *UNKEYED)))
-    landing.cancel()
-    await asyncio.wait([landing])
+        landing = asyncio.create_task(land_what_comes())
+        await asyncio.gather(*(call(caller) for caller in (*KEYED, *UNKEYED)))
+        landing.cancel()
+        await asyncio.wait([landing])
+        while position < log.end:
+            await land()
     await log.close()
 
 

@@ -206,7 +206,7 @@ def load(folder: Path, text: str | bytes, **options: str) -> list[dict[str, Any]
 )
 def test_load_reads_adm_over_any_lines(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for chunk_bytes in (1, 7, 1 << 16):
-        monkeypatch.setattr("tocsin.pipeline.readers.adm_text._CHUNK_BYTES", max(chunk_bytes, 3))
+        monkeypatch.setattr("tocsin.pipeline.readers.adm_text._CHUNK_BYTES", chunk_bytes)
         assert load(tmp_path, text) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 

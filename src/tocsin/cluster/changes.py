@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,13 +21,15 @@ from tocsin.language.expressions import TranslationError
 from tocsin.language.queries import Translated
 from tocsin.pipeline import loading
 from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.datasets.durability import is_full_disk
 from tocsin.pipeline.datasets.table import Commit
 from tocsin.rules.model.checking import RecordError, checker
 from tocsin.rules.model.columns import physical
 from tocsin.rules.model.values import MISSING
-from tocsin.wire.errors import ConflictError, StatementError, StorageFullError
+from tocsin.wire.errors import ConflictError, StatementError, StoppedError, StorageFullError, UnavailableError
 
 Summary = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Changes:
@@ -71,7 +73,7 @@ class Changes:
             return table.insert(rows, keys_are_new=generated)
 
         async with self._turn(entry):
-            commit = await self._engine.work(_stored(work), statement.text)
+            commit = await self._engine.work(_stored(work, self._tables, entry), statement.text)
         return {"upserted" if statement.upsert else "inserted": commit.rows, "commit": commit.number}
 
     def _values(self, source: exp.Expr, scope: StatementScope) -> list[Any]:
@@ -109,7 +111,7 @@ class Changes:
             return table.delete(_key_rows(found, entry))
 
         async with self._turn(entry):
-            commit = await self._engine.work(_stored(work), statement.text)
+            commit = await self._engine.work(_stored(work, self._tables, entry), statement.text)
         return {"deleted": commit.rows, "commit": commit.number}
 
     # ------------------------------------------------------------ LOAD
@@ -121,10 +123,12 @@ class Changes:
         def work() -> Commit:
             # Wrong options and missing files are known here, before any writer has to wait.
             found = loading.batches(statement.options, entry.type, adapter=statement.adapter, generate=generate)
-            return self._tables.table(entry).load(_arrow(found, entry))
+            return self._tables.table(entry).load(_arrow(found, entry, stopped))
 
+        stopped = threading.Event()
         async with self._turn(entry):
-            commit = await self._engine.work(_stored(work), statement.text)
+            stored = _stored(work, self._tables, entry)
+            commit = await self._engine.work(stored, statement.text, stop=stopped.set)
         return {"loaded": commit.rows, "commit": commit.number}
 
 
@@ -136,8 +140,12 @@ def decoded(rows: pa.Table, translated: Translated) -> list[Any]:
     return [decode(row) for row in rows.to_pylist()]
 
 
-def _arrow(found: Iterator[list[dict[str, Any]]], entry: DatasetEntry) -> Iterator[pa.RecordBatch]:
+def _arrow(
+    found: Iterator[list[dict[str, Any]]], entry: DatasetEntry, stopped: threading.Event
+) -> Iterator[pa.RecordBatch]:
     for records in found:
+        if stopped.is_set():
+            raise StoppedError("the load was stopped")
         yield from layout.to_arrow(records, entry.type).to_batches()
 
 
@@ -202,15 +210,18 @@ def _array(inside: Any) -> pa.Array:
     return inside
 
 
-def _stored(work: Any) -> Any:
-    """Work that writes: a full disk is told as such, wherever it is noticed."""
+def _stored(work: Callable[[], T], tables: Tables, entry: DatasetEntry) -> Callable[[], T]:
+    """Work that writes: a full disk is told as such, wherever it is noticed, and so is a dataset that was dropped."""
 
-    def guarded() -> Any:
+    def guarded() -> T:
         try:
             return work()
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_full_disk(error):
                 raise StorageFullError("there is no room left on the disk; nothing was changed") from error
+            raise
+        except UnavailableError:
+            tables.table(entry)  # says so where it was dropped meanwhile
             raise
 
     return guarded

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -23,6 +23,8 @@ from tocsin.pipeline.views import Views
 from tocsin.wire.errors import StatementError, StorageFullError, TocsinError, UnavailableError
 
 T = TypeVar("T")
+
+_FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
 
 
 class Engine:
@@ -33,26 +35,36 @@ class Engine:
         self._scratch = scratch
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
 
+    def is_alive(self) -> bool:
+        """Whether the JVM still runs. It does not start again by itself."""
+        process = self.spark.sparkContext._gateway.proc
+        return process is None or process.poll() is None
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def work(self, work: Callable[[], T], what: str = "") -> T:
-        """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will
-        start, and waits for the work to end, so that nothing goes on behind the caller's back."""
+    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] = lambda: None) -> T:
+        """Runs blocking work on a thread of its own. Cancelled, it calls `stop`, stops the Spark jobs the work has
+        started or will start, and waits for the work to end, so that nothing goes on behind the caller's back."""
         group = uuid4().hex
         future = asyncio.get_running_loop().run_in_executor(self._threads, self._grouped, group, what, work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            with suppress(Py4JError):
+            stop()
+            with suppress(Py4JError, ConnectionError):
                 self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
-            await asyncio.gather(future, return_exceptions=True)
+            while not future.done():
+                # Whoever is cancelled a second time waits on, too.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((future,))
+            future.exception()
             raise
 
     def _grouped(self, group: str, what: str, work: Callable[[], T]) -> T:
         context = self.spark.sparkContext
-        context.setJobGroup(group, what[:200], interruptOnCancel=True)
         try:
+            context.setJobGroup(group, what[:200], interruptOnCancel=True)
             return work()
         except (PySparkException, Py4JError) as error:
             raise told(error) from error
@@ -62,14 +74,23 @@ class Engine:
             if "recursion depth" not in str(error):
                 raise
             raise StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep") from None
+        except ConnectionError as error:
+            if self.is_alive():
+                raise
+            raise _stopped() from error
         finally:
-            with suppress(Py4JError):
+            with suppress(Py4JError, ConnectionError):
                 context._jsc.sc().clearJobGroup()
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """The whole answer in memory; with a limit, at most so many rows of it."""
         frame = self.spark.sql(sql)
-        return (frame if limit is None else frame.limit(limit)).toArrow()
+        frame = frame if limit is None else frame.limit(limit)
+        # Planned here and not by the thread that serves the rows: if that one lacks memory it ends without a word, and
+        # whoever waits for its rows waits for ever.
+        planned: Any = frame
+        planned._jdf.queryExecution().executedPlan()
+        return frame.toArrow()
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """An answer of any size: Spark puts it on the disk, from where it is read in order, a little at a time."""
@@ -96,8 +117,13 @@ class Engine:
 
 def told(error: Exception) -> TocsinError:
     """What went wrong in Spark, as an error of ours. What a statement can cause is a statement's error."""
-    text = str(error)
-    if "No space left on device" in text or "Disk quota exceeded" in text:
+    try:
+        text = str(error)
+    except Exception:  # it asks the JVM, and that may be gone
+        return _stopped()
+    if isinstance(error, Py4JNetworkError):
+        return _stopped()
+    if any(said in text for said in _FULL):
         return StorageFullError("there is no room left for the query's intermediate data")
     if "StackOverflowError" in text:
         return StatementError("the statement is nested too deeply for the engine", hint="break it up with LET or WITH")
@@ -107,8 +133,10 @@ def told(error: Exception) -> TocsinError:
         )
     if isinstance(error, PySparkException):
         return StatementError(reason(error))
-    if "Connection refused" in text or "Answer from Java side is empty" in text:
-        return UnavailableError("the engine has stopped", hint="restart the cluster")
     # What Java threw around the cause says nothing.
     causes = re.findall(r"^(?:Caused by|):? ?[\w.$]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
     return StatementError((causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:500])
+
+
+def _stopped() -> UnavailableError:
+    return UnavailableError("the engine has stopped", hint="restart the cluster")

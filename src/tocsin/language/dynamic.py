@@ -198,7 +198,36 @@ def to_any(value: Typed) -> exp.Expr:
         return call("parse_json", exp.Literal.string("null"))
     if value.type in (*t.INTEGERS, t.DOUBLE, t.STRING, t.BOOLEAN):
         return exp.cast(value.sql.copy(), "VARIANT", dialect="spark")
+    if contains_any(value.type):
+        return _variant_of(value)
     return call("parse_json", json_text(value))
+
+
+def _variant_of(value: Typed) -> exp.Expr:
+    """A collection or object with untyped values in it: written as text and read again, their 7.0 would become 7."""
+    sql, type_ = value.sql, value.type
+    if isinstance(type_, ArrayType | MultisetType):
+        inner = to_any(Typed(exp.column("__item"), type_.item))
+        items_ = build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
+        if isinstance(type_, ArrayType):
+            return call("to_variant_object", items_)
+        return _when(sql, call("to_variant_object", record([("$multiset", items_)])))
+    assert isinstance(type_, ObjectType)
+
+    def part(name: str) -> exp.Expr:
+        return exp.Dot(this=_boxed(sql), expression=exp.to_identifier(name, quoted=True))
+
+    members = [
+        record([("k", string(field_key(one.name))), ("v", to_any(Typed(part(physical(one.name)), one.type)))])
+        for one in type_.fields
+    ]
+    made = build("map_from_entries(filter(_m, __e -> __e.v IS NOT NULL))", _m=call("array", *members))
+    if keeps_open(type_):
+        rest = _get(call("parse_json", part(OPEN)), "", "map<string,variant>")
+        made = build(
+            "map_concat(_made, coalesce(_rest, map_filter(_made, (__k, __v) -> false)))", _made=made, _rest=rest
+        )
+    return _when(sql, call("to_variant_object", made))
 
 
 def json_text(value: Typed) -> exp.Expr:

@@ -236,20 +236,27 @@ class Queries(Subqueries):
         if not dynamic.contains_any(relation.type):
             relation.query.set("distinct", exp.Distinct())
             return relation
-        # Spark cannot compare untyped values: their text can be.
-        inner, outer = self.alias("all"), self.alias("once")
-        wholes = [variable(relation, inner), variable(relation, outer)]
-        if isinstance(wholes[0], Row):
+        # Spark cannot compare untyped values: one of those with the same key stands for them all.
+        inner = self.alias("all")
+        if isinstance(variable(relation, inner), Row):
             assert isinstance(relation.type, ObjectType)
             pairs = [(physical(one.name), one.type) for one in relation.type.fields]
             pairs += [(OPEN, t.STRING)] if keeps_open(relation.type) else []
         else:
             pairs = [(VALUE, relation.type)]
-        texts = selected([(name, dynamic.exported(Typed(column(inner, name), kind))) for name, kind in pairs])
-        texts = texts.from_(derived(relation.query, inner))
-        texts.set("distinct", exp.Distinct())
-        back = selected([(name, dynamic.stored(column(outer, name), kind)) for name, kind in pairs])
-        back = back.from_(derived(texts, outer))
+        kept: list[tuple[str, exp.Expr]] = []
+        keys: list[exp.Expr] = []
+        for name, kind in pairs:
+            found = column(inner, name)
+            if kind == t.ANY:
+                keys += [dynamic.key(found), dynamic.is_explicit_null(found)]
+            else:
+                keys.append(dynamic.exported(Typed(found, kind)).copy())
+            kept.append((name, dynamic.call("any_value", found) if dynamic.contains_any(kind) else found))
+        grouped = selected(kept).from_(derived(relation.query, inner))
+        grouped.set("group", exp.Group(expressions=keys))
+        outer = self.alias("once")
+        back = selected([(name, column(outer, name)) for name, _ in pairs]).from_(derived(grouped, outer))
         self.ordered(back, node, self.by_output(relation))
         return Relation(back, relation.type, relation.is_value)
 

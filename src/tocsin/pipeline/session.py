@@ -33,6 +33,7 @@ _FOREIGN: Final = (
 )
 # What Python's side of Spark prints as JSON on stderr for every failed query; the error itself reaches the asker.
 _NOISY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_REFLECTIVE: Final = ("reflect", "java_method", "try_reflect")
 # A statement that fails is an answer, not a line on the terminal: Spark's own words go to a file of bounded size.
 _LOG4J: Final = """\
 status = off
@@ -93,11 +94,24 @@ def start(
         except (PySparkException, OSError) as error:
             raise UnavailableError(f"Spark did not start: {_last_words(said) or error}") from error
     try:
-        context = SparkContext(conf=spark_conf, gateway=gateway)
+        started = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+        _forget_functions(started)
     except Exception as error:
         _end(gateway)
         raise UnavailableError(f"Spark did not start: {error}") from error
-    return SparkSession(context)
+    return started
+
+
+def _forget_functions(spark: SparkSession) -> None:
+    """Takes from this session the functions that call any method of any Java class: with them a query could end the
+    JVM, or read and write whatever this process may."""
+    jvm: Any = spark._jvm
+    registry: Any = spark._jsparkSession.sessionState().functionRegistry()
+    some = jvm.scala.Some
+    for name in _REFLECTIVE:
+        identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name, some("builtin"), some("system"))
+        if not registry.dropFunction(identifier):
+            raise RuntimeError(f"Spark's function {name} could not be taken away")
 
 
 def stop(spark: SparkSession) -> None:

@@ -326,7 +326,7 @@ class IntakeLog:
                 self._waiting_bytes -= asked.size_bytes
                 if asked.key is not None:
                     self._recall(entry)
-                    del self._under_way[asked.key]
+                    self._under_way.pop(asked.key, None)
                 for done, repeated in asked.waiting:
                     outcomes.append((done, Appended(entry.end, entry.answer, repeated)))
             self._end = entries[-1].end
@@ -339,7 +339,7 @@ class IntakeLog:
             for asked in group:
                 self._waiting_bytes -= asked.size_bytes
                 if asked.key is not None:
-                    del self._under_way[asked.key]
+                    self._under_way.pop(asked.key, None)
         tell((done, error) for asked in group for done, _ in asked.waiting)
 
     def _roll_if_full(self) -> None:

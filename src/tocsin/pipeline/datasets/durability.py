@@ -19,9 +19,12 @@ LOG_FOLDER: Final = "_delta_log"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
-_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# EFBIG: the process may not write files as large as this one would be.
+_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # delta-rs reports what the system said as text.
-_FULL_TEXTS: Final = ("no space left on device", "os error 28", "disk quota exceeded", "os error 122", "storagefull")
+_FULL_TEXTS: Final = (
+    "no space left on device", "os error 28", "disk quota exceeded", "os error 122", "storagefull", "os error 27",
+)  # fmt: skip
 
 
 def sync_file(path: Path | str) -> None:

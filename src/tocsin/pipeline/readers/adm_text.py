@@ -17,7 +17,8 @@ _CHUNK_BYTES: Final = 1 << 18
 def read(file: BinaryIO) -> Iterator[Found]:
     """The objects of a file, each with the line that it begins on."""
     braces = Braces(RECORD_LIMIT_BYTES)
-    chunk = file.read(_CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+    mark = file.read(len(codecs.BOM_UTF8))
+    chunk = (b"" if mark == codecs.BOM_UTF8 else mark) + file.read(_CHUNK_BYTES)
     while chunk:
         try:
             found = braces.numbered(chunk)

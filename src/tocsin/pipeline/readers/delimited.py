@@ -85,7 +85,7 @@ def each(
     )
     columns: list[tuple[str, bool, _Cell]] | None = None
     while True:
-        first_line = rows.line_num + 1
+        first_line = lines.number + 1
         try:
             row = next(rows)
         except StopIteration:
@@ -155,7 +155,7 @@ class _Lines:
     def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
         self._file = file
         self._limit_bytes = limit_bytes
-        self._number = 0
+        self.number = 0
         self.last = b""
         self._is_inside = False  # of a line that was too long
 
@@ -170,19 +170,19 @@ class _Lines:
         line = self._file.readline(self._limit_bytes + 1)
         if not line:
             raise StopIteration
-        self._number += 1
+        self.number += 1
         self.last = line
         if len(line) > self._limit_bytes:
             self._is_inside = not line.endswith(b"\n")
-            raise too_long(self._number, self._limit_bytes)
-        if self._number == 1:
+            raise too_long(self.number, self._limit_bytes)
+        if self.number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if b"\0" in line:
-            raise BadRecord(self._number, "holds a NUL byte, which text does not")
+            raise BadRecord(self.number, "holds a NUL byte, which text does not")
         try:
             return line.decode()
         except UnicodeDecodeError:
-            raise not_utf8(self._number) from None
+            raise not_utf8(self.number) from None
 
 
 # ---------------------------------------------------------------- the text of one cell → what JSON would have said

@@ -57,7 +57,7 @@ class Lines:
         found: list[tuple[int, bytes]] = []
         for line in lines:
             record = line.strip(_BLANK)
-            if len(record) > self._limit_bytes:
+            if len(record) > self._limit_bytes or len(line) > self._limit_bytes + 1:
                 raise _too_long(self._line, self._limit_bytes, found)
             if record:
                 found.append((self._line, record))
