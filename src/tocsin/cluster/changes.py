@@ -135,9 +135,12 @@ class Changes:
 def decoded(rows: pa.Table, translated: Translated) -> list[Any]:
     """An answer's rows as values."""
     decode = layout.decoder(translated.type)
-    if translated.is_value:
-        return [decode(value) for value in rows.column("value").to_pylist()]
-    return [decode(row) for row in rows.to_pylist()]
+    try:
+        values = rows.column("value").to_pylist() if translated.is_value else rows.to_pylist()
+    except (OverflowError, ValueError) as error:
+        # Spark counts to the year 294,247, Python to 9,999.
+        raise StatementError(f"a value is outside of what can be told: {error}") from None
+    return [decode(value) for value in values]
 
 
 def _arrow(

@@ -145,9 +145,13 @@ class Expressions:
     # ------------------------------------------------------------ names and paths
 
     def _path(self, node: exp.Expr) -> Typed:
+        if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Anonymous):
+            return self._qualified_call(node, node.expression)
         root, steps = _unwound(node)
         if root is None:
             return self._walk(*self._resolve(steps, node), node)
+        if root is node:
+            fail("this cannot be read as a path", node, "a field is a name, an index a number")
         return self._walk(self.expression(root), steps, node)
 
     def _walk(self, value: Typed, steps: Sequence[str | exp.Expr], node: exp.Expr) -> Typed:
@@ -261,6 +265,14 @@ class Expressions:
     def _call(self, node: exp.Anonymous) -> Typed:
         name = node.this if isinstance(node.this, str) else node.this.name
         return self.call(None, name, node)
+
+    def _qualified_call(self, node: exp.Dot, called: exp.Anonymous) -> Typed:
+        """`dataverse.function(…)`."""
+        root, steps = _unwound(node.this)
+        if root is not None or len(steps) != 1 or not isinstance(steps[0], str):
+            fail("a function is called by its name, or by its dataverse and its name", node)
+        name = called.this if isinstance(called.this, str) else called.this.name
+        return self.call(steps[0], name, called)
 
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
         function = self.names.find_function(dataverse or self.dataverse, name, len(node.expressions))
