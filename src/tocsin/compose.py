@@ -19,6 +19,7 @@ from tocsin.cluster.backup import Progress, no_progress, write_backup
 from tocsin.cluster.backup import restore as restored
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.engine import Engine
+from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.lock import FolderLock
 from tocsin.cluster.manifest import CATALOG, DATASETS
@@ -122,14 +123,17 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets})
         engine = Engine(spark, _scratch(settings), threads=chosen.statements.concurrent + 2)
-        statements = ScriptRunner(catalog, tables, engine, chosen)
+        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / "intake")
+        statements = ScriptRunner(catalog, tables, engine, feeds, chosen)
         try:
+            await feeds.start()
             backup = _backup(settings, store, catalog, tables)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup
             )
             yield Cluster(app, statements, store, catalog, tables)
         finally:
+            await feeds.close()
             await statements.close()
             await tables.close()
 

@@ -21,6 +21,8 @@ POINTS: Final[dict[str, str]] = {
     "intake.append.synced": "records of a feed are durable, nobody has been told",
     "intake.append.cut": "what an unfinished write left at the end of a feed's log is cut off, not synced",
     "intake.trim.removed": "one file of a feed's log that nothing needs is removed, others are not",
+    "landing.before": "a batch of a feed is ready for its dataset, nothing is written",
+    "landing.committed": "a batch of a feed is in its dataset with its position, nobody has been told",
     "create-dataset.folder-made": "a new dataset's table is on the disk, the catalog does not know it",
     "drop-dataset.catalog-done": "the catalog has forgotten a dataset, its files are still there",
     "dataset.create.written": "a dataset's first log entry is written, not synced",

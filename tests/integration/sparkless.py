@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import pyarrow.parquet as pq
 
@@ -15,7 +17,7 @@ from tocsin import compose
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry
-from tocsin.cluster.statements import ScriptRunner
+from tocsin.cluster.outcome import Statements
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.settings import Settings
@@ -27,12 +29,22 @@ T = TypeVar("T")
 class Sparkless(Engine):
     """Runs what Python does itself: definitions, constants, loads, commits."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="statement")
+    def __init__(self, _spark: None, _scratch: Path, *, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
         self.oracle: Any = None
 
-    def _grouped(self, group: str, what: str, work: Callable[[], T]) -> T:
-        return work()
+    def is_alive(self) -> bool:
+        return True
+
+    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] = lambda: None) -> T:
+        # There is no job that could be cancelled, only the work itself, which is waited for.
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            stop()
+            await asyncio.wait((future,))
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,7 @@ class Parts:
     store: ClusterStore
     catalog: CatalogStore
     tables: Tables
-    statements: ScriptRunner
+    statements: Statements
 
     async def run(self, script: str) -> list[dict[str, Any]]:
         return [{"kind": one.kind, **one.summary} async for one in self.statements.run(script, stream=False)]
@@ -59,14 +71,6 @@ class Parts:
 async def opened(data: Path) -> AsyncIterator[Parts]:
     """What a cluster has when it has started. Upkeep is left to the caller, who wants to know when it happens."""
     settings = Settings.load(None, {}, {"data": data, "cluster.datasets.upkeep_period_s": 86_400})
-    async with compose.opened_store(settings) as store:
-        catalog = CatalogStore(store)
-        known = await catalog.load()
-        tables = compose.tables_of(settings)
-        tables.start({entry.folder for entry in known.datasets})
-        statements = ScriptRunner(catalog, tables, Sparkless(), settings.cluster)
-        try:
-            yield Parts(settings, store, catalog, tables, statements)
-        finally:
-            await statements.close()
-            await tables.close()
+    with mock.patch.object(compose, "Engine", Sparkless):
+        async with compose.assembled(settings, None) as made:
+            yield Parts(settings, made.store, made.catalog, made.tables, made.statements)

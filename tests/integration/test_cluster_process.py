@@ -156,7 +156,7 @@ def test_many_clients_at_once_lose_nothing_and_double_nothing(client: Client) ->
 
 def test_half_a_request_changes_nothing(client: Client) -> None:
     body = b'INSERT INTO v.D {"id": 99};'
-    head = b"POST /v1/statements HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/statements HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
     with socket.create_connection((client.host, client.port)) as connection:
         connection.sendall(head % (len(body) + 100) + body)
         connection.shutdown(socket.SHUT_WR)

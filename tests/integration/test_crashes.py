@@ -113,10 +113,12 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-# The places that every catalog change passes, visited at each of them.
+# The rooms whose places this life passes.
+HERE = ("store.", "create-dataset.", "drop-dataset.", "dataset.", "backup.", "restore.")
+# What every catalog change passes is visited at each of them, and so is a commit.
 CHANGES = 9
 VISITS = [
-    *((point, 1) for point in faults.POINTS if not point.startswith("store.commit.")),
+    *((point, 1) for point in faults.POINTS if point.startswith(HERE) and not point.startswith("store.commit.")),
     *(("store.commit.before", nth) for nth in range(1, CHANGES + 1)),
     *(("store.commit.after", nth) for nth in range(1, CHANGES + 1)),
     *(("dataset.commit.written", nth) for nth in range(2, 7)),
@@ -140,7 +142,12 @@ def test_killed_at_any_place_each_statement_happened_or_did_not(
 
 
 def test_every_place_is_visited() -> None:
-    assert {point for point, _ in VISITS} == set(faults.POINTS)
+    """Those of other rooms by tests of their own, which take all places that begin with the room's name."""
+    others = [path.read_text() for path in Path(__file__).parent.glob("test_*_crash*.py") if path != Path(__file__)]
+    visited = {point for point, _ in VISITS}
+    for point in faults.POINTS:
+        room = f'point.startswith("{point.partition(".")[0]}.")'
+        assert point in visited or any(room in text for text in others), point
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tocsin.cluster.entries import (
     CatalogEntry,
     DatasetEntry,
     DataverseEntry,
+    FeedEntry,
     FieldPath,
     FunctionEntry,
     IndexEntry,
@@ -30,6 +31,7 @@ from tocsin.cluster.entries import (
     dataverse_ref,
     entry_from_json,
     entry_to_json,
+    feed_ref,
     function_ref,
     index_ref,
     qualified,
@@ -92,6 +94,10 @@ class Catalog:
         return tuple(self._all(DatasetEntry))
 
     @property
+    def feeds(self) -> tuple[FeedEntry, ...]:
+        return tuple(self._all(FeedEntry))
+
+    @property
     def indexes(self) -> tuple[IndexEntry, ...]:
         return tuple(self._all(IndexEntry))
 
@@ -110,6 +116,9 @@ class Catalog:
 
     def dataset(self, dataverse: str, name: str) -> DatasetEntry:
         return self._look_up(dataset_ref(dataverse, name), DatasetEntry)
+
+    def feed(self, dataverse: str, name: str) -> FeedEntry:
+        return self._look_up(feed_ref(dataverse, name), FeedEntry)
 
     def index(self, dataverse: str, dataset: str, name: str) -> IndexEntry:
         return self._look_up(index_ref(dataverse, dataset, name), IndexEntry)

@@ -14,7 +14,7 @@ from tocsin.rules.model.types import ANY, AnyType, ArrayType, Field, MultisetTyp
 from tocsin.store.store import Entry
 from tocsin.wire.errors import LimitError, StoreError
 
-Kind: TypeAlias = Literal["dataverse", "type", "dataset", "index", "function"]
+Kind: TypeAlias = Literal["dataverse", "type", "dataset", "index", "function", "feed"]
 IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD"]
 FieldPath: TypeAlias = tuple[str, ...]
 
@@ -82,6 +82,10 @@ def type_ref(dataverse: str, name: str) -> Ref:
 
 def dataset_ref(dataverse: str, name: str) -> Ref:
     return Ref("dataset", dataverse, name)
+
+
+def feed_ref(dataverse: str, name: str) -> Ref:
+    return Ref("feed", dataverse, name)
 
 
 def index_ref(dataverse: str, dataset: str, name: str) -> Ref:
@@ -153,6 +157,40 @@ class DatasetEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Connection:
+    """A feed's records go into this dataset, from the log position `since` on, through the function if there is one."""
+
+    dataset: Ref
+    function: Ref | None
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """`type_name` is qualified; `folder` is where its log lies; a started feed goes on after a restart."""
+
+    dataverse: str
+    name: str
+    options: tuple[tuple[str, str], ...]
+    type_name: str
+    type: ObjectType
+    folder: str
+    started: bool = False
+    connections: tuple[Connection, ...] = ()
+
+    @property
+    def ref(self) -> Ref:
+        return feed_ref(self.dataverse, self.name)
+
+    @property
+    def uses(self) -> tuple[Ref, ...]:
+        used = [_type_named(self.type_name, self.dataverse)]
+        for one in self.connections:
+            used += [one.dataset] if one.function is None else [one.dataset, one.function]
+        return tuple(dict.fromkeys(used))
+
+
+@dataclass(frozen=True, slots=True)
 class IndexEntry:
     """Belongs to its dataset, and goes with it."""
 
@@ -190,7 +228,7 @@ class FunctionEntry:
         return function_ref(self.dataverse, self.name, self.arity)
 
 
-CatalogEntry: TypeAlias = DataverseEntry | TypeEntry | DatasetEntry | IndexEntry | FunctionEntry
+CatalogEntry: TypeAlias = DataverseEntry | TypeEntry | DatasetEntry | IndexEntry | FunctionEntry | FeedEntry
 
 
 def _named(type_: Type) -> Iterator[str]:
@@ -265,6 +303,18 @@ def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
                 "history": entry.history,
                 "retention_s": entry.retention_s,
             }
+        case FeedEntry():
+            return {
+                "options": [list(option) for option in entry.options],
+                "type_name": entry.type_name,
+                "type": type_to_json(entry.type),
+                "folder": entry.folder,
+                "started": entry.started,
+                "connections": [
+                    {"dataset": _ref_json(one.dataset), "function": _ref_json(one.function), "since": one.since}
+                    for one in entry.connections
+                ],
+            }
         case IndexEntry():
             return {"fields": [list(path) for path in entry.fields], "kind": entry.kind}
         case FunctionEntry():
@@ -305,6 +355,33 @@ def _read_dataset(row: Entry, body: dict[str, Any]) -> DatasetEntry:
     )
 
 
+def _read_feed(row: Entry, body: dict[str, Any]) -> FeedEntry:
+    connections = []
+    for one in body["connections"]:
+        dataset, function = _ref_from(one["dataset"]), _ref_from(one["function"])
+        if dataset is None:
+            raise ValueError("a connection without a dataset")
+        connections.append(Connection(dataset, function, one["since"]))
+    return FeedEntry(
+        row.dataverse,
+        row.name,
+        options=tuple((name, value) for name, value in body["options"]),
+        type_name=body["type_name"],
+        type=_object(body["type"]),
+        folder=body["folder"],
+        started=body["started"],
+        connections=tuple(connections),
+    )
+
+
+def _ref_json(ref: Ref | None) -> list[str] | None:
+    return None if ref is None else [ref.kind, ref.dataverse, ref.name]
+
+
+def _ref_from(value: Any) -> Ref | None:
+    return None if value is None else Ref(*value)
+
+
 def _read_index(row: Entry, body: dict[str, Any]) -> IndexEntry:
     dataset, name = unqualified(row.name)
     return IndexEntry(row.dataverse, dataset, name, _paths(body["fields"]), cast("IndexKind", body["kind"]))
@@ -331,6 +408,7 @@ _READERS: Final[dict[str, Callable[[Entry, dict[str, Any]], CatalogEntry]]] = {
     "dataverse": lambda row, _: DataverseEntry(row.name),
     "type": _read_type,
     "dataset": _read_dataset,
+    "feed": _read_feed,
     "index": _read_index,
     "function": _read_function,
 }

@@ -14,6 +14,7 @@ import orjson
 from aiohttp import hdrs, web
 from prometheus_client import Counter, Gauge, Histogram
 
+from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.openapi import document
 from tocsin.cluster.outcome import Outcome, Statements
 from tocsin.cluster.replies import NDJSON, StatementLimits, StreamedAnswer, WholeAnswer
@@ -44,6 +45,7 @@ def cluster_application(
     limits: StatementLimits | None = None,
     metrics: ServerMetrics | None = None,
     backup: Backup | None = None,
+    feeds: Feeds | None = None,
 ) -> web.Application:
     """The application a cluster with these settings serves; `ready` says whether scripts can be run now."""
     metrics = metrics or ServerMetrics()
@@ -79,6 +81,9 @@ def cluster_application(
 
     if backup is not None:
         app.add_routes([web.post("/v1/backup", _backing_up(backup))])
+
+    if feeds is not None:
+        app.add_routes([web.post("/v1/feeds/{name}", _publishing(feeds))])
 
     async def stop(_app: web.Application) -> None:
         await scripts.close()
@@ -123,6 +128,20 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
         return answer(dict(await backup(Path(target))))
 
     return back_up
+
+
+def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def publish(request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "writer")
+        wait = request.query.get("wait", "")
+        if wait not in ("", "visible"):
+            raise InputError(f'wait: must be "visible", got "{wait}"')
+        body = await read_body(request, request.app[LIMITS], unpack=True)
+        key = request.headers.get("Idempotency-Key")
+        accepted = await feeds.accept(request.match_info["name"], body, key, visible=wait == "visible")
+        return answer(dict(accepted.answer), status=accepted.status)
+
+    return publish
 
 
 class ScriptRoutes:

@@ -93,10 +93,11 @@ class StreamedAnswer:
         self._count = 0
 
     async def begin(self) -> None:
-        await self._prepare()
         self._count = 0
 
     async def rows(self, outcome: Outcome, batch: list[bytes]) -> None:
+        # Not sooner: a query that fails before its first row is then still answered with the status of its error.
+        await self._prepare()
         self._count += len(batch)
         head = b'{"statement":%d,"row":' % outcome.statement
         pending = bytearray()
@@ -114,6 +115,7 @@ class StreamedAnswer:
         line: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
         if outcome.rows is not None:
             line["rows"] = self._count
+        await self._prepare()
         await self._response.write(orjson.dumps(line) + b"\n")
 
     async def finished(self) -> web.StreamResponse:

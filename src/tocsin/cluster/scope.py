@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
 
 from tocsin.cluster.catalog import METADATA, Catalog
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
 from tocsin.cluster.metadata import DATASETS
 from tocsin.cluster.tables import Tables
+from tocsin.language.dialect import ValueOf
 from tocsin.language.names import Dataset
 from tocsin.language.queries import Queries, Translated
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
+from tocsin.rules.model.types import ObjectType
 
 
 class StatementScope:
@@ -78,6 +83,45 @@ class StatementScope:
         return self._engine.views.of_snapshot(dataset.folder, snapshot, dataset.type)
 
 
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    found = difflib.get_close_matches(name, names, 1)
-    return found[0] if found else None
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Records on their way into a dataset, as if they were one."""
+
+    type: ObjectType
+    dataverse: str = ""
+    name: str = "a batch"
+
+
+class BatchScope(StatementScope):
+    """A scope for records that are not in any dataset yet: an expression over each `record`."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        catalog: Catalog,
+        tables: Tables,
+        engine: Engine,
+        dataverse: str,
+        now: datetime,
+        rows: pa.Table,
+        kind: ObjectType,
+    ) -> None:
+        super().__init__(catalog, tables, engine, dataverse, now)
+        self._batch = _Batch(kind)
+        self._rows = rows
+
+    def translated_batch(self, expression: exp.Expr) -> Translated:
+        """`SELECT VALUE expression FROM the batch AS record`"""
+        source = exp.Table(
+            this=exp.to_identifier(self._batch.name, quoted=True),
+            alias=exp.TableAlias(this=exp.to_identifier("record")),
+        )
+        return self.translated(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
+
+    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
+        return self._batch if name == self._batch.name else super().find_dataset(dataverse, name)
+
+    def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
+        if dataset is not self._batch:
+            return super().scan(dataset, commit, at)
+        self._views.append(self._engine.views.of_rows(self._rows))
+        return self._views[-1]

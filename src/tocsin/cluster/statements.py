@@ -15,6 +15,7 @@ from tocsin.cluster.catalog import DEFAULT, CatalogStore
 from tocsin.cluster.changes import Changes, decoded
 from tocsin.cluster.definitions import Definitions
 from tocsin.cluster.engine import Engine
+from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables
@@ -33,13 +34,16 @@ _BATCH_ROWS = 2_000
 class ScriptRunner:
     """The cluster's `Statements`. Every statement sees the catalog as it is when the statement begins."""
 
-    def __init__(self, catalog: CatalogStore, tables: Tables, engine: Engine, settings: ClusterSettings) -> None:
+    def __init__(
+        self, catalog: CatalogStore, tables: Tables, engine: Engine, feeds: Feeds, settings: ClusterSettings
+    ) -> None:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
         self._rows_limit = settings.statements.rows_limit
         self._definitions = Definitions(catalog, tables, engine, settings.datasets.history)
         self._changes = Changes(tables, engine)
+        self._feeds = feeds
 
     async def close(self) -> None:
         self._engine.close()
@@ -82,9 +86,11 @@ class ScriptRunner:
                     lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text
                 )
                 return Outcome(number, kind, {}, _one(orjson.dumps(plan)))
-            for room in (self._definitions, self._changes):
+            for room in (self._definitions, self._changes, self._feeds):
                 summary = await room.run(statement, scope)
                 if summary is not None:
+                    if isinstance(statement, st.DropDataverse):
+                        await self._feeds.settle()
                     if isinstance(statement, st.Insert) and statement.upsert:
                         kind = "upsert"
                     return Outcome(number, kind, summary, None)

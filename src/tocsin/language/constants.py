@@ -12,6 +12,7 @@ from sqlglot import exp
 from tocsin.language import dialect
 from tocsin.language.script import offset_of
 from tocsin.rules.model import values as v
+from tocsin.rules.model.jsonform import NONFINITE
 
 
 class NotConstantError(Exception):
@@ -110,6 +111,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _double(text: str) -> float:
+    """`double("NaN")` and its kin, which no literal can write; the rest is a cast like any other."""
+    if text in NONFINITE:
+        return NONFINITE[text]
+    raise TypeError
+
+
 def _polygon(flat: Any) -> v.Polygon:
     if flat and isinstance(flat[0], v.Point):
         return v.polygon(flat)
@@ -129,7 +137,7 @@ _FROM_TEXT: Final[dict[str, Callable[[str], Any]]] = {
     "point": v.parse_point, "line": v.parse_line, "rectangle": v.parse_rectangle, "circle": v.parse_circle,
     "polygon": v.parse_polygon, "datetime": v.parse_datetime, "date": v.parse_date, "time": v.parse_time,
     "duration": v.parse_duration, "day_time_duration": v.parse_duration, "year_month_duration": v.parse_duration,
-    "uuid": v.parse_uuid,
+    "uuid": v.parse_uuid, "double": _double,
 }  # fmt: skip
 _CREATE: Final[dict[str, Callable[..., Any]]] = {
     "create_point": lambda x, y: v.Point(_number(x), _number(y)),

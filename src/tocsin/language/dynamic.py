@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed, build, string
+from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed, build, constant_number, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.openform import field_key
@@ -197,7 +197,12 @@ def to_any(value: Typed) -> exp.Expr:
     if value.type == VOID:
         return call("parse_json", exp.Literal.string("null"))
     if value.type in (*t.INTEGERS, t.DOUBLE, t.STRING, t.BOOLEAN):
-        return exp.cast(value.sql.copy(), "VARIANT", dialect="spark")
+        plain = exp.cast(value.sql.copy(), "VARIANT", dialect="spark")
+        if value.type != t.DOUBLE or constant_number(value.sql) is not None:
+            return plain
+        # JSON has no NaN and no infinities: the open form says them in its own way.
+        odd = "isnan(_v) OR abs(_v) = double('Infinity')"
+        return build(f"if({odd}, parse_json(_text), _plain)", _v=value.sql, _text=json_text(value), _plain=plain)
     if contains_any(value.type):
         return _variant_of(value)
     return call("parse_json", json_text(value))

@@ -203,7 +203,14 @@ class StatementParser(QueryParser):
             return self._create_index()
         if self._word("FUNCTION"):
             return self._create_function()
-        self.refuse("Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX or FUNCTION after CREATE")
+        if self._word("FEED"):
+            early = self._if_not_exists()
+            named = self._qualified("a feed")
+            early = self._if_not_exists() or early
+            if self._curr.token_type != TokenType.WITH:
+                self.refuse("Expected WITH {…}")
+            return st.CreateFeed(name=named, options=self._options(), if_not_exists=early)
+        self.refuse("Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX, FUNCTION or FEED after CREATE")
 
     def _create_dataset(self, active: bool) -> st.Statement:
         early = self._if_not_exists()
@@ -302,7 +309,11 @@ class StatementParser(QueryParser):
             early = self._if_exists()
             named = self._qualified("a function")
             return st.DropFunction(name=named, arity=self._arity(), if_exists=self._if_exists() or early)
-        self.refuse("Expected DATAVERSE, TYPE, DATASET, INDEX or FUNCTION after DROP")
+        if self._word("FEED"):
+            early = self._if_exists()
+            named = self._qualified("a feed")
+            return st.DropFeed(name=named, if_exists=self._if_exists() or early)
+        self.refuse("Expected DATAVERSE, TYPE, DATASET, INDEX, FUNCTION or FEED after DROP")
 
     def _arity(self) -> int | None:
         """`@2`, or `(a, b)` as newer scripts write it."""
@@ -364,6 +375,33 @@ class StatementParser(QueryParser):
         self._need_token(TokenType.R_PAREN, ")")
         return name, value
 
+    # ------------------------------------------------------------ feeds
+
+    def _connect(self) -> st.Statement:
+        self._need("FEED")
+        feed = self._qualified("a feed")
+        self._need("TO", "DATASET")
+        dataset = self._qualified("a dataset")
+        function = None
+        if self._word("APPLY", "FUNCTION"):
+            function = self._qualified("a function")
+            self._arity()
+        return st.ConnectFeed(feed=feed, dataset=dataset, function=function)
+
+    def _disconnect(self) -> st.Statement:
+        self._need("FEED")
+        feed = self._qualified("a feed")
+        self._need("FROM", "DATASET")
+        return st.DisconnectFeed(feed=feed, dataset=self._qualified("a dataset"))
+
+    def _start(self) -> st.Statement:
+        self._need("FEED")
+        return st.StartFeed(feed=self._qualified("a feed"))
+
+    def _stop(self) -> st.Statement:
+        self._need("FEED")
+        return st.StopFeed(feed=self._qualified("a feed"))
+
     def _explain(self) -> st.Statement:
         query = self._parse_statement()
         if query is None:
@@ -380,4 +418,8 @@ StatementParser.OPENERS = {
     "DELETE": StatementParser._delete,
     "LOAD": StatementParser._load,
     "EXPLAIN": StatementParser._explain,
+    "CONNECT": StatementParser._connect,
+    "DISCONNECT": StatementParser._disconnect,
+    "START": StatementParser._start,
+    "STOP": StatementParser._stop,
 }

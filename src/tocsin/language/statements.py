@@ -171,3 +171,42 @@ class Query(Statement):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain(Statement):
     query: exp.Expr
+
+
+# ---------------------------------------------------------------- feeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateFeed(Statement):
+    name: Name
+    options: Mapping[str, Any]
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectFeed(Statement):
+    feed: Name
+    dataset: Name
+    function: Name | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisconnectFeed(Statement):
+    feed: Name
+    dataset: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFeed(Statement):
+    feed: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopFeed(Statement):
+    feed: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropFeed(Statement):
+    name: Name
+    if_exists: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,15 +27,19 @@ class Limits:
     header_limit_bytes: int = 8_190
 
 
-async def read_body(request: web.Request, limits: Limits) -> bytes:
-    """The request's body; refused as soon as it is known to be too large or too slow, before it is all here."""
+async def read_body(request: web.Request, limits: Limits, *, unpack: bool = False) -> bytes:
+    """The request's body; refused as soon as it is known to be too large or too slow, before it is all here.
+
+    With `unpack` it may be compressed with gzip, and the limit holds for what comes out of it.
+    """
     too_large = LimitError(
         f"the body is larger than {limits.body_limit_bytes} bytes",
         hint="send it in parts",
         limit_bytes=limits.body_limit_bytes,
     )
-    # Compressed bodies are not taken: a few bytes could unfold into any number.
-    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
+    # A few compressed bytes may unfold into any number: they are taken only where they are expected.
+    if encoding != "identity" and not (unpack and encoding == "gzip"):
         raise UnsupportedError("compressed bodies are not taken", hint="send the body as it is")
     if (request.content_length or 0) > limits.body_limit_bytes:
         raise too_large
@@ -49,7 +54,23 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
         raise StoppedError(f"the body did not arrive within {limits.read_timeout_s:g} s") from None
     except web.RequestPayloadError as exc:
         raise InputError("the body is not valid HTTP", hint="check its length or its chunks") from exc
-    return bytes(body)
+    return _unpacked(bytes(body), limits.body_limit_bytes, too_large) if encoding == "gzip" else bytes(body)
+
+
+def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError) -> bytes:
+    made = bytearray()
+    try:
+        while body:
+            member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+            made += member.decompress(body, limit_bytes + 1 - len(made))
+            if len(made) > limit_bytes:
+                raise too_large
+            if not member.eof:
+                raise InputError("the body is half of a gzip file")
+            body = member.unused_data
+    except zlib.error as error:
+        raise InputError(f"the body is not gzip: {error}") from None
+    return bytes(made)
 
 
 class Gate:

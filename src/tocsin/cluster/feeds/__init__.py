@@ -1,0 +1,1 @@
+"""Feeds: the ways in. Records are acknowledged when they are in the feed's log, and land in datasets from there."""

@@ -1,0 +1,133 @@
+"""A started feed: it takes records, keeps them in its log, and lands them in its datasets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import orjson
+import structlog
+
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.entries import FeedEntry
+from tocsin.cluster.feeds.batches import packed
+from tocsin.cluster.intake.log import Entry, IntakeLog
+from tocsin.pipeline.readers.decoding import Decode, Decoded
+from tocsin.wire.errors import ConflictError, TocsinError
+
+log = structlog.get_logger()
+
+BATCH_ROWS: Final = 20_000
+BATCH_BYTES: Final = 32 << 20
+_SHOWN_REFUSALS: Final = 1_000  # in one answer; all of them are kept
+_RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
+
+
+class Target(Protocol):
+    position: int
+
+    def land(self, entries: Sequence[Entry]) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    status: int
+    answer: Mapping[str, Any]
+    position: int
+
+
+class RunningFeed:
+    def __init__(
+        self, entry: FeedEntry, intake: IntakeLog, targets: Sequence[Target], decode: Decode, engine: Engine
+    ) -> None:
+        self.entry = entry
+        self._log = intake
+        self._targets = targets
+        self._decode = decode
+        self._engine = engine
+        self._accepting = True
+        self._moved = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for target in self._targets:
+            # What was trimmed from the log had landed everywhere.
+            target.position = max(target.position, self._log.first)
+            self._tasks.append(asyncio.create_task(self._land(target)))
+
+    @property
+    def end(self) -> int:
+        """The log's position: what comes now comes after it."""
+        return self._log.end
+
+    # ------------------------------------------------------------ in
+
+    async def accept(self, body: bytes, key: str | None = None) -> Accepted:
+        """Takes what is in a body; when this returns, the accepted records are durable."""
+        if not self._accepting:
+            raise ConflictError(f"the feed {self.entry.name} is stopping", hint="START FEED it again")
+        payload, rows, status, answer = await asyncio.to_thread(self._read, body)
+        if rows == 0:
+            return Accepted(200, answer, self._log.end)
+        appended = await self._log.append(payload, rows, key=key, answer=orjson.dumps([status, answer]))
+        if appended.repeated:
+            status, answer = orjson.loads(appended.answer)
+        return Accepted(status, answer, appended.position)
+
+    def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
+        decoded: Sequence[Decoded] = self._decode(body)
+        refused = [one for one in decoded if one.record is None]
+        accepted = len(decoded) - len(refused)
+        shown = [{"index": one.index, "field": one.field, "reason": one.reason} for one in refused[:_SHOWN_REFUSALS]]
+        answer: dict[str, Any] = {"accepted": accepted, "rejected": shown}
+        if len(refused) > _SHOWN_REFUSALS:
+            answer["rejected_in_all"] = len(refused)
+        status = 422 if refused and not accepted else 200
+        return packed(decoded, self.entry.type), len(decoded), status, answer
+
+    async def until_landed(self, position: int) -> None:
+        """Returns when a query would see everything below the position."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: all(target.position >= position for target in self._targets))
+
+    # ------------------------------------------------------------ out
+
+    async def _land(self, target: Target) -> None:
+        failures = 0
+        while True:
+            await self._log.wait(target.position)
+            try:
+                await self._engine.work(lambda: self._batch(target), f"feed {self.entry.name}")
+            except TocsinError as error:
+                log.warning("landing must wait", feed=self.entry.name, reason=error.message)
+            except Exception:
+                log.exception("landing failed", feed=self.entry.name)
+            else:
+                failures = 0
+                async with self._moved:
+                    self._moved.notify_all()
+                continue
+            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            failures += 1
+
+    def _batch(self, target: Target) -> None:
+        entries = self._log.read(target.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
+        if entries:
+            target.land(entries)
+            self._log.landed(min(one.position for one in self._targets))
+
+    # ------------------------------------------------------------ end
+
+    async def stop(self, *, drained: bool) -> None:
+        """No record is taken any more; with `drained`, everything acknowledged is in its datasets when this returns."""
+        self._accepting = False
+        try:
+            if drained:
+                await self.until_landed(self._log.end)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._log.close()

@@ -1,0 +1,72 @@
+"""What `CREATE FEED … WITH {…}` may say, in the original's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tocsin.pipeline.readers.decoding import FORMATS
+from tocsin.wire.errors import InputError
+
+HTTP: Final = "http_adapter"
+SOCKET: Final = "socket_adapter"
+
+# Every option by adapter; those of the format come on top.
+ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
+    HTTP: (),
+    SOCKET: ("sockets", "address-type"),
+}
+COMMON: Final = ("adapter-name", "type-name", "format")
+_SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET}  # the short names newer scripts use
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOptions:
+    adapter: str
+    type_name: str
+    format: str
+    reading: Mapping[str, str]
+    """Options of the format."""
+    sockets: tuple[tuple[str, int], ...] = ()
+
+
+def feed_options(given: Mapping[str, Any]) -> FeedOptions:
+    """The options, checked; InputError names the one that is wrong."""
+    texts = {name: _text(name, value) for name, value in given.items()}
+    adapter = texts.get("adapter-name", "")
+    adapter = _SAME_ADAPTER.get(adapter, adapter)
+    if adapter not in ADAPTERS:
+        raise InputError(f'adapter-name: must be one of {", ".join(ADAPTERS)}, got "{adapter}"')
+    if not texts.get("type-name"):
+        raise InputError("type-name: must name the type of the feed's records")
+    format_ = texts.get("format", "json").lower()
+    if format_ not in FORMATS:
+        raise InputError(f'format: must be one of {", ".join(FORMATS)}, got "{format_}"')
+    known = (*COMMON, *ADAPTERS[adapter], *FORMATS[format_])
+    for name in texts:
+        if name not in known:
+            raise InputError(f"unknown option {name}", hint=f"known here: {', '.join(known)}")
+    if texts.get("address-type", "IP").upper() != "IP":
+        raise InputError('address-type: must be "IP"')
+    reading = {name: texts[name] for name in FORMATS[format_] if name in texts}
+    sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
+    return FeedOptions(adapter, texts["type-name"], format_, reading, sockets)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    raise InputError(f"{name}: must be a text, got {type(value).__name__}")
+
+
+def _sockets(text: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for one in text.split(","):
+        host, _, port = one.strip().rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65_535:
+            raise InputError(f'sockets: must be "host:port", got "{text}"')
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)

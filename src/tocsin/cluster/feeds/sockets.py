@@ -1,0 +1,86 @@
+"""The socket adapter: whoever connects sends records, one after another. A socket has no way to acknowledge them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from tocsin.cluster.feeds.feed import RunningFeed
+from tocsin.rules.model.framing import Braces, FrameError, Framing, Lines
+from tocsin.wire.errors import ConflictError, InputError, TocsinError
+
+log = structlog.get_logger()
+
+RECORD_LIMIT_BYTES: Final = 1 << 20
+CONNECTIONS_LIMIT: Final = 1_000
+_CHUNK_BYTES: Final = 1 << 18
+_RETRY_S: Final = 1.0
+
+
+class SocketServer:
+    """Listens for one feed. Reading goes on only when what was read is in the feed's log, so a sender that is too fast
+    is slowed by its own connection."""
+
+    def __init__(self, feed: RunningFeed, format_: str) -> None:
+        self._feed = feed
+        self._by_lines = format_ in ("csv", "delimited-text")
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def listen(self, places: Sequence[tuple[str, int]]) -> None:
+        try:
+            for host, port in places:
+                self._servers.append(await asyncio.start_server(self._connected, host, port, limit=_CHUNK_BYTES))
+        except OSError as error:
+            await self.close()
+            raise ConflictError(f"sockets: cannot listen at {host}:{port}: {error.strerror or error}") from None
+
+    @property
+    def ports(self) -> list[int]:
+        return [one.getsockname()[1] for server in self._servers for one in server.sockets]
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        framing: Framing = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
+        try:
+            if len(self._connections) <= CONNECTIONS_LIMIT:
+                await self._read(reader, framing)
+        except (FrameError, ConnectionError) as error:
+            log.warning("a socket was dropped", feed=self._feed.entry.name, reason=str(error))
+        finally:
+            self._connections.discard(task)
+            with suppress(ConnectionError):
+                writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader, framing: Framing) -> None:
+        while data := await reader.read(_CHUNK_BYTES):
+            await self._take(framing.feed(data))
+        rest = framing.finish()
+        if rest and self._by_lines:
+            await self._take([rest])
+
+    async def _take(self, records: Sequence[bytes]) -> None:
+        while records:
+            try:
+                await self._feed.accept(b"\n".join(records))
+                return
+            except InputError as error:
+                if not error.retry and error.status != 429:
+                    log.warning("records could not be read", feed=self._feed.entry.name, reason=error.message)
+                    return
+            except TocsinError as error:
+                log.warning("a socket must wait", feed=self._feed.entry.name, reason=error.message)
+            await asyncio.sleep(_RETRY_S)

@@ -1,0 +1,1 @@
+"""Where records of every feed arrive in their datasets."""
