@@ -84,6 +84,12 @@ class Engine:
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """The whole answer in memory; with a limit, at most so many rows of it."""
+        try:
+            return self._collected(sql, limit)
+        except (PySparkException, Py4JError) as error:
+            raise told(error) from error
+
+    def _collected(self, sql: str, limit: int | None) -> pa.Table:
         frame = self.spark.sql(sql)
         frame = frame if limit is None else frame.limit(limit)
         # Planned here and not by the thread that serves the rows: if that one lacks memory it ends without a word, and
