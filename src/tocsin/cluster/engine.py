@@ -138,10 +138,10 @@ def told(error: Exception) -> TocsinError:
             "the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory"
         )
     if isinstance(error, PySparkException):
-        return StatementError(reason(error))
+        return StatementError(reason(text))
     # What Java threw around the cause says nothing.
     causes = re.findall(r"^(?:Caused by|):? ?[\w.$]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
-    return StatementError((causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:500])
+    return StatementError(reason(causes[-1] if causes else text or type(error).__name__)[:500])
 
 
 def _stopped() -> UnavailableError:

@@ -195,7 +195,10 @@ def to_any(value: Typed) -> exp.Expr:
     if value.type == t.ANY:
         return value.sql
     if value.type == VOID:
-        return call("parse_json", exp.Literal.string("null"))
+        null_ = call("parse_json", exp.Literal.string("null"))
+        # What is always NULL, like raise_error('…'), may still have something to say while it is evaluated.
+        said = exp.cast(exp.cast(value.sql.copy(), "STRING"), "VARIANT", dialect="spark")
+        return null_ if isinstance(value.sql, exp.Null) else call("coalesce", said, null_)
     if value.type in (*t.INTEGERS, t.DOUBLE, t.STRING, t.BOOLEAN):
         plain = exp.cast(value.sql.copy(), "VARIANT", dialect="spark")
         if value.type != t.DOUBLE or constant_number(value.sql) is not None:

@@ -383,6 +383,8 @@ _STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.In
 def _unwound(node: exp.Expr) -> tuple[exp.Expr | None, list[str | exp.Expr]]:
     """A path as its root (None: the first name is one to look up) and the steps from there."""
     match node:
+        case exp.Column() if isinstance(node.this, exp.Star):
+            fail("* can only stand in a SELECT list", node)
         case exp.Column():
             return None, [part.name for part in node.parts]
         case exp.Identifier():

@@ -220,7 +220,8 @@ class Operators(Expressions):
             return self.ask(
                 dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
             )
-        return self.ask(type(node)(this=value.sql.copy(), to=node.args["to"].copy()), [value])
+        made = type(node)(this=value.sql.copy(), to=node.args["to"].copy(), safe=node.args.get("safe"))
+        return self.ask(made, [value])
 
     HANDLERS: ClassVar[dict[type, Callable[..., Typed]]] = {
         exp.Neg: _negative,

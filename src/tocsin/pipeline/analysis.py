@@ -38,13 +38,13 @@ class SparkOracle:
         try:
             schema = self._spark.sql(sql).schema.jsonValue()
         except PySparkException as error:
-            return reason(error)
+            return reason(str(error))
         return [(field["name"], _type(field["type"])) for field in schema["fields"]]
 
 
-def reason(error: PySparkException) -> str:
+def reason(said: str) -> str:
     """What Spark says, without its codes, plans and positions in SQL that nobody wrote."""
-    text = str(error).split("\n")[0] if "\n" in str(error) else str(error)
+    text = said.split("\n")[0]
     text = re.sub(r"^\[([A-Z_0-9.]+)\]\s*", "", text)
     unknown = re.match(r"Cannot resolve routine `(\w+)`", text)
     if unknown is not None:
