@@ -11,17 +11,23 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import orjson
 
+from tocsin.cluster.feeds.feed import Accepted
+from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import cluster_application
 from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.replies import StatementLimits
+from tocsin.pipeline.readers.decoding import decoder
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Field, ObjectType
 from tocsin.serving.application import bound, listening
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings
-from tocsin.wire.errors import StatementError, UnauthorizedError
+from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, StatementError, UnauthorizedError
 
 BATCH_ROWS = 100
 SECRETS = {
@@ -58,6 +64,8 @@ class FakeStatements:
                 await self._wait()
             elif verb == "boom":
                 raise RuntimeError("a secret of the inside")
+            elif verb == "insert" and not may_write:
+                raise ForbiddenError("this token may only run queries", statement=number)
             elif verb == "insert" and rest.isdecimal():
                 yield Outcome(number, "insert", {"inserted": int(rest)}, None)
             elif verb == "refused":
@@ -118,6 +126,36 @@ def _parts(script: str) -> Iterator[tuple[str, int]]:
         line += part.count("\n")
 
 
+class FakeFeeds:
+    """Feeds of any name but `Nowhere`, without a log, of records with a whole number `id`; `Stopped` is stopped."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, bytes, str | None, bool]] = []
+        self._decode = decoder("json", ObjectType((Field("id", t.BIGINT),), open=True))
+
+    async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> Accepted:
+        if name == "Stopped":
+            raise ConflictError("the feed Stopped is stopped")
+        if name == "Nowhere":
+            raise NotFoundError(f"there is no feed {name}")
+        decoded = self._decode(body)
+        self.taken.append((name, body, key, visible))
+        refused = [
+            {"index": one.index, "field": one.field, "reason": one.reason} for one in decoded if one.record is None
+        ]
+        accepted = len(decoded) - len(refused)
+        status = 422 if refused and not accepted else 200
+        return Accepted(status, {"accepted": accepted, "rejected": refused}, len(decoded))
+
+    def as_feeds(self) -> Feeds:
+        """What the routes ask of feeds is all there."""
+        return cast("Feeds", self)
+
+
+async def fake_backup(to: Path) -> dict[str, Any]:
+    return {"to": str(to)}
+
+
 class FakeCredentials:
     async def check(self, secret: str) -> Token:
         if secret not in SECRETS:
@@ -133,12 +171,19 @@ async def serving(
     ready: Callable[[], bool] = lambda: True,
     auth: str = "auto",
     host: str = "127.0.0.1",
+    feeds: FakeFeeds | None = None,
     **http: object,
 ) -> AsyncIterator[str]:
     """A real server on a free port around the fake; its address."""
     settings = ClusterSettings.model_validate({"auth": {"mode": auth}, "http": {"host": host, **http}})
     app = cluster_application(
-        settings, statements, FakeCredentials(), ready=ready, limits=limits or StatementLimits(30, 1_000, 4, grace_s=1)
+        settings,
+        statements,
+        FakeCredentials(),
+        ready=ready,
+        limits=limits or StatementLimits(30, 1_000, 4, grace_s=1),
+        backup=fake_backup,
+        feeds=(feeds or FakeFeeds()).as_feeds(),
     )
     with bound(host, 0) as (sock, address):
         async with listening(app, sock):

@@ -48,6 +48,7 @@ class Cluster:
     store: ClusterStore
     catalog: CatalogStore
     tables: Tables
+    feeds: Feeds
 
 
 def tables_of(settings: Settings) -> Tables:
@@ -129,9 +130,9 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             await feeds.start()
             backup = _backup(settings, store, catalog, tables)
             app = cluster_application(
-                chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup
+                chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds
             )
-            yield Cluster(app, statements, store, catalog, tables)
+            yield Cluster(app, statements, store, catalog, tables, feeds)
         finally:
             await feeds.close()
             await statements.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from examples.emergency import data
-from tests.fake_statements import FakeStatements
+from tests.fake_statements import FakeFeeds, FakeStatements, fake_backup
 from tocsin import faults
 from tocsin.cluster import metadata
 from tocsin.cluster.http import cluster_application
@@ -129,11 +129,13 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
 
 
 def application(metrics: ServerMetrics) -> Any:
-    async def backup(_to: Path) -> dict[str, Any]:
-        return {}
-
     return cluster_application(
-        ClusterSettings(), FakeStatements(), NobodysCredentials(), metrics=metrics, backup=backup
+        ClusterSettings(),
+        FakeStatements(),
+        NobodysCredentials(),
+        metrics=metrics,
+        backup=fake_backup,
+        feeds=FakeFeeds().as_feeds(),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from tests.fake_statements import BATCH_ROWS, FakeCredentials, FakeStatements, serving
+from tests.fake_statements import BATCH_ROWS, FakeCredentials, FakeFeeds, FakeStatements, fake_backup, serving
 from tocsin.cluster.http import cluster_application
 from tocsin.cluster.openapi import document
 from tocsin.cluster.replies import StatementLimits
@@ -421,8 +422,62 @@ async def test_without_a_token_nothing_but_health_answers_where_one_is_needed() 
             assert (await ask(url, data="insert 1", headers={"Authorization": bad}))[0] == 401
         assert fake.scripts == []
         assert (await ask(url, data="insert 1", headers={"Authorization": "Bearer tocsin_bob"}))[0] == 200
-        # A reader may only query, which nobody can tell of a script yet.
-        assert (await ask(url, data="insert 1", headers={"Authorization": "Bearer tocsin_cy"}))[0] == 403
+
+
+async def test_a_reader_may_query_but_neither_write_nor_publish() -> None:
+    feeds = FakeFeeds()
+    cy, bob = ({"Authorization": f"Bearer tocsin_{name}"} for name in ("cy", "bob"))
+    async with serving(FakeStatements(), auth="on", feeds=feeds) as url:
+        assert (await ask(url, data="rows 1", headers=cy))[0] == 200
+        status, said, _ = await ask(url, data="rows 1; insert 1", headers=cy)
+        assert (status, said["error"]["code"], said["error"]["statement"]) == (403, "forbidden", 2)
+        assert (await ask(url, path="/v1/feeds/News", data=b'{"id": 1}', headers=cy))[0] == 403
+        assert feeds.taken == []
+        assert (await ask(url, path="/v1/feeds/News", data=b'{"id": 1}', headers=bob))[0] == 200
+
+
+async def test_records_are_judged_one_by_one_and_the_answer_says_how() -> None:
+    feeds = FakeFeeds()
+    async with serving(FakeStatements(), feeds=feeds) as url:
+        status, said, _ = await ask(
+            url, path="/v1/feeds/News?wait=visible", data=b'{"id": 1}\n{"id": "x"}', headers={"Idempotency-Key": "k1"}
+        )
+        assert (status, said["accepted"]) == (200, 1)
+        assert [(one["index"], one["field"]) for one in said["rejected"]] == [(1, "id")]
+        assert feeds.taken == [("News", b'{"id": 1}\n{"id": "x"}', "k1", True)]
+        status, said, _ = await ask(url, path="/v1/feeds/News", data=b'{"id": "x"}')
+        assert (status, said["accepted"], len(said["rejected"])) == (422, 0, 1)
+
+
+async def test_records_may_come_compressed() -> None:
+    feeds = FakeFeeds()
+    packed = gzip.compress(b'[{"id": 1}, {"id": 2}]')
+    headers = {"Content-Encoding": "gzip"}
+    async with serving(FakeStatements(), feeds=feeds, body_limit_bytes=10_000) as url:
+        status, said, _ = await ask(url, path="/v1/feeds/News", data=packed, headers=headers)
+        assert (status, said) == (200, {"accepted": 2, "rejected": []})
+        for body, expected in ((packed[:-3], 400), (b"no gzip", 400), (gzip.compress(b" " * 1_000_000), 413)):
+            assert (await ask(url, path="/v1/feeds/News", data=body, headers=headers))[0] == expected
+    assert len(feeds.taken) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/feeds/Nowhere", b'{"id": 1}', 404),
+        ("/v1/feeds/Stopped", b'{"id": 1}', 409),
+        ("/v1/feeds/News?wait=forever", b'{"id": 1}', 400),
+        ("/v1/feeds/News", b"", 400),
+        ("/v1/feeds/News", b"{", 400),
+        ("/v1/feeds/News", b"\xff", 400),
+        ("/v1/feeds/News", b"[" * 100_000, 400),
+    ],
+)
+async def test_what_a_feed_cannot_take_is_refused_and_taken_by_none(path: str, body: bytes, status: int) -> None:
+    feeds = FakeFeeds()
+    async with serving(FakeStatements(), feeds=feeds) as url:
+        assert (await ask(url, path=path, data=body))[0] == status
+    assert feeds.taken == []
 
 
 async def test_by_default_tokens_are_asked_for_on_anything_but_loopback() -> None:
@@ -509,7 +564,13 @@ async def test_stopping_lets_scripts_finish_and_then_stops_them() -> None:
 
 def test_the_openapi_document_has_exactly_the_routes() -> None:
     async def routes() -> set[tuple[str, str]]:
-        app = cluster_application(ClusterSettings(), FakeStatements(), FakeCredentials())
+        app = cluster_application(
+            ClusterSettings(),
+            FakeStatements(),
+            FakeCredentials(),
+            backup=fake_backup,
+            feeds=FakeFeeds().as_feeds(),
+        )
         return {
             (route.resource.canonical, route.method.lower())
             for route in app.router.routes()

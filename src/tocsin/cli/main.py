@@ -37,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TocsinError as error:
         _complain(error)
         sys.exit(2 if error.code == "no_cluster" else 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tocsin"):
+            raise
+        sys.stderr.write(f"error: {error.name} is not installed\nhint: pip install 'tocsin[cluster]' has all of it\n")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

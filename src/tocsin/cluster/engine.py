@@ -43,22 +43,28 @@ class Engine:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] = lambda: None) -> T:
-        """Runs blocking work on a thread of its own. Cancelled, it calls `stop`, stops the Spark jobs the work has
-        started or will start, and waits for the work to end, so that nothing goes on behind the caller's back."""
+    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
+        """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will
+        start, and waits for the work to end, so that nothing goes on behind the caller's back.
+
+        Work that changes something brings `stop`, which tells it to end before it has. If it has all the same, that is
+        what the caller learns: the result is returned, and the task's `cancelling()` says that it should go no further.
+        """
         group = uuid4().hex
         future = asyncio.get_running_loop().run_in_executor(self._threads, self._grouped, group, what, work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            stop()
+            if stop is not None:
+                stop()
             with suppress(Py4JError, ConnectionError):
                 self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
             while not future.done():
                 # Whoever is cancelled a second time waits on, too.
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait((future,))
-            future.exception()
+            if future.exception() is None and stop is not None:
+                return future.result()
             raise
 
     def _grouped(self, group: str, what: str, work: Callable[[], T]) -> T:

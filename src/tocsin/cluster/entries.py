@@ -183,8 +183,13 @@ class FeedEntry:
         return feed_ref(self.dataverse, self.name)
 
     @property
+    def rejected(self) -> Ref:
+        """The dataset of the records that it refused."""
+        return dataset_ref(self.dataverse, f"{self.name}Rejected")
+
+    @property
     def uses(self) -> tuple[Ref, ...]:
-        used = [_type_named(self.type_name, self.dataverse)]
+        used = [_type_named(self.type_name, self.dataverse), self.rejected]
         for one in self.connections:
             used += [one.dataset] if one.function is None else [one.dataset, one.function]
         return tuple(dict.fromkeys(used))

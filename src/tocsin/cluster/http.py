@@ -198,6 +198,7 @@ class ScriptRoutes:
                 async with running.scope, self._gate.passed(), _closed(self._outcomes(running, streamed)) as outcomes:
                     async for outcome in outcomes:
                         await self._take(outcome, to)
+                        _go_no_further(running)
         except TocsinError as error:
             return await self._failed(error, to)
         except asyncio.CancelledError:
@@ -239,6 +240,15 @@ class ScriptRoutes:
                     await to.rows(outcome, batch)
                     self._rows_out.inc(len(batch))
         await to.end(outcome)
+
+
+def _go_no_further(running: Running) -> None:
+    """Ends a script that was stopped while a statement could no longer be: that one is done, and is told as done."""
+    task = asyncio.current_task()
+    if running.scope.expired():
+        raise running.why_ended(done=True)
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 @asynccontextmanager

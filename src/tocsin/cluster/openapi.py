@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tocsin.cluster.intake.frames import KEY_LIMIT_BYTES
 from tocsin.serving.answers import REQUEST_ID_HEADER, REQUEST_ID_PATTERN
 from tocsin.wire.version import version
 
@@ -15,8 +16,8 @@ _STATUS_TEXTS: Final = {
     "408": "The time was up, or somebody cancelled the script.",
     "409": "A name or key is taken, or something is still in use.",
     "413": "Too large: the body, or an answer that is not streamed.",
-    "415": "The body is not text/plain or JSON in UTF-8.",
-    "429": "Too many scripts run and wait already.",
+    "415": "The body is not of a kind that is taken here: its media type, charset or compression.",
+    "429": "Too much runs and waits already; Retry-After says when to ask again.",
     "500": "A fault of the cluster's; its log tells more under the id.",
     "503": "The cluster is starting, stopping or has no connection left.",
     "507": "No room on the disk; nothing acknowledged was lost.",
@@ -61,6 +62,28 @@ _RUNNING: Final = {
     },
 }
 
+_PUBLISHED: Final = {
+    "type": "object",
+    "required": ["accepted", "rejected"],
+    "properties": {
+        "accepted": {"type": "integer", "minimum": 0, "description": "Records that are durable now."},
+        "rejected": {
+            "type": "array",
+            "description": "The first thousand that were refused; all are in the dataset `<feed>Rejected`.",
+            "items": {
+                "type": "object",
+                "required": ["index", "field", "reason"],
+                "properties": {
+                    "index": {"type": "integer", "minimum": 0, "description": "Its place in the body, from 0."},
+                    "field": {"type": "string", "description": "Empty where it is the record as a whole."},
+                    "reason": {"type": "string"},
+                },
+            },
+        },
+        "rejected_in_all": {"type": "integer", "description": "How many, where not all are listed."},
+    },
+}
+
 _EXAMPLE_SCRIPT: Final = "USE emergency;\nSELECT VALUE r FROM Reports AS r WHERE r.severity > 3;"
 
 
@@ -98,10 +121,11 @@ def document() -> dict[str, Any]:
             "/v1/openapi.json": {"get": _get("openapi", "This document.", {"type": "object"})},
             "/v1/statements": {"post": _run(), "get": _list()},
             "/v1/statements/{id}": {"delete": _cancel()},
+            "/v1/feeds/{name}": {"post": _publish()},
             "/v1/backup": {"post": _back_up()},
         },
         "components": {
-            "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING},
+            "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING, "Published": _PUBLISHED},
             "securitySchemes": {
                 "token": {
                     "type": "http",
@@ -109,6 +133,54 @@ def document() -> dict[str, Any]:
                     "description": "From `tocsin token create`. Not asked for on loopback unless the settings say so.",
                 }
             },
+        },
+    }
+
+
+def _publish() -> dict[str, Any]:
+    published = {"application/json": {"schema": {"$ref": "#/components/schemas/Published"}}}
+    body = {"schema": {"type": "string"}, "example": '{"id": 1}\n{"id": 2}\n'}
+    return {
+        "operationId": "publish",
+        "summary": "Send records to a feed; needs the role writer.",
+        "description": (
+            "One record, an array or one per line, in the feed's own format whatever the media type says. Each is "
+            "judged by itself. When the answer comes, the accepted ones are durable."
+        ),
+        "parameters": [
+            {
+                "name": "name",
+                "in": "path",
+                "required": True,
+                "description": "`dataverse.feed`, or the feed's name alone in the dataverse Default.",
+                "schema": {"type": "string", "minLength": 1},
+            },
+            {
+                "name": "wait",
+                "in": "query",
+                "description": "`visible`: answer only when a query sees the records.",
+                "schema": {"enum": ["visible"]},
+            },
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "Makes it harmless to send the same again: a key that was seen gets its first answer.",
+                "schema": {"type": "string", "maxLength": KEY_LIMIT_BYTES},
+            },
+            {
+                "name": "Content-Encoding",
+                "in": "header",
+                "schema": {"enum": ["identity", "gzip"]},
+            },
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {}}, "text/plain": body},
+        },
+        "responses": {
+            "200": {"description": "Kept; some may have been refused.", "content": published},
+            "422": {"description": "Every record was refused.", "content": published},
+            **_refusals("400", "401", "403", "404", "408", "409", "413", "415", "429", "500", "503", "507"),
         },
     }
 

@@ -40,13 +40,15 @@ class Running:
             self.stopped = why
             self.scope.reschedule(asyncio.get_running_loop().time())
 
-    def why_ended(self) -> TocsinError:
-        """The error that says why the scope ended."""
+    def why_ended(self, *, done: bool = False) -> TocsinError:
+        """The error that says why the scope ended; `done`: the statement it met could not be stopped any more."""
         error = self.stopped or StoppedError(
             f"the script was not done within {self.timeout_s:g} s",
             hint="ask for more time, as far as the cluster's setting cluster.statements.timeout_s allows",
         )
         error.statement = self.statement or None
+        if done:
+            error.message += f"; statement {self.statement} was done by then"
         return error
 
     def to_json(self) -> dict[str, Any]:

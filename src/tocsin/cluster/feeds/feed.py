@@ -15,7 +15,7 @@ from tocsin.cluster.entries import FeedEntry
 from tocsin.cluster.feeds.batches import packed
 from tocsin.cluster.intake.log import Entry, IntakeLog
 from tocsin.pipeline.readers.decoding import Decode, Decoded
-from tocsin.wire.errors import ConflictError, TocsinError
+from tocsin.wire.errors import ConflictError, TocsinError, UnavailableError
 
 log = structlog.get_logger()
 
@@ -27,6 +27,8 @@ _RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
 
 class Target(Protocol):
     position: int
+    halted: bool
+    """Whether the feed ends: what fails from now on fails because of that."""
 
     def land(self, entries: Sequence[Entry]) -> int: ...
 
@@ -48,6 +50,8 @@ class RunningFeed:
         self._decode = decode
         self._engine = engine
         self._accepting = True
+        self._taking = 0
+        self._ended = False
         self._moved = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -62,16 +66,26 @@ class RunningFeed:
         """The log's position: what comes now comes after it."""
         return self._log.end
 
+    @property
+    def stopping(self) -> bool:
+        return not self._accepting
+
     # ------------------------------------------------------------ in
 
     async def accept(self, body: bytes, key: str | None = None) -> Accepted:
         """Takes what is in a body; when this returns, the accepted records are durable."""
-        if not self._accepting:
+        if self.stopping:
             raise ConflictError(f"the feed {self.entry.name} is stopping", hint="START FEED it again")
-        payload, rows, status, answer = await asyncio.to_thread(self._read, body)
-        if rows == 0:
-            return Accepted(200, answer, self._log.end)
-        appended = await self._log.append(payload, rows, key=key, answer=orjson.dumps([status, answer]))
+        self._taking += 1
+        try:
+            payload, rows, status, answer = await asyncio.to_thread(self._read, body)
+            if rows == 0:
+                return Accepted(200, answer, self._log.end)
+            appended = await self._log.append(payload, rows, key=key, answer=orjson.dumps([status, answer]))
+        finally:
+            self._taking -= 1
+            if self.stopping:
+                await self._notify()
         if appended.repeated:
             status, answer = orjson.loads(appended.answer)
         return Accepted(status, answer, appended.position)
@@ -88,9 +102,21 @@ class RunningFeed:
         return packed(decoded, self.entry.type), len(decoded), status, answer
 
     async def until_landed(self, position: int) -> None:
-        """Returns when a query would see everything below the position."""
+        """Returns when a query would see everything below the position; UnavailableError if the feed ends before."""
         async with self._moved:
-            await self._moved.wait_for(lambda: all(target.position >= position for target in self._targets))
+            await self._moved.wait_for(lambda: self._ended or self._has_landed(position))
+        if not self._has_landed(position):
+            raise UnavailableError(
+                f"the feed {self.entry.name} ended before its records were visible",
+                hint="they are kept, and land when it is started again",
+            )
+
+    def _has_landed(self, position: int) -> bool:
+        return all(target.position >= position for target in self._targets)
+
+    async def _notify(self) -> None:
+        async with self._moved:
+            self._moved.notify_all()
 
     # ------------------------------------------------------------ out
 
@@ -106,8 +132,7 @@ class RunningFeed:
                 log.exception("landing failed", feed=self.entry.name)
             else:
                 failures = 0
-                async with self._moved:
-                    self._moved.notify_all()
+                await self._notify()
                 continue
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
@@ -125,9 +150,16 @@ class RunningFeed:
         self._accepting = False
         try:
             if drained:
+                async with self._moved:
+                    # Whoever was let in before is answered first, so that what it sent lands too.
+                    await self._moved.wait_for(lambda: not self._taking)
                 await self.until_landed(self._log.end)
         finally:
+            for target in self._targets:
+                target.halted = True
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._log.close()
+            self._ended = True
+            await self._notify()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import structlog
 from sqlglot import exp
 
 from tocsin.cluster.catalog import DEFAULT, CatalogStore, Change, Put, Remove, qualified
@@ -39,7 +40,9 @@ from tocsin.language.constants import NotConstantError, evaluate
 from tocsin.language.expressions import TranslationError
 from tocsin.pipeline.readers.decoding import decoder
 from tocsin.rules.model.types import ObjectType
-from tocsin.wire.errors import ConflictError, NotFoundError
+from tocsin.wire.errors import ConflictError, NotFoundError, StoreError, TocsinError
+
+log = structlog.get_logger()
 
 Summary = Mapping[str, Any]
 REJECTED_RETENTION_S = 7 * 86_400.0
@@ -59,49 +62,71 @@ class Feeds:
     async def start(self) -> None:
         """Feeds that were started go on; logs that no feed owns any more go."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        for entry in self._catalog.catalog.feeds:
+            if entry.started:
+                try:
+                    await self._run(entry)
+                except TocsinError as error:
+                    # One feed's trouble (its port is taken, its log damaged) is not everybody's.
+                    log.error("a feed could not be started", feed=entry.name, reason=str(error))
+
+    def _sweep(self) -> None:
         known = {entry.folder for entry in self._catalog.catalog.feeds}
         for found in self._folder.iterdir():
             if found.name not in known:
                 shutil.rmtree(found, ignore_errors=True)
-        for entry in self._catalog.catalog.feeds:
-            if entry.started:
-                await self._run(entry)
 
     async def close(self) -> None:
         for ref in list(self._running):
             await self._halt(ref, drained=False)
 
     async def settle(self) -> None:
-        """After a drop of whatever kind: feeds that are no longer in the catalog end."""
+        """After a drop of whatever kind: feeds that are no longer in the catalog end, and their logs go."""
         async with self._changing:
             for ref in list(self._running):
                 if self._catalog.catalog.find(ref) is None:
                     await self._halt(ref, drained=False)
+            await asyncio.to_thread(self._sweep)
 
     async def _run(self, entry: FeedEntry) -> None:
         options = feed_options(dict(entry.options))
         catalog = self._catalog.catalog
-        rejected = self._tables.table(catalog.dataset(entry.dataverse, _rejected(entry.name)))
+        rejected = self._tables.table(catalog.dataset(entry.rejected.dataverse, entry.rejected.name))
         targets: list[Target] = [Rejections(entry, 0, rejected)]
         for one in entry.connections:
             dataset = catalog.find(one.dataset)
             assert isinstance(dataset, DatasetEntry)
             enrich = self._enrich(entry, one.function) if one.function is not None else None
             targets.append(Landing(entry, one.since, dataset, self._tables.table(dataset), rejected, enrich))
-        intake = await asyncio.to_thread(IntakeLog.open, self._folder / entry.folder)
-        feed = RunningFeed(
-            entry, intake, targets, decoder(options.format, entry.type, options=options.reading), self._engine
-        )
+        decode = decoder(options.format, entry.type, options=options.reading)
+        intake = await self._opened(self._folder / entry.folder, max(target.position for target in targets))
+        feed = RunningFeed(entry, intake, targets, decode, self._engine)
         feed.start()
         server = None
         if options.sockets:
-            server = SocketServer(feed, options.format)
+            server = SocketServer(feed, options)
             try:
                 await server.listen(options.sockets)
             except BaseException:
                 await feed.stop(drained=False)
                 raise
         self._running[entry.ref] = feed, server
+
+    async def _opened(self, folder: Path, landed: int) -> IntakeLog:
+        """The feed's log, which is never behind its datasets: what it would take up to there would never land."""
+
+        def opened() -> IntakeLog:
+            return IntakeLog.open(folder, landed=None if folder.exists() else landed)
+
+        intake = await asyncio.to_thread(opened)
+        if intake.end < landed:
+            await intake.close()
+            raise StoreError(
+                f"the intake log {folder} ends at position {intake.end}, and its datasets are at {landed}",
+                hint="restore log and datasets from one backup",
+            )
+        return intake
 
     async def _halt(self, ref: Ref, *, drained: bool) -> None:
         feed, server = self._running.pop(ref)
@@ -156,6 +181,7 @@ class Feeds:
         if handler is None:
             return None
         async with self._changing:
+            scope.catalog = self._catalog.catalog  # it may have waited for a change of the same feed
             summary: Summary = await handler(self, statement, scope)
             return summary
 
@@ -247,7 +273,7 @@ class Feeds:
             raise ConflictError(
                 f"the feed {entry.name} is connected to no dataset", hint="CONNECT FEED … TO DATASET … first"
             )
-        if entry.started:
+        if entry.ref in self._running:
             return {"name": entry.name, "already": True}
         await self._run(entry)
         try:

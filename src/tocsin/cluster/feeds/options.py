@@ -18,6 +18,8 @@ ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
     SOCKET: ("sockets", "address-type"),
 }
 COMMON: Final = ("adapter-name", "type-name", "format")
+LINES: Final = ("csv", "delimited-text")
+STREAMED: Final = ("json", "adm", *LINES)
 _SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET}  # the short names newer scripts use
 
 
@@ -29,6 +31,16 @@ class FeedOptions:
     reading: Mapping[str, str]
     """Options of the format."""
     sockets: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def by_lines(self) -> bool:
+        """Whether a record of a stream is a line; elsewhere it ends with its last brace."""
+        return self.format in LINES
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line names the columns."""
+        return self.by_lines and self.reading.get("header", str(self.format == "csv")).strip().lower() == "true"
 
 
 def feed_options(given: Mapping[str, Any]) -> FeedOptions:
@@ -43,6 +55,8 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
     format_ = texts.get("format", "json").lower()
     if format_ not in FORMATS:
         raise InputError(f'format: must be one of {", ".join(FORMATS)}, got "{format_}"')
+    if adapter == SOCKET and format_ not in STREAMED:
+        raise InputError(f'format: a socket takes one of {", ".join(STREAMED)}, got "{format_}"')
     known = (*COMMON, *ADAPTERS[adapter], *FORMATS[format_])
     for name in texts:
         if name not in known:
@@ -66,7 +80,7 @@ def _sockets(text: str) -> tuple[tuple[str, int], ...]:
     found = []
     for one in text.split(","):
         host, _, port = one.strip().rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65_535:
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
             raise InputError(f'sockets: must be "host:port", got "{text}"')
         found.append((host.strip("[]"), int(port)))
     return tuple(found)

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from tocsin.cluster.feeds.feed import RunningFeed
+from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.rules.model.framing import Braces, FrameError, Framing, Lines
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
@@ -25,9 +26,10 @@ class SocketServer:
     """Listens for one feed. Reading goes on only when what was read is in the feed's log, so a sender that is too fast
     is slowed by its own connection."""
 
-    def __init__(self, feed: RunningFeed, format_: str) -> None:
+    def __init__(self, feed: RunningFeed, options: FeedOptions) -> None:
         self._feed = feed
-        self._by_lines = format_ in ("csv", "delimited-text")
+        self._by_lines = options.by_lines
+        self._has_header = options.has_header
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -66,14 +68,28 @@ class SocketServer:
                 writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, framing: Framing) -> None:
+        header: list[bytes] = []
+
+        async def take(records: list[bytes]) -> None:
+            if records and self._has_header and not header:
+                # The first line of a connection names the columns of all that follow.
+                header.append(records.pop(0))
+            if records:
+                await self._take([*header, *records])
+
         while data := await reader.read(_CHUNK_BYTES):
-            await self._take(framing.feed(data))
+            try:
+                records = framing.feed(data)
+            except FrameError as error:
+                await take([record for _, record in error.numbered])
+                raise
+            await take(records)
         rest = framing.finish()
         if rest and self._by_lines:
-            await self._take([rest])
+            await take([rest])
 
     async def _take(self, records: Sequence[bytes]) -> None:
-        while records:
+        while True:
             try:
                 await self._feed.accept(b"\n".join(records))
                 return

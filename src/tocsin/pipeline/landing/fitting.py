@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.checking import RecordError, checker
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.openform import field_key
 from tocsin.rules.model.types import ObjectType
 from tocsin.rules.model.values import MISSING
 
@@ -102,7 +103,7 @@ def _same_columns(feed: ObjectType, dataset: ObjectType, generated: KeyPath | No
 
 def _may_hold(rows: pa.Table, name: str) -> bool:
     """Whether a record may bring the key itself, as a field its feed does not declare."""
-    found = pc.any(pc.match_substring(rows.column(OPEN), json.dumps(name))).as_py()
+    found = pc.any(pc.match_substring(rows.column(OPEN), json.dumps(field_key(name), ensure_ascii=False))).as_py()
     return bool(found)
 
 

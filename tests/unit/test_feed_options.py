@@ -1,0 +1,85 @@
+"""What `CREATE FEED … WITH {…}` may say, and how it is told what it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tocsin.cluster.feeds.options import feed_options
+from tocsin.wire.errors import InputError
+
+HTTP = {"adapter-name": "http_adapter", "type-name": "T"}
+SOCKET = {"adapter-name": "socket_adapter", "type-name": "T", "sockets": "127.0.0.1:10001"}
+
+
+def test_a_feed_reads_json_unless_told_otherwise() -> None:
+    assert feed_options(HTTP).format == "json"
+
+
+@pytest.mark.parametrize(("short", "full"), [("http", "http_adapter"), ("socket", "socket_adapter")])
+def test_the_short_names_of_adapters_mean_the_same(short: str, full: str) -> None:
+    given = SOCKET if short == "socket" else HTTP
+    assert feed_options({**given, "adapter-name": short}).adapter == full
+
+
+def test_the_options_of_the_appendix_are_understood() -> None:
+    options = feed_options({**SOCKET, "address-type": "IP", "format": "adm"})
+    assert (options.format, options.sockets) == ("adm", (("127.0.0.1", 10001),))
+
+
+def test_a_socket_feed_may_listen_at_several_places() -> None:
+    options = feed_options({**SOCKET, "sockets": "127.0.0.1:10001, [::1]:10002"})
+    assert options.sockets == (("127.0.0.1", 10001), ("::1", 10002))
+
+
+def test_options_of_the_format_go_to_its_reader() -> None:
+    options = feed_options({**HTTP, "format": "CSV", "delimiter": ";", "header": False})
+    assert options.format == "csv"
+    assert options.reading == {"delimiter": ";", "header": "false"}
+
+
+@pytest.mark.parametrize(
+    ("format_", "header", "expected"),
+    [
+        ("csv", None, True),
+        ("csv", "false", False),
+        ("delimited-text", None, False),
+        ("delimited-text", "true", True),
+        ("adm", None, False),
+    ],
+)
+def test_only_lines_have_a_header(format_: str, header: str | None, expected: bool) -> None:
+    options = feed_options({**SOCKET, "format": format_, **({} if header is None else {"header": header})})
+    assert options.has_header is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, 'adapter-name: must be one of http_adapter, socket_adapter, got ""'),
+        ({"adapter-name": "pigeon"}, 'got "pigeon"'),
+        ({"adapter-name": "http_adapter"}, "type-name: must name the type"),
+        ({**HTTP, "type-name": ""}, "type-name: must name the type"),
+        ({**HTTP, "format": "avro"}, 'got "avro"'),
+        ({**HTTP, "colour": "red"}, "unknown option colour"),
+        ({**HTTP, "sockets": "127.0.0.1:1"}, "unknown option sockets"),
+        ({**HTTP, "delimiter": ";"}, "unknown option delimiter"),
+        ({**HTTP, "format": ["json"]}, "format: must be a text, got list"),
+        ({**HTTP, "type-name": None}, "type-name: must be a text"),
+        ({**SOCKET, "address-type": "NC"}, 'address-type: must be "IP"'),
+        ({**SOCKET, "format": "xml"}, "format: a socket takes one of json, adm, csv, delimited-text"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        feed_options(given)
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "sockets", ["", "here", "here:", ":10001", "here:port", "here:65536", "here:-1", "a:1,,b:2", "a:²"]
+)
+def test_a_place_to_listen_at_is_a_host_and_a_port(sockets: str) -> None:
+    with pytest.raises(InputError, match='sockets: must be "host:port"'):
+        feed_options({**SOCKET, "sockets": sockets})
