@@ -108,7 +108,11 @@ def hasty(hash_bits: int) -> Iterator[None]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    steps=st.lists(STEPS, min_size=1, max_size=14), hash_bits=st.sampled_from([1, 63]), indexed=st.sampled_from([0, 99])
+    steps=st.lists(STEPS, min_size=1, max_size=14),
+    hash_bits=st.sampled_from([1, 63]),
+    indexed=st.sampled_from([0, 99]),
+    more_columns=st.sampled_from([0, 26, 27, 60]),
+    properties=st.sampled_from([commits._PROPERTIES, {}]),
 )
 def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
     steps: list[tuple[str, list[Key]]], hash_bits: int, indexed: int

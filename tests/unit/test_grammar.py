@@ -140,7 +140,7 @@ def test_a_type_may_hold_everything() -> None:
         "c d": (CollectionText(t.STRING, True, False), False),
         "e": (CollectionText(t.POINT, False, True), False),
         "f": (ObjectText((FieldText("g", Name("Other", "v"), True, 0),), True), False),
-        "h": (ObjectText((), True), False),
+        "h": (ObjectText((), False), False),
         "i": (t.DATETIME, False),
         "list": (CollectionText(CollectionText(t.UUID, False, False), False, False), False),
         "timestamp": (t.DATETIME, False),
@@ -263,3 +263,18 @@ def test_let_and_unnest_keep_their_order() -> None:
     ]
     assert [bool(found.args.get("outer")) for found in made if isinstance(found, dialect.FromValue)] == [False, True]
     assert len(query.args["group_lets"]) == 1
+
+
+def test_an_object_within_a_closed_type_is_closed_unless_it_says_otherwise() -> None:
+    (created,) = script.statements("CREATE TYPE T AS CLOSED {a: {x: int}, b: [OPEN {y: int}], c: {{ {z: int} }}}")
+    assert isinstance(created, st.CreateType)
+    assert isinstance(created.type, st.ObjectText)
+    inside = [field.type for field in created.type.fields]
+    assert [_open(one) for one in inside] == [False, True, False]
+
+
+def _open(type_: st.TypeText) -> bool:
+    while isinstance(type_, st.CollectionText):
+        type_ = type_.item
+    assert isinstance(type_, st.ObjectText)
+    return type_.open

@@ -51,6 +51,17 @@ class Done:
         return "rows" in self.summary
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came back for a body that was posted as it is."""
+
+    status: int
+    content: bytes
+    error: TocsinError
+    """What the content says where the status is not a good one."""
+    retry_after_s: float
+
+
 class Client:
     """Speaks to one cluster. Used as a context manager."""
 
@@ -110,6 +121,18 @@ class Client:
                     raise self._error_in(await response.read(), response.status)
         except aiohttp.ClientError as exc:
             raise self._unreachable(exc) from None
+
+    async def post(self, path: str, body: bytes, *, headers: dict[str, str], timeout_s: float) -> Answered:
+        """Send these bytes and take whatever is answered; raises only where nothing is, or not for `timeout_s`."""
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=timeout_s)
+        try:
+            async with self._session.post(f"{self.url}{path}", data=body, headers=headers, timeout=patience) as answer:
+                content = await answer.read()
+        except aiohttp.ClientError as exc:
+            raise self._unreachable(exc) from None
+        after = answer.headers.get("Retry-After", "")
+        error = self._error_in(content, answer.status)
+        return Answered(answer.status, content, error, float(after) if after.isdecimal() else 0.0)
 
     def _unreachable(self, exc: aiohttp.ClientError) -> TocsinError:
         if isinstance(exc, aiohttp.ClientConnectorError):

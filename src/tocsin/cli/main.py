@@ -18,11 +18,13 @@ Start a cluster, then talk to it:
     tocsin up                             a cluster; its data in ./tocsin-data
     tocsin sql                            a prompt, in another terminal
     tocsin sql -e 'SELECT VALUE 1 + 1;'   one script
+    tocsin publish Reports reports.json   records into a feed
 """
 
 app = App(name="tocsin", help=_HELP, version=version, help_format="plaintext")
 app.command("tocsin.cli.up:app", name="up", help="Start a cluster and keep it running.")
 app.command("tocsin.cli.sql:app", name="sql", help="Run statements: at a prompt, or from -e, -f or a pipe.")
+app.command("tocsin.cli.publish:publish", name="publish", help="Send records to a feed, from a file or a pipe.")
 app.command("tocsin.cli.token:app", name="token", help="Make, list and revoke tokens.")
 app.command("tocsin.cli.config:app", name="config", help="Show or check the settings.")
 app.command("tocsin.cli.backup:backup", name="backup", help="Save everything of a cluster.")

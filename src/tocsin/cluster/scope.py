@@ -20,7 +20,7 @@ from tocsin.language.names import Dataset
 from tocsin.language.queries import Queries, Translated
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
-from tocsin.rules.model.types import ObjectType
+from tocsin.rules.model.types import BIGINT, Field, ObjectType
 
 
 class StatementScope:
@@ -93,7 +93,7 @@ class _Batch:
 
 
 class BatchScope(StatementScope):
-    """A scope for records that are not in any dataset yet: an expression over each `record`."""
+    """A scope for records that are not in any dataset yet: an expression over each `record`, which has a `place`."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -106,14 +106,18 @@ class BatchScope(StatementScope):
         kind: ObjectType,
     ) -> None:
         super().__init__(catalog, tables, engine, dataverse, now)
-        self._batch = _Batch(kind)
-        self._rows = rows
+        self._batch = _Batch(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
+        records = pa.StructArray.from_arrays(
+            [column.combine_chunks() for column in rows.columns], fields=list(rows.schema)
+        )
+        places = pa.array(range(rows.num_rows), pa.int64())
+        self._rows = pa.table([places, records], schema=layout.record_schema(self._batch.type))
 
     def translated_batch(self, expression: exp.Expr) -> Translated:
-        """`SELECT VALUE expression FROM the batch AS record`"""
+        """`SELECT VALUE expression FROM the batch AS batch`"""
         source = exp.Table(
             this=exp.to_identifier(self._batch.name, quoted=True),
-            alias=exp.TableAlias(this=exp.to_identifier("record")),
+            alias=exp.TableAlias(this=exp.to_identifier("batch")),
         )
         return self.translated(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
 

@@ -31,6 +31,7 @@ class StatementParser(QueryParser):
         self._chunks = [tokens]
         self.first, self.last = tokens[0], tokens[-1]
         self.blamed = None
+        self._within_open = True
         self._chunk_index = 0
         self._advance_chunk()
 
@@ -154,7 +155,7 @@ class StatementParser(QueryParser):
                 self._need_token(TokenType.R_BRACE, "}}")
                 self._need_token(TokenType.R_BRACE, "}}")
                 return st.CollectionText(item, optional, multiset=True)
-            return self._object(is_open=True)
+            return self._object(is_open=self._within_open)
         name = self._qualified("a type")
         if name.dataverse is None and name.name.lower() in PRIMITIVES:
             return PRIMITIVES[name.name.lower()]
@@ -166,7 +167,10 @@ class StatementParser(QueryParser):
 
     def _object(self, is_open: bool) -> st.ObjectText:
         self._need_token(TokenType.L_BRACE, "{")
+        # An object within says nothing of its own: it is as the one around it.
+        around, self._within_open = self._within_open, is_open
         fields = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._field)
+        self._within_open = around
         self._need_token(TokenType.R_BRACE, ", or } after a field")
         return st.ObjectText(tuple(fields), is_open)
 

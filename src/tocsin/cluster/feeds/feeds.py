@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tocsin.cluster.scope import BatchScope, StatementScope
 from tocsin.cluster.tables import Tables, new_folder
 from tocsin.language import statements as st
 from tocsin.language.constants import NotConstantError, evaluate
+from tocsin.language.dialect import FieldOf, ObjectOf
 from tocsin.language.expressions import TranslationError
 from tocsin.pipeline.readers.decoding import decoder
 from tocsin.rules.model.types import ObjectType
@@ -149,9 +151,18 @@ class Feeds:
                 entry.type,
             )
             try:
-                called = exp.Anonymous(this=name, expressions=[exp.column("record")])
-                translated = scope.translated_batch(called)
-                return decoded(self._engine.rows(translated.sql), translated)
+                called = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
+                # What the engine makes of them comes in any order: each brings its place.
+                fields = {"place": exp.column("place", table="batch"), "made": called}
+                translated = scope.translated_batch(
+                    ObjectOf(
+                        expressions=[
+                            FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()
+                        ]
+                    )
+                )
+                found = decoded(self._engine.rows(translated.sql), translated)
+                return [one.get("made") for one in sorted(found, key=itemgetter("place"))]
             finally:
                 scope.close()
 

@@ -24,6 +24,7 @@ from tocsin.wire.errors import InputError
 COMMIT: Final = "_commit"
 AT: Final = "_at"
 AT_TYPE: Final = pa.timestamp("us", "UTC")
+_OURS: Final = pa.schema([(COMMIT, pa.int64()), (AT, AT_TYPE)])
 SUFFIX: Final = ".parquet"
 
 # Enough for good encoding and few seeks; bounds what a rewrite holds in memory.
@@ -66,23 +67,62 @@ class DataFile:
         return RemoveAction(self.name, data_change, at_us // 1000, self.size_bytes, {})
 
 
-def from_add_actions(actions: Any) -> dict[str, DataFile]:
-    """The files of a table as `DeltaTable.get_add_actions(flatten=True)` lists them, the oldest rows first."""
-    wanted = ("path", "size_bytes", "num_records", f"min.{COMMIT}", f"max.{COMMIT}", f"min.{AT}", f"max.{AT}")
+def from_add_actions(actions: Any, folder: Path) -> dict[str, DataFile]:
+    """The files of a table as `DeltaTable.get_add_actions(flatten=True)` lists them, the oldest rows first.
+
+    Delta lists the statistics of some columns only (by default of the first 32), and another engine may have written
+    none: what is not listed, the file itself tells.
+    """
     table = pa.table(actions)
-    if table.num_rows == 0:
-        return {}
     files = []
-    for path, size_bytes, rows, first, last, first_at, last_at in zip(
-        *(_plain(table.column(name)) for name in wanted), strict=True
-    ):
-        files.append(DataFile(path, size_bytes, rows, first, last, first_at, last_at))
+    for name, size_bytes, *known in zip(*(_listed(table, column) for column in _LISTED), strict=True):
+        if None in known:
+            files.append(_looked_into(folder, name, size_bytes))
+        else:
+            files.append(DataFile(name, size_bytes, *known))
     return {file.name: file for file in sorted(files, key=lambda file: (file.first_commit, file.last_commit))}
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
+# In the order of a DataFile's fields.
+_LISTED: Final = ("path", "size_bytes", "num_records", f"min.{COMMIT}", f"max.{COMMIT}", f"min.{AT}", f"max.{AT}")
+
+
+def _listed(table: pa.Table, name: str) -> list[Any]:
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    column = table.column(name)
     values: list[Any] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
     return values
+
+
+def _looked_into(folder: Path, name: str, size_bytes: int) -> DataFile:
+    """The file as its footer tells it, or where that has no statistics, its rows."""
+    with pq.ParquetFile(f"{folder}/{name}") as file:
+        about = file.metadata
+        commits, ats_us = (_ends(about, column, kind) for column, kind in ((COMMIT, pa.int64()), (AT, AT_TYPE)))
+        if commits and ats_us:
+            return DataFile(
+                name, size_bytes, about.num_rows, min(commits), max(commits), min(ats_us), max(ats_us)
+            )
+        seen = _Seen()
+        for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[COMMIT, AT], use_threads=False):
+            seen.add(pa.Table.from_batches([batch]).cast(_OURS))
+        return seen.file(name, size_bytes)
+
+
+def _ends(about: pq.FileMetaData, column: str, kind: pa.DataType) -> list[int]:
+    """The least and the greatest value of every row group; none where not every row group has them."""
+    # By path: a struct of the record may have a field of the same name.
+    place = next((each for each in range(about.num_columns) if about.schema.column(each).path == column), None)
+    if place is None:
+        return []
+    ends: list[int] = []
+    for group in range(about.num_row_groups):
+        told = about.row_group(group).column(place).statistics
+        if told is None or not told.has_min_max:
+            return []
+        ends += pa.array([told.min, told.max], kind).cast(pa.int64()).to_pylist()
+    return ends
 
 
 def _iso(at_us: int) -> str:
@@ -94,7 +134,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     for name in (COMMIT, AT):
         if name in schema.names:
             raise InputError(f"{name} is a column of the system")
-    return schema.append(pa.field(COMMIT, pa.int64())).append(pa.field(AT, AT_TYPE))
+    return pa.schema([*schema, *_OURS])
 
 
 class DataFolder:

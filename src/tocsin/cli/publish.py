@@ -1,0 +1,276 @@
+"""`tocsin publish`: records from a file or a pipe into a feed, in batches that are safe to send again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, TextIO
+from urllib.parse import quote
+
+from cyclopts import Parameter
+
+from tocsin.cli.client import DEFAULT_URL, Client
+from tocsin.cli.output import safe
+from tocsin.cli.records import Cutter, Format, cutter
+from tocsin.wire.errors import InputError, TocsinError, UnavailableError
+
+_BATCH_LIMIT: Final = 100_000  # the most that the cluster takes in one body
+_BODY_BYTES: Final = 8 << 20  # a batch of long records is sent before it has its number
+_READ_BYTES: Final = 1 << 18
+_READ_AHEAD: Final = 4
+_QUIET_S: Final = 0.2  # a pipe that is quiet for so long has its records sent, however few
+_RETRIED: Final = frozenset({429, 502, 503, 504, 507})
+# Well within the time for which the cluster remembers a key, so that a late retry is still harmless.
+_PATIENCE_S: Final = 120.0
+_ANSWER_S: Final = 60.0
+_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+
+Pause = Callable[[float], Awaitable[object]]
+OnProgress = Callable[[int, int], None]
+
+
+def publish(
+    feed: Annotated[str, Parameter(help="dataverse.feed, or a feed in the dataverse Default.")],
+    file: Annotated[
+        Path | None, Parameter(allow_leading_hyphen=True, help="The records; - or nothing is standard input.")
+    ] = None,
+    /,
+    *,
+    format: Annotated[  # noqa: A002 - the flag is called so
+        Format, Parameter(help="How records are told apart; the feed's own format says how they are read.")
+    ] = "json",
+    batch: Annotated[int, Parameter(help="Records sent at once.")] = 1_000,
+    url: Annotated[str | None, Parameter(env_var="TOCSIN_URL", help="Where the cluster is.")] = None,
+    token: Annotated[
+        str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
+    ] = None,
+) -> int:
+    """Send records to a feed. Exits with 1 when one was rejected, with 2 when no cluster answers."""
+    if not 1 <= batch <= _BATCH_LIMIT:
+        raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
+    with _opened(file) as descriptor:
+        return asyncio.run(_publish(feed, descriptor, format, batch, url or DEFAULT_URL, token))
+
+
+async def _publish(feed: str, descriptor: int, form: Format, batch: int, url: str, token: str | None) -> int:
+    async with Client(url, token) as client:
+        await client.reach()
+        with _progress(feed, descriptor) as on_progress:
+            publisher = Publisher(
+                client, feed, batch=batch, header=form == "csv", err=sys.stderr, on_progress=on_progress
+            )
+            began_s = time.monotonic()
+            try:
+                await publisher.take(_chunks(descriptor), cutter(form))
+            except TocsinError:
+                if publisher.accepted:
+                    sys.stderr.write(f"{publisher.accepted:,} records were acknowledged before this:\n")
+                raise
+            taken_s = time.monotonic() - began_s
+    rate = (publisher.accepted + publisher.rejected) / max(taken_s, 1e-3)
+    sys.stdout.write(
+        f"{safe(feed)}: {publisher.accepted:,} accepted, {publisher.rejected:,} rejected ({rate:,.0f} records/s)\n"
+    )
+    return 1 if publisher.rejected else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    body: bytes
+    records: int
+
+
+class Publisher:
+    """Sends batches one after the other, so that the last record of a key is acknowledged last."""
+
+    def __init__(
+        self,
+        client: Client,
+        feed: str,
+        *,
+        batch: int = 1_000,
+        header: bool = False,
+        err: TextIO,
+        on_progress: OnProgress = lambda _records, _size_bytes: None,
+        pause: Pause = asyncio.sleep,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
+        self._client = client
+        self._path = f"/v1/feeds/{quote(feed, safe='')}"
+        self._limit = batch
+        self._wants_header = header
+        self._header: bytes | None = None
+        self._err = err
+        self._on_progress = on_progress
+        self._pause = pause
+        self._patience_s = patience_s
+        self._run = secrets.token_hex(16)
+        self._sent = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self.accepted = 0
+        self.rejected = 0
+
+    async def take(self, chunks: AsyncIterator[bytes | None], cut: Cutter) -> None:
+        """All records of a text that comes in chunks; None among them where nothing came for a while."""
+        try:
+            async for chunk in chunks:
+                if chunk is None:
+                    await self._flush()
+                    continue
+                for record in cut.feed(chunk):
+                    await self._add(record)
+            for record in cut.finish():
+                await self._add(record)
+        except InputError:
+            # What stood before the place that cannot be read is not lost for it.
+            await self._flush()
+            raise
+        await self._flush()
+
+    async def _add(self, record: bytes) -> None:
+        if self._wants_header and self._header is None:
+            self._header = record
+            return
+        self._waiting.append(record)
+        self._waiting_bytes += len(record)
+        if len(self._waiting) >= self._limit or self._waiting_bytes >= _BODY_BYTES:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if not self._waiting:
+            return
+        lines = self._waiting if self._header is None else [self._header, *self._waiting]
+        batch = _Batch(b"\n".join(lines) + b"\n", len(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+        self._sent += 1
+        self._tell(await self._send(batch, f"{self._run}-{self._sent}"), batch)
+
+    async def _send(self, batch: _Batch, key: str) -> Mapping[str, Any]:
+        """The answer to a batch, sent again under its key while the cluster is away or behind."""
+        until_s = time.monotonic() + self._patience_s
+        pause_s = _PAUSE_S
+        while True:
+            wanted_s = 0.0
+            try:
+                answered = await self._client.post(
+                    self._path, batch.body, headers={"Idempotency-Key": key}, timeout_s=_ANSWER_S
+                )
+            except UnavailableError as error:
+                failure: TocsinError = error
+            else:
+                if answered.status in (200, 422):
+                    said: Mapping[str, Any] = json.loads(answered.content)
+                    return said
+                failure, wanted_s = answered.error, answered.retry_after_s
+                if answered.status == 400 and failure.code == InputError.code:
+                    # No record could be found in it, which is true of these records and of no others.
+                    return {"accepted": 0, "rejected": [], "rejected_in_all": batch.records, "error": failure.message}
+                if answered.status not in _RETRIED:
+                    raise failure
+            wait_s = max(wanted_s, pause_s)
+            if time.monotonic() + wait_s > until_s:
+                raise failure
+            await self._pause(wait_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _tell(self, said: Mapping[str, Any], batch: _Batch) -> None:
+        first = self.accepted + self.rejected
+        listed = said["rejected"]
+        rejected = said.get("rejected_in_all", len(listed))
+        for one in listed:
+            field = f"{one['field']}: " if one["field"] else ""
+            self._err.write(f"rejected record {first + one['index'] + 1}: {safe(field + one['reason'])}\n")
+        if rejected > len(listed):
+            reason = f": {safe(said['error'])}" if "error" in said else ""
+            more = "more " if listed else ""
+            span = f"records {first + 1} to {first + rejected}" if not listed else f"{rejected - len(listed):,} {more}"
+            self._err.write(f"rejected {span.rstrip()}{reason}\n")
+        self.accepted += said["accepted"]
+        self.rejected += rejected
+        self._on_progress(self.accepted + self.rejected, len(batch.body))
+
+
+# ---------------------------------------------------------------- what there is to send
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[int]:
+    if file is None or str(file) == "-":
+        yield sys.stdin.fileno()
+        return
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _chunks(descriptor: int) -> AsyncIterator[bytes | None]:
+    """What can be read, as it comes; None where nothing came for a moment."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_READ_AHEAD)
+
+    def read() -> None:
+        found: bytes | OSError = b"."
+        while found and not isinstance(found, OSError):
+            room.acquire()
+            try:
+                found = os.read(descriptor, _READ_BYTES)
+            except OSError as error:
+                found = error
+            try:
+                loop.call_soon_threadsafe(queue.put_nowait, found)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+
+    # A thread of its own, and no daemon's end to wait for: a terminal may never say another word.
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            found = await asyncio.wait_for(queue.get(), _QUIET_S)
+        except TimeoutError:
+            yield None
+            continue
+        room.release()
+        if isinstance(found, OSError):
+            raise InputError(f"the input cannot be read: {found.strerror}")
+        if not found:
+            return
+        yield found
+
+
+@contextmanager
+def _progress(feed: str, descriptor: int) -> Iterator[OnProgress]:
+    """A bar on standard error while somebody looks at it: how far, how many, how fast."""
+    if not sys.stderr.isatty():
+        yield lambda _records, _size_bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+    size_bytes = os.fstat(descriptor).st_size or None
+    began_s = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(safe(feed).replace("[", "\\["), total=size_bytes, said="")
+
+        def on_progress(records: int, sent_bytes: int) -> None:
+            rate = records / max(time.monotonic() - began_s, 1e-3)
+            bar.update(task, advance=sent_bytes, said=f"{records:,} records, {rate:,.0f}/s")
+
+        yield on_progress

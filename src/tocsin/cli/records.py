@@ -1,0 +1,177 @@
+"""Where one record of a text ends and the next begins, so that a long text can be sent in parts.
+
+    json             a record per line where the first line is one; else from each "{" to the "}" that balances it
+    adm              from each "{" to the "}" that balances it
+    csv              a row per line, or several lines where a quoted cell has some; the first row is the header
+    delimited-text   the same, without a header
+    xml              all of it is one
+
+Nothing is judged here and no byte of a record changes: what is wrong with one, the cluster says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from typing import Final, Literal, Protocol
+
+from tocsin.wire.errors import InputError, LimitError
+
+Format = Literal["json", "adm", "csv", "delimited-text", "xml"]
+
+_PIECE_LIMIT_BYTES: Final = 64 << 20
+_BETWEEN: Final = re.compile(rb"[ \t\r\n,\[\]]*+")
+_SIGN: Final = re.compile(rb'[{}"]')
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+class Cutter(Protocol):
+    """Yields the records that are whole so far; what is no record raises InputError after those before it."""
+
+    def feed(self, data: bytes) -> Iterator[bytes]: ...
+
+    def finish(self) -> Iterator[bytes]: ...
+
+
+def cutter(format: Format) -> Cutter:  # noqa: A002 - what it is everywhere
+    if format == "json":
+        return _Json()
+    if format == "adm":
+        return _Braces()
+    return _Whole() if format == "xml" else _Lines(quoted=True)
+
+
+class _Lines:
+    def __init__(self, *, quoted: bool = False) -> None:
+        self._quoted = quoted
+        self._begun: list[bytes] = []  # lines of a row that goes on
+        self._size_bytes = 0
+        self._quotes = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        _check(len(self._rest))
+        for line in lines:
+            yield from self._line(line)
+
+    def finish(self) -> Iterator[bytes]:
+        yield from self._line(self._rest)
+        if self._begun:
+            yield b"\n".join(self._begun)
+
+    def _line(self, line: bytes) -> Iterator[bytes]:
+        self._quotes += line.count(b'"') if self._quoted else 0
+        self._begun.append(line)
+        self._size_bytes += len(line)
+        _check(self._size_bytes)
+        if self._quotes % 2 == 0:
+            row = b"\n".join(self._begun)
+            self._begun, self._size_bytes, self._quotes = [], 0, 0
+            if row.strip():
+                yield row
+
+
+class _Braces:
+    def __init__(self) -> None:
+        self._held = b""
+        self._at = 0  # what lies before it in `held` has been looked at
+        self._depth = 0
+        self._line = 1
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        held, at, start = self._held + data, self._at, 0
+        while at < len(held):
+            if not self._depth:
+                start = _past(held, at)
+                self._line += held.count(b"\n", at, start)
+                if start == len(held):
+                    break
+                if held[start : start + 1] != b"{":
+                    shown = held[start : start + 20].decode(errors="replace")
+                    raise InputError(f"line {self._line}: expected a record that begins with {{, got {shown!r}")
+                self._depth, at = 1, start + 1
+            sign = _SIGN.search(held, at)
+            if sign is None:
+                at = len(held)
+                break
+            at = sign.start()
+            if sign[0] == b'"':
+                string = _STRING.match(held, at)
+                if string is None:
+                    break
+                at = string.end()
+                continue
+            at += 1
+            self._depth += 1 if sign[0] == b"{" else -1
+            if not self._depth:
+                yield held[start:at]
+                self._line += held.count(b"\n", start, at)
+        self._held = held[start:] if self._depth else b""
+        self._at = at - start if self._depth else 0
+        _check(len(self._held))
+
+    def finish(self) -> Iterator[bytes]:
+        if self._depth:
+            raise InputError(f"the input ends inside of the record that begins on line {self._line}")
+        yield from ()
+
+
+class _Json:
+    """Looks at the first line, and then goes by lines or by braces."""
+
+    def __init__(self) -> None:
+        self._begun = b""
+        self._chosen: Cutter | None = None
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        if self._chosen is None:
+            self._begun = (self._begun + data).removeprefix(BOM_UTF8).lstrip()
+            _check(len(self._begun))
+            if b"\n" not in self._begun and self._begun[:1] != b"[":
+                return
+            data = self._choose()
+        yield from self._chosen.feed(data) if self._chosen is not None else ()
+
+    def finish(self) -> Iterator[bytes]:
+        if self._chosen is None:
+            data = self._choose()
+            yield from self._chosen.feed(data) if self._chosen is not None else ()
+        yield from self._chosen.finish() if self._chosen is not None else ()
+
+    def _choose(self) -> bytes:
+        first = self._begun.partition(b"\n")[0]
+        try:
+            by_line = isinstance(json.loads(first), dict)
+        except ValueError:
+            by_line = False
+        self._chosen = _Lines() if by_line else _Braces()
+        data, self._begun = self._begun, b""
+        return data
+
+
+class _Whole:
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._held += data
+        _check(len(self._held))
+        yield from ()
+
+    def finish(self) -> Iterator[bytes]:
+        if self._held.strip():
+            yield bytes(self._held)
+
+
+def _past(held: bytes, at: int) -> int:
+    found = _BETWEEN.match(held, at)
+    assert found is not None  # it also matches nothing
+    return found.end()
+
+
+def _check(size_bytes: int) -> None:
+    if size_bytes > _PIECE_LIMIT_BYTES:
+        raise LimitError(f"one record is longer than {_PIECE_LIMIT_BYTES} bytes", hint="is the format right?")
