@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 import pyarrow.parquet as pq
+from aiohttp import web
 
 from tocsin import compose
 from tocsin.cluster.catalog import CatalogStore
@@ -54,6 +55,7 @@ class Parts:
     catalog: CatalogStore
     tables: Tables
     statements: Statements
+    app: web.Application
 
     async def run(self, script: str) -> list[dict[str, Any]]:
         return [{"kind": one.kind, **one.summary} async for one in self.statements.run(script, stream=False)]
@@ -73,4 +75,4 @@ async def opened(data: Path) -> AsyncIterator[Parts]:
     settings = Settings.load(None, {}, {"data": data, "cluster.datasets.upkeep_period_s": 86_400})
     with mock.patch.object(compose, "Engine", Sparkless):
         async with compose.assembled(settings, None) as made:
-            yield Parts(settings, made.store, made.catalog, made.tables, made.statements)
+            yield Parts(settings, made.store, made.catalog, made.tables, made.statements, made.app)

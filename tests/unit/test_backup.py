@@ -31,6 +31,7 @@ from tocsin.cluster import backup, holder
 from tocsin.cluster.backup import restore, write_backup
 from tocsin.cluster.lock import FolderLock
 from tocsin.cluster.manifest import CATALOG, MANIFEST, Manifest
+from tocsin.pipeline.datasets import commits
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.store.sqlite import SqliteStore
@@ -140,6 +141,30 @@ async def test_a_restored_folder_has_the_catalog_the_rows_and_their_history(
     assert leftovers(tmp_path) == leftovers(new.parent) == []
     assert list((data.folder / "scratch").iterdir()) == []
     assert sorted(path.name for path in new.iterdir()) == [CATALOG, "datasets"]
+
+
+@pytest.mark.parametrize("properties", [commits._PROPERTIES, {}], ids=["new", "old"])
+async def test_a_wide_dataset_is_saved_and_brought_back_also_after_a_restart(
+    data: Data, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
+) -> None:
+    monkeypatch.setattr(commits, "_PROPERTIES", properties)
+    monkeypatch.setattr(upkeep_module, "_CHECKPOINT_EVERY", 2)
+    schema = pa.schema([*SCHEMA, *((f"more{each}", pa.int64()) for each in range(60))])
+    folder = data.folder / "datasets" / "wide"
+    table = DatasetTable.create(folder, schema, KEYS, history=100)
+    for number in range(1, 4):
+        table.insert(pa.Table.from_pylist([{"id": number, "word": "x"}], schema=schema))
+    assert upkeep_module.upkeep(table).checkpoint is not None
+    table.upsert(pa.Table.from_pylist([{"id": 2, "word": "y"}], schema=schema))
+    table.close()
+    data.tables["wide"] = DatasetTable.open(folder, schema, KEYS, history=100)
+    manifest = await data.back_up(target)
+    assert [(mark.commit, mark.rows) for mark in manifest.datasets if mark.folder == "wide"] == [(4, 3)]
+    await restore(target, tmp_path / "new", open_store=SqliteStore)
+    back = DatasetTable.open(tmp_path / "new" / "datasets" / "wide", schema, KEYS, history=100)
+    assert content(back) == {1: "x", 2: "y", 3: "x"}
+    assert content(back, 2) == {1: "x", 2: "x"}
+    assert back.log.state == data.tables["wide"].log.state
 
 
 async def test_an_empty_cluster_can_be_saved_and_brought_back(target: Path, tmp_path: Path) -> None:

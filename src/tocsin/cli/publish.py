@@ -59,11 +59,11 @@ def publish(
     if not 1 <= batch <= _BATCH_LIMIT:
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
     with _opened(file) as descriptor:
-        return asyncio.run(_publish(feed, descriptor, format, batch, url or DEFAULT_URL, token))
+        return asyncio.run(_publish(Client(url or DEFAULT_URL, token), feed, descriptor, form=format, batch=batch))
 
 
-async def _publish(feed: str, descriptor: int, form: Format, batch: int, url: str, token: str | None) -> int:
-    async with Client(url, token) as client:
+async def _publish(connecting: Client, feed: str, descriptor: int, *, form: Format, batch: int) -> int:
+    async with connecting as client:
         await client.reach()
         with _progress(feed, descriptor) as on_progress:
             publisher = Publisher(

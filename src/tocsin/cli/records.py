@@ -127,29 +127,28 @@ class _Json:
         self._chosen: Cutter | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        if self._chosen is None:
-            self._begun = (self._begun + data).removeprefix(BOM_UTF8).lstrip()
-            _check(len(self._begun))
-            if b"\n" not in self._begun and self._begun[:1] != b"[":
-                return
-            data = self._choose()
-        yield from self._chosen.feed(data) if self._chosen is not None else ()
+        if self._chosen is not None:
+            yield from self._chosen.feed(data)
+            return
+        self._begun = (self._begun + data).removeprefix(BOM_UTF8).lstrip()
+        _check(len(self._begun))
+        if b"\n" in self._begun or self._begun[:1] == b"[":
+            yield from self._choose().feed(self._begun)
+            self._begun = b""
 
     def finish(self) -> Iterator[bytes]:
         if self._chosen is None:
-            data = self._choose()
-            yield from self._chosen.feed(data) if self._chosen is not None else ()
-        yield from self._chosen.finish() if self._chosen is not None else ()
+            yield from self._choose().feed(self._begun)
+        yield from self._choose().finish()
 
-    def _choose(self) -> bytes:
-        first = self._begun.partition(b"\n")[0]
-        try:
-            by_line = isinstance(json.loads(first), dict)
-        except ValueError:
-            by_line = False
-        self._chosen = _Lines() if by_line else _Braces()
-        data, self._begun = self._begun, b""
-        return data
+    def _choose(self) -> Cutter:
+        if self._chosen is None:
+            try:
+                by_line = isinstance(json.loads(self._begun.partition(b"\n")[0]), dict)
+            except (ValueError, RecursionError):
+                by_line = False
+            self._chosen = _Lines() if by_line else _Braces()
+        return self._chosen
 
 
 class _Whole:

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from tocsin.pipeline.analysis import SparkOracle, reason
 from tocsin.pipeline.views import Views
@@ -97,7 +98,7 @@ class Engine:
 
     def _collected(self, sql: str, limit: int | None) -> pa.Table:
         frame = self.spark.sql(sql)
-        frame = frame if limit is None else frame.limit(limit)
+        frame = _nullable(frame if limit is None else frame.limit(limit))
         # Planned here and not by the thread that serves the rows: if that one lacks memory it ends without a word, and
         # whoever waits for its rows waits for ever.
         planned: Any = frame
@@ -125,6 +126,24 @@ class Engine:
                 frame._sc._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
             )
         )
+
+
+def _nullable(frame: DataFrame) -> DataFrame:
+    """The same rows. Spark says of a struct of constants that its fields are never NULL, and Arrow, told so, refuses
+    the struct where the whole of it is NULL: nullif, an index beyond the end, an aggregate of nothing."""
+    fields = frame.schema.fields
+    loose = [_loose(field.dataType) for field in fields]
+    if all(field.dataType == kind for field, kind in zip(fields, loose, strict=True)):
+        return frame
+    return frame.select(*(
+        frame[f"`{field.name}`"].cast(kind).alias(field.name) for field, kind in zip(fields, loose, strict=True)
+    ))  # fmt: skip
+
+
+def _loose(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _loose(field.dataType)) for field in kind.fields])
+    return ArrayType(_loose(kind.elementType)) if isinstance(kind, ArrayType) else kind
 
 
 def told(error: Exception) -> TocsinError:

@@ -59,6 +59,10 @@ class StatementScope:
         found = self.catalog.find(function_ref(dataverse, name, arity))
         return found if isinstance(found, FunctionEntry) else None
 
+    def arities(self, dataverse: str, name: str) -> Sequence[int]:
+        found = self.catalog.functions_named(dataverse, name)
+        return sorted(len(one.parameters) for one in found)
+
     def suggestions(self, dataverse: str) -> Sequence[str]:
         if dataverse == METADATA:
             return list(DATASETS)

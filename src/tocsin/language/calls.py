@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, geodesy, spatial, temporal
+from tocsin.language import dynamic, geodesy, phantoms, spatial, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.typed import FunctionError, Typed, build, constant_integer, literal
 from tocsin.rules.model import types as t
@@ -50,6 +50,13 @@ COLLECTIONS: Final = frozenset(
         "array_remove arrays_overlap "
     ).split()
 )
+# What tells a part of a moment: an untyped argument is taken as one.
+MOMENTS: Final = frozenset(
+    (
+        "year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear hour minute second last_day to_date "
+        "monthname dayname unix_date unix_micros unix_millis unix_seconds to_timestamp date timestamp "
+    ).split()
+)
 # Aggregates SQL++ has for arrays, over what Spark's aggregate() folds.
 ARRAY_AGGREGATES: Final = {
     "count": "size(filter(_v, __x -> __x IS NOT NULL))",
@@ -68,6 +75,7 @@ AGGREGATES: Final = frozenset(
         "skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance "
     ).split()
 )
+BUILT_IN: Final = frozenset((*OURS, *AGGREGATES))  # names that no function of the catalog may have
 NONDETERMINISTIC: Final = frozenset(
     "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
 )
@@ -105,15 +113,20 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
                 return _spark(self, lower, arguments)
             except FunctionError:
                 raise ours from None
+    over_items = untyped_arrays.call(SPARK_NAMES.get(lower, lower), arguments)
+    if over_items is not None:
+        return over_items
+    if lower in ("grouping", "grouping_id"):
+        # Spark says what these are only inside of the grouping they tell about.
+        keys = [dynamic.key(one.sql) if one.type == t.ANY else one.sql for one in arguments]
+        return Typed(exp.cast(dynamic.call(lower, *keys), "BIGINT"), t.BIGINT)
     if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
         return _aligned(self, SPARK_NAMES.get(lower, lower), arguments)
     if lower == "if" and len(arguments) == 3:
         type_, (then, otherwise) = self.aligned(arguments[1:])
         return Typed(exp.If(this=self._as(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
     if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
-        value = arguments[0].sql
-        both = [dynamic.call(f"{lower}_by", value, one) for one in dynamic.sort_keys(value)]
-        return Typed(dynamic.call("coalesce", *both), t.ANY)
+        return Typed(untyped.extreme(lower, arguments[0].sql), t.ANY)
     if lower in ("min", "max") and len(arguments) == 1 and (sorted_by := temporal.order_key(arguments[0])) is not None:
         return Typed(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
     made = _spark(self, SPARK_NAMES.get(lower, name), arguments)
@@ -139,6 +152,10 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
     def untyped(value: Typed) -> Typed:
         if value.type != t.ANY:
             return value
+        if lower in MOMENTS:
+            return Typed(untyped.moment(value.sql), t.DATETIME)
+        if lower not in NUMERIC and lower not in COLLECTIONS:
+            return Typed(untyped.text(value.sql), t.STRING)
         type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
         return Typed(dynamic.as_type(value.sql, type_), type_)
 
@@ -204,6 +221,8 @@ def _array_aggregate(name: str, value: Typed) -> Typed:
             ),
             t.DOUBLE,
         )
+    if name in ("sum", "avg") and item in phantoms.OPAQUE:
+        raise phantoms.refusal(f"array_{name}", item)
     zero = exp.cast(exp.Literal.number(0), "DOUBLE" if item in (t.FLOAT, t.DOUBLE) else "BIGINT")
     wide = t.DOUBLE if item in (t.FLOAT, t.DOUBLE) else t.BIGINT
     if name in ("sum", "avg"):
@@ -220,7 +239,8 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
 
     values: list[Typed] = []
     made: list[exp.Expr] = []
-    blanks: list[exp.Expr] = []
+    blanks: list[Callable[[Callable[[Type], exp.Expr]], exp.Expr]] = []
+    types_: list[Type] = []
     for argument in node.expressions:
         if not isinstance(argument, exp.Lambda):
             value = self.expression(argument)
@@ -228,7 +248,9 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
                 value = dynamic.items(value)
             values.append(value)
             made.append(value.sql)
-            blanks.append(dynamic.null(value.type) if constant_integer(value.sql) is None else value.sql)
+            constant = value.type in t.INTEGERS and constant_integer(value.sql) is not None
+            blanks.append(lambda null, value=value, itself=constant: value.sql if itself else null(value.type))
+            types_.append(value.type)
             continue
         names = [one.name for one in argument.expressions]
         types = _lambda_types(self, name.lower(), values, len(names))
@@ -244,11 +266,22 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
             body = self.expression(argument.this)
         finally:
             self.frame = outer
+        if name.lower() == "array_sort" and body.type in t.NUMBERS:
+            # Spark wants an INT; of a difference only the sign counts, and that always fits.
+            body = Typed(exp.cast(dynamic.call("sign", body.sql), "INT"), t.INTEGER)
         quoted = [exp.to_identifier(one, quoted=True) for one in names]
         made.append(exp.Lambda(this=body.sql, expressions=quoted))
-        blanks.append(exp.Lambda(this=dynamic.null(body.type), expressions=[one.copy() for one in quoted]))
-    asked = dynamic.call(name, *blanks).sql(dialect="spark")
-    return Typed(dynamic.call(name, *made), self.oracle.columns(f"SELECT {asked} AS c")[0][1])
+        blanks.append(
+            lambda null, type_=body.type, quoted=quoted: exp.Lambda(
+                this=null(type_), expressions=[one.copy() for one in quoted]
+            )
+        )
+        types_.append(body.type)
+
+    def question(null: Callable[[Type], exp.Expr]) -> exp.Expr:
+        return dynamic.call(name, *(blank(null) for blank in blanks))
+
+    return Typed(dynamic.call(name, *made), phantoms.told(self.oracle, name, question, types_))
 
 
 def _lambda_types(self: Expressions, name: str, values: Sequence[Typed], wanted: int) -> list[Type]:
@@ -258,9 +291,9 @@ def _lambda_types(self: Expressions, name: str, values: Sequence[Typed], wanted:
         raise FunctionError(f"{name} expects an array, got {value.type}")
 
     def entries(value: Typed) -> list[Type]:
-        blank = dynamic.null(value.type).sql(dialect="spark")
-        found = self.oracle.columns(f"SELECT map_keys({blank}) AS k, map_values({blank}) AS v")
-        return [one.item for _, one in found if isinstance(one, ArrayType)]
+        if isinstance(value.type, phantoms.MapType):
+            return [value.type.key, value.type.value]
+        raise FunctionError(f"{name} expects a map, got {value.type}")
 
     types: list[Type]
     if not values:

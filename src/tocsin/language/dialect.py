@@ -83,6 +83,8 @@ class QueryParser(SparkParser):
     ARRAY_CONSTRUCTORS: ClassVar[Any] = {}  # a field may be called list or array, and be indexed
     STRICT_CAST: ClassVar[Any] = True
 
+    PLACEHOLDER_PARSERS: ClassVar[Any] = {}
+
     blamed: Token | None = None
 
     def refuse(self, message: str, token: Token | None = None) -> NoReturn:
@@ -180,6 +182,10 @@ class QueryParser(SparkParser):
             return self._parse_object()
         if self._curr.token_type == TokenType.STRING:
             return self._parse_text()
+        if self._curr.token_type in (TokenType.PARAMETER, TokenType.PLACEHOLDER, TokenType.DOLLAR):
+            self.refuse(_NO_PARAMETERS, token=self._curr)
+        if self._curr.token_type == TokenType.VAR and self._curr.text.startswith("$"):
+            self.refuse(_NO_PARAMETERS, token=self._curr)
         return super()._parse_primary()
 
     def _parse_text(self) -> exp.Expr:
@@ -266,6 +272,8 @@ class QueryParser(SparkParser):
             return super()._parse_in(this, alias=alias)
         return self.expression(exp.In(this=this, field=self._parse_bitwise()))
 
+
+_NO_PARAMETERS = "Expected an expression; a statement has no parameters, write the value itself"
 
 # What may follow a column that is itself called VALUE.
 _AFTER_COLUMN = {

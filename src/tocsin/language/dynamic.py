@@ -183,10 +183,6 @@ def key(value: exp.Expr) -> exp.Expr:
     )
 
 
-def sort_keys(value: exp.Expr) -> list[exp.Expr]:
-    return [exactly(value, t.DOUBLE), exactly(value, t.STRING)]
-
-
 # ---------------------------------------------------------------- writing
 
 

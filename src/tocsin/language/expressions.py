@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import calls, dialect, dynamic
+from tocsin.language import calls, dialect, dynamic, phantoms, texts, untyped
 from tocsin.language.dynamic import VOID
 from tocsin.language.names import Names, Oracle
 from tocsin.language.scope import Frame, Maybe, Row, column
@@ -78,7 +79,10 @@ class Expressions:
         text = node.this
         if text.isdigit():
             return literal(int(text))
-        return Typed(number(float(text)), t.DOUBLE)
+        value = float(text)
+        if math.isinf(value):
+            fail(f"{text} is too large for a double", node)
+        return Typed(number(value), t.DOUBLE)
 
     def _boolean(self, node: exp.Boolean) -> Typed:
         return Typed(node.copy(), t.BOOLEAN)
@@ -203,14 +207,21 @@ class Expressions:
         declared = value.type.find(name)
         if declared is not None:
             sql = self._part(value, physical(name))
+            # A field of NULL is NULL, a field of MISSING is MISSING.
+            above = [value.explicit] if isinstance(value, Maybe) else []
             if declared.optional:
                 told = dynamic.is_explicit_null(dynamic.step(self._open(value), name))
-                return Maybe(sql, declared.type, dynamic.call("coalesce", told, exp.false()))
-            return Typed(sql, declared.type)
+                told = dynamic.call("coalesce", told, exp.false())
+                return Maybe(sql, declared.type, exp.Paren(this=exp.or_(*above, told)) if above else told)
+            return Maybe(sql, declared.type, above[0]) if above else Typed(sql, declared.type)
         if not value.type.open:
             near = difflib.get_close_matches(name, [one.name for one in value.type.fields], 1)
             fail(f"there is no field {name} in {value.type}", node, f"did you mean {near[0]}?" if near else None)
-        return Typed(dynamic.step(self._open(value), name), t.ANY)
+        found = dynamic.step(self._open(value), name)
+        if isinstance(value, Maybe):
+            null = dynamic.call("parse_json", exp.Literal.string("null"))
+            found = exp.If(this=value.explicit.copy(), true=null, false=found)
+        return Typed(found, t.ANY)
 
     def _open(self, value: Typed) -> exp.Expr:
         return dynamic.call("parse_json", self._part(value, OPEN))
@@ -241,7 +252,10 @@ class Expressions:
         else:
             negative = exp.LT(this=at_sql.copy(), expression=exp.Literal.number(0))
             sql = exp.If(this=negative, true=dynamic.call("try_element_at", items.sql, at_sql), false=forward)
-        return Typed(sql, items.type.item)
+        if not isinstance(value, Maybe):
+            return Typed(sql, items.type.item)
+        inside = build("_at < size(_items) AND _at >= -size(_items)", _at=at_sql, _items=items.sql)
+        return Maybe(sql, items.type.item, dynamic.call("coalesce", inside, value.explicit))
 
     def _slice(self, value: Typed, part: exp.Slice) -> Typed:
         items = dynamic.items(value)
@@ -279,8 +293,19 @@ class Expressions:
         if function is not None:
             return self.inlined(function, [self.expression(one) for one in node.expressions], node)
         if dataverse is not None:
-            fail(f"unknown function {dataverse}.{name} with {len(node.expressions)} parameters", node)
-        return calls.call(self, name, node)
+            self.unknown_function(dataverse, name, node)
+        try:
+            return calls.call(self, name, node)
+        except FunctionError:
+            if self.names.arities(self.dataverse, name):
+                self.unknown_function(self.dataverse, name, node)
+            raise
+
+    def unknown_function(self, dataverse: str, name: str, node: exp.Anonymous) -> NoReturn:
+        counts = " or ".join(str(one) for one in self.names.arities(dataverse, name))
+        hint = f"{name} takes {counts}" if counts else None
+        given = len(node.expressions)
+        fail(f"there is no function {dataverse}.{name} with {given} parameter{'' if given == 1 else 's'}", node, hint)
 
     def known(self, function: Callable[[Sequence[Typed]], Typed], arguments: Sequence[Typed]) -> Typed:
         """One of our own functions; untyped arguments are tried as every type it takes."""
@@ -313,36 +338,54 @@ class Expressions:
             return self.subquery(node)
         parts: list[Typed] = []
 
+        def around(called: exp.Anonymous) -> exp.Expr:
+            name = str(called.this).lower()
+            arguments: list[exp.Expr] = []
+            for one in called.expressions:
+                if isinstance(one, exp.Literal | exp.Star | _STRUCTURE):
+                    arguments.append(one if isinstance(one, exp.Literal) else translated(one))
+                    continue
+                part = self.expression(one)
+                if name in ("min", "max") and part.type == t.ANY:
+                    parts.extend((part, Typed(untyped.sort_key(part.sql), untyped.SORT_KEY)))
+                    return untyped.extreme(name, part.sql)
+                parts.append(untyped.as_argument(name, part, name in calls.NUMERIC))
+                arguments.append(parts[-1].sql.copy())
+            return exp.Anonymous(this=called.this, expressions=arguments)
+
         def translated(value: Any) -> Any:
             if isinstance(value, exp.DataType | exp.Var | exp.WindowSpec | exp.Star) or not isinstance(value, exp.Expr):
                 return [translated(one) for one in value] if isinstance(value, list) else value
             if isinstance(value, exp.Anonymous) and isinstance(value.parent, _AROUND_A_CALL):
                 # Without its OVER a window function is none; its arguments are ordinary ones.
-                arguments = [one if isinstance(one, exp.Literal) else translated(one) for one in value.expressions]
-                return exp.Anonymous(this=value.this, expressions=arguments)
+                return around(value)
             if isinstance(value, _STRUCTURE):
                 return type(value)(**{key: translated(one) for key, one in value.args.items()})
             part = self.expression(value)
-            parts.append(part if part.type != t.ANY else Typed(dynamic.as_type(part.sql, t.STRING), t.STRING))
+            parts.append(untyped.as_part(part, value))
             return parts[-1].sql.copy()
 
         return self.ask(type(node)(**{key: translated(value) for key, value in node.args.items()}), parts)
 
     def ask(self, made: exp.Expr, parts: Sequence[Typed]) -> Typed:
         """The expression with the type Spark gives it, found out with typed NULLs in place of its parts."""
-        by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal)}
+        made, parts = texts.written(made, parts)
+        by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal) or part.type == t.UUID}
 
-        def blank(node: exp.Expr) -> exp.Expr:
-            part = by_sql.get(node)
-            return node if part is None else self.blank(part)
+        def question(null: Callable[[Type], exp.Expr]) -> exp.Expr:
+            def blank(node: exp.Expr) -> exp.Expr:
+                part = by_sql.get(node)
+                return node if part is None else _blank(part, null)
 
-        blanked = made.transform(blank) if by_sql else made
-        return Typed(made, self.oracle.columns(f"SELECT {blanked.sql(dialect='spark')} AS c")[0][1])
+            return made.transform(blank) if by_sql else made
+
+        return Typed(
+            made, phantoms.told(self.oracle, texts.name_of(made), question, [part.type for part in by_sql.values()])
+        )
 
     def blank(self, part: Typed) -> exp.Expr:
-        """What stands for it when only types matter: literals stand for themselves, since Spark looks at some."""
-        itself = isinstance(part.sql, exp.Literal) or constant_integer(part.sql) is not None
-        return part.sql if itself else dynamic.null(part.type)
+        """What stands for it when only types matter."""
+        return _blank(part, dynamic.null)
 
     # ------------------------------------------------------------ what Queries adds
 
@@ -378,6 +421,13 @@ class Expressions:
 # Parts of a call that mean nothing alone, and what a call stands in.
 _AROUND_A_CALL = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.Interval, *_AROUND_A_CALL)
+
+
+def _blank(part: Typed, null: Callable[[Type], exp.Expr]) -> exp.Expr:
+    """Literals stand for themselves, since Spark looks at some."""
+    is_text = isinstance(part.sql, exp.Literal) and part.type != t.UUID
+    is_number = part.type in t.INTEGERS and constant_integer(part.sql) is not None
+    return part.sql if is_text or is_number else null(part.type)
 
 
 def _unwound(node: exp.Expr) -> tuple[exp.Expr | None, list[str | exp.Expr]]:

@@ -13,6 +13,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tocsin.language import statements as st
+from tocsin.language.calls import BUILT_IN
 from tocsin.language.dialect import QueryParser
 from tocsin.rules.model.types import PRIMITIVES
 
@@ -20,6 +21,12 @@ INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
 
 # What can follow a misspelt keyword but no name that begins an expression.
 _WORDS = (TokenType.VAR, TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIER, TokenType.INTO)
+
+# What begins the records to insert: then the word before it was the dataset's name, even the word DATASET.
+_AFTER_NAME = (
+    TokenType.L_BRACE, TokenType.L_BRACKET, TokenType.L_PAREN, TokenType.SELECT, TokenType.WITH, TokenType.DOT,
+    TokenType.SENTINEL,
+)  # fmt: skip
 
 
 class StatementParser(QueryParser):
@@ -259,13 +266,20 @@ class StatementParser(QueryParser):
 
     def _create_function(self) -> st.Statement:
         early = self._if_not_exists()
+        first = self._curr
         name = self._qualified("a function")
+        if name.name.lower() in BUILT_IN:
+            self.refuse(f"Expected a name of its own, {name.name} is a function of the language", token=first)
         early = self._if_not_exists() or early
         self._need_token(TokenType.L_PAREN, "(parameters)")
-        parameters = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(self._parameter)
+        seen: set[str] = set()
+        parameters = (
+            []
+            if self._curr.token_type == TokenType.R_PAREN
+            else self._parse_csv(lambda: self._new_parameter(seen))
+        )
         self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
         early = self._if_not_exists() or early
-        start = self._curr
         self._need_token(TokenType.L_BRACE, "{ and the function's body")
         body = self._curr.start
         parsed = self._parse_statement()
@@ -273,8 +287,6 @@ class StatementParser(QueryParser):
             self.refuse("Expected a query or an expression")
         end = self._curr.start
         self._need_token(TokenType.R_BRACE, "} after the function's body")
-        if len(set(parameters)) < len(parameters):
-            self.refuse("Expected parameters with different names", token=start)
         return st.CreateFunction(
             name=name,
             parameters=tuple(parameters),
@@ -282,6 +294,14 @@ class StatementParser(QueryParser):
             body_offset=body,
             if_not_exists=early,
         )
+
+    def _new_parameter(self, seen: set[str]) -> str:
+        token = self._curr
+        name = self._parameter()
+        if name in seen:
+            self.refuse(f"Expected parameters with different names, {name} is there twice", token=token)
+        seen.add(name)
+        return name
 
     def _parameter(self) -> str:
         return self._name("a parameter")
@@ -338,7 +358,8 @@ class StatementParser(QueryParser):
 
     def _insert(self, upsert: bool = False) -> st.Statement:
         self._need("INTO")
-        self._word("DATASET")
+        if self._next.token_type not in _AFTER_NAME:
+            self._word("DATASET")
         dataset = self._qualified("a dataset")
         source = self._parse_statement()
         if source is None:

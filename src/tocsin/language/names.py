@@ -36,6 +36,10 @@ class Names(Protocol):
 
     def find_function(self, dataverse: str, name: str, arity: int) -> Function | None: ...
 
+    def arities(self, dataverse: str, name: str) -> Sequence[int]:
+        """How many parameters the functions of that name take, for an error's hint."""
+        ...
+
     def suggestions(self, dataverse: str) -> Sequence[str]:
         """Names of datasets, for an error's hint."""
         ...

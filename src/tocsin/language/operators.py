@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic, temporal
+from tocsin.language import dialect, dynamic, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions
 from tocsin.language.scope import Frame, Maybe, Row
@@ -32,10 +32,11 @@ class Operators(Expressions):
         if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
             return literal(-int(node.this.this))
         value = self.expression(node.this)
-        if value.type == t.DURATION:
-            return temporal.FUNCTIONS["negate"]([value])
+        negated = temporal.negate(value)
+        if negated is not None:
+            return negated
         if value.type == t.ANY:
-            return self._dynamic_arithmetic(exp.Mul, literal(-1), value)
+            return self._untyped_arithmetic(exp.Mul, literal(-1), value)
         return self.ask(exp.Neg(this=exp.Paren(this=value.sql.copy())), [value])
 
     def _paren(self, node: exp.Paren) -> Typed:
@@ -64,8 +65,7 @@ class Operators(Expressions):
         if left.type == right.type == t.ANY:
             if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
                 return Typed(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
-            numbers, texts = zip(dynamic.sort_keys(left.sql), dynamic.sort_keys(right.sql), strict=True)
-            return Typed(dynamic.call("coalesce", made(*numbers), made(*texts)), t.BOOLEAN)
+            return Typed(untyped.comparison(made, left.sql, right.sql), t.BOOLEAN)
         if t.ANY in (left.type, right.type):
             typed_, other = (right, left) if left.type == t.ANY else (left, right)
             if typed_.type == VOID:
@@ -84,6 +84,8 @@ class Operators(Expressions):
                 # Exact for 64-bit integers and decimals; a double is the rest.
                 return Typed(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
             return Typed(against(typed_.type), t.BOOLEAN)
+        if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
+            return Typed(made(*(untyped_arrays.in_any_order(one) for one in (left, right))), t.BOOLEAN)
         if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
             return Typed(made(left.sql, right.sql), t.BOOLEAN)
         for one, other in ((left, right), (right, left)):
@@ -95,20 +97,22 @@ class Operators(Expressions):
     def _arithmetic(self, node: exp.Expr) -> Typed:
         left, right = self.expression(node.this), self.expression(node.expression)
         operator = type(node)
-        for one, other in ((left, right), (right, left)):
-            if one.type == t.ANY and other.type in (t.DATETIME, t.DATE, t.TIME, t.DURATION):
-                guess = t.DURATION if other.type != t.DURATION else t.DATETIME
-                coerced = Typed(dynamic.as_type(one.sql, guess), guess)
-                left, right = (coerced, other) if one is left else (other, coerced)
-        made = temporal.arithmetic(ARITHMETIC[operator], left, right)
+        if t.ANY in (left.type, right.type):
+            return self._untyped_arithmetic(operator, left, right)
+        made = None if _is_interval(left) or _is_interval(right) else temporal.arithmetic(
+            ARITHMETIC[operator], left, right)  # fmt: skip
         if made is not None:
             return made
-        if t.ANY in (left.type, right.type):
-            return self._dynamic_arithmetic(operator, left, right)
         # Asked about typed NULLs alone: a long sum would be copied at each of its terms.
         asked = [Typed(self.blank(one), one.type) for one in (left, right)]
         type_ = self.ask(operator(this=enclosed(asked[0].sql), expression=enclosed(asked[1].sql)), []).type
         return Typed(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
+
+    def _untyped_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+        def numbers(a: Typed, b: Typed) -> Typed:
+            return self._dynamic_arithmetic(operator, a, b)
+
+        return untyped.arithmetic(ARITHMETIC[operator], left, right, numbers)
 
     def _dynamic_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
         """Whole numbers stay whole where both are, as they would had they been declared."""
@@ -216,6 +220,10 @@ class Operators(Expressions):
     def _cast(self, node: exp.Cast) -> Typed:
         value = self.expression(node.this)
         target = node.args["to"].sql(dialect="spark")
+        if value.type == t.ANY and node.args["to"].is_type("STRING", "TEXT", "VARCHAR"):
+            return Typed(untyped.text(value.sql), t.STRING)
+        if value.type == t.ANY and node.args["to"].is_type("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "DATE"):
+            value = Typed(untyped.moment(value.sql), t.DATETIME)
         if value.type == t.ANY:
             return self.ask(
                 dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
@@ -240,6 +248,10 @@ class Operators(Expressions):
         dialect.IsKind: _is_kind,
         dialect.Quantified: _quantified,
     }
+
+
+def _is_interval(value: Typed) -> bool:
+    return isinstance(value.type, t.Primitive) and value.type.name.lower().startswith("interval")
 
 
 def _reads_as_number(sql: exp.Expr) -> bool:

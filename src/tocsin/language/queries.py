@@ -21,10 +21,12 @@ from tocsin.language.expressions import Expressions, fail
 from tocsin.language.filtering import filtered_first
 from tocsin.language.names import Names, Oracle, Scans
 from tocsin.language.operators import Operators
+from tocsin.language.phantoms import MapType, special
 from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
 from tocsin.language.shaping import SortKey, aggregates
 from tocsin.language.subqueries import Subqueries, unwrapped
-from tocsin.language.typed import SPARK_TYPES, Typed, build
+from tocsin.language.texts import duration_text, time_text
+from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
@@ -268,6 +270,8 @@ def _leaving(value: Typed) -> Typed:
             if value.type == VOID:
                 return Typed(dynamic.to_any(value), t.ANY)
             upper = name.upper()
+            if isinstance(value.type, MapType) and special(value.type):
+                return Typed(_map_leaving(value.sql, value.type), t.ANY)
             if upper.startswith("DECIMAL"):
                 return Typed(exp.cast(value.sql.copy(), "DOUBLE"), t.DOUBLE)
             if upper.startswith("MAP"):
@@ -285,3 +289,22 @@ def _leaving(value: Typed) -> Typed:
                 build("transform(_v, __item -> _i)", _v=value.sql, _i=inner.sql), type(value.type)(inner.type, optional)
             )
     return value
+
+
+def _map_leaving(sql: exp.Expr, type_: MapType) -> exp.Expr:
+    """A map as an untyped object: its keys as text, its values in the open form."""
+    key, value = exp.column("__key"), exp.column("__value")
+    match type_.key:
+        case t.TIME:
+            named = time_text(key)
+        case t.DURATION:
+            named = duration_text(key)
+        case t.Primitive() if type_.key not in t.SPATIAL:
+            named = exp.cast(key, "STRING")
+        case _:
+            raise FunctionError(f"a map with keys of type {type_.key} cannot leave a query")
+    renamed = build("transform_keys(_m, (__key, __value) -> _named)", _m=sql, _named=named)
+    opened = dynamic.to_any(Typed(value, type_.value))
+    return dynamic.call(
+        "to_variant_object", build("transform_values(_m, (__key, __value) -> _open)", _m=renamed, _open=opened)
+    )

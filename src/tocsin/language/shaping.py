@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic, temporal
-from tocsin.language.calls import AGGREGATES
+from tocsin.language import dialect, dynamic, temporal, untyped
+from tocsin.language.calls import AGGREGATES, NONDETERMINISTIC
 from tocsin.language.expressions import fail
 from tocsin.language.scope import VALUE, Relation
 from tocsin.language.sources import Sources
@@ -26,6 +26,7 @@ class Output:
     columns: list[tuple[str, exp.Expr]]
     type: Type
     is_value: bool
+    applied: bool = True  # False where the sort keys become columns beside those of the list
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Shaping(Sources):
     def projected(self, node: exp.Select, as_value: bool) -> Output:
         if len(node.expressions) == 1 and isinstance(node.expressions[0], dialect.ValueOf):
             value = self._kept(self.expression(node.expressions[0].this))
-            return Output([(VALUE, value.sql)], value.type, True)
+            return Output([(VALUE, value.sql)], value.type, True, not as_value)
         members: list[tuple[str, Typed, exp.Expr]] = []
         fields: list[Field] = []
         opens: list[exp.Expr] = []
@@ -101,7 +102,7 @@ class Shaping(Sources):
         if keeps_open(type_):
             columns.append((OPEN, _merged(opens)))
         if as_value:
-            return Output([(VALUE, dynamic.record(columns))], type_, True)
+            return Output([(VALUE, dynamic.record(columns))], type_, True, False)
         return Output(columns, type_, False)
 
     def _kept(self, value: Typed) -> Typed:
@@ -134,6 +135,8 @@ class Shaping(Sources):
         def translated(one: Any) -> Any:
             if isinstance(one, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
                 return type(one)(expressions=[translated(part) for part in one.expressions])
+            if isinstance(one, exp.Paren) and isinstance(one.parent, exp.Rollup | exp.Cube | exp.GroupingSets):
+                return exp.Tuple(expressions=[translated(one.this)])
             ordinal = _ordinal(one, node)
             key = self.expression(ordinal if ordinal is not None else one.this if isinstance(one, exp.Alias) else one)
             if key.type == t.ANY:
@@ -177,7 +180,9 @@ class Shaping(Sources):
             if found is None:
                 return None
             if isinstance(output, Output):
-                sql = next(sql for name, sql in output.columns if name in (physical(found.name), VALUE))
+                name, sql = next(one for one in output.columns if one[0] in (physical(found.name), VALUE))
+                if output.applied and _must_not_be_repeated(sql):
+                    sql = exp.column(name, quoted=True)
                 return Typed(sql, found.type)
             return Typed(exp.column(physical(found.name), quoted=True), found.type)
 
@@ -188,8 +193,8 @@ class Shaping(Sources):
         for one in order.expressions if order else []:
             key = find(one.this) or self.expression(one.this)
             descending, nulls_first = bool(one.args.get("desc")), bool(one.args.get("nulls_first"))
-            for sql in dynamic.sort_keys(key.sql) if key.type == t.ANY else [temporal.order_key(key) or key.sql]:
-                yield SortKey(sql, descending, nulls_first)
+            sql = untyped.sort_key(key.sql) if key.type == t.ANY else temporal.order_key(key) or key.sql
+            yield SortKey(sql, descending, nulls_first)
 
     def ordered(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], Typed | None]) -> None:
         keys = list(self.sort_keys(node, find))
@@ -221,6 +226,13 @@ class Shaping(Sources):
             return exp.cast(self._as(value, t.BIGINT).copy(), "INT")
 
         return bound(node.args.get("limit")), bound(node.args.get("offset"))
+
+
+def _must_not_be_repeated(sql: exp.Expr) -> bool:
+    """Windows cannot stand in ORDER BY, and what is drawn by chance would be drawn again."""
+    return sql.find(exp.Window) is not None or any(
+        str(one.this).lower() in NONDETERMINISTIC for one in sql.find_all(exp.Anonymous)
+    )
 
 
 def _ordinal(node: exp.Expr, select: exp.Select) -> exp.Expr | None:

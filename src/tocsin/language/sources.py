@@ -148,7 +148,9 @@ class Sources(Expressions):
         function = self.names.find_function(dataverse or self.dataverse, name, len(called.expressions))
         if function is None:
             if dataverse is not None:
-                fail(f"unknown function {dataverse}.{name} with {len(called.expressions)} parameters", node)
+                self.unknown_function(dataverse, name, called)
+            if self.names.arities(self.dataverse, name):
+                self.unknown_function(self.dataverse, name, called)
             self._native(node, called, join)
             return
         made = self.inlined_rows(function, [self.expression(one) for one in called.expressions], called)
@@ -210,7 +212,11 @@ class Sources(Expressions):
         items = dynamic.items(Typed(value.sql, value.type) if not isinstance(value, Row) else value)
         assert isinstance(items.type, ArrayType)
         if join.args.get("on") is not None and not outer and join.side:
-            fail("use LEFT UNNEST", join)
+            fail(
+                "an array takes part in an outer join by UNNEST, without ON, or as a subquery",
+                join.this,
+                "LEFT UNNEST a x, or LEFT JOIN (SELECT VALUE x FROM a x) x ON …",
+            )
         alias = self.alias(name)
         array = localized(items.sql, self.block, self.alias)
         function = dynamic.call("explode_outer" if outer else "explode", array)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tocsin.language.phantoms import map_of
 from tocsin.language.typed import FunctionError
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Primitive, Type
@@ -69,11 +70,6 @@ def _type(found: Any) -> Type:
         fields = tuple(Field(one["name"], _type(one["type"])) for one in found["fields"])
         return ObjectType(fields, open=False)
     if found["type"] == "map":
-        return Primitive(f"map<{_ddl(found['keyType'])},{_ddl(found['valueType'])}>")
+        return map_of(_type(found["keyType"]), _type(found["valueType"]))
     return Primitive(str(found["type"]))
 
-
-def _ddl(found: Any) -> str:
-    from tocsin.language.dynamic import spark_type
-
-    return spark_type(_type(found)).lower()

@@ -44,8 +44,8 @@ _POSITION_TXN: Final = "tocsin.position."
 # Checkpoints and the removal of old log entries are upkeep's: a commit must not pay for them.
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
-# Of which columns the log has statistics. Without it Delta takes the first 32 (the leaves of structs counted), and
-# would pass over ours, which come last, in a wide table. (Older tables do without: see `from_add_actions`.)
+# Which columns' statistics the log keeps: ours. By default Delta looks at the first 32 (the leaves of structs counted)
+# and passes over ours, which come last, where a record is wide. To look at all would make each commit pay for each.
 _PROPERTIES: Final[Mapping[str, str]] = {"delta.dataSkippingStatsColumns": f"{COMMIT},{AT}"}
 
 
@@ -90,7 +90,10 @@ class DeltaLog:
         if log_versions(folder)[0]:
             raise ConflictError(f"there is a dataset in {folder} already")
         try:
-            DeltaTable.create(str(folder), schema=DeltaSchema.from_arrow(schema), mode="error", configuration=_PROPERTIES)
+            stored = DeltaSchema.from_arrow(schema)
+            # Where there is a struct, delta-rs 1.6 lists none at all then: `from_add_actions` looks into the files.
+            properties = None if any(pa.types.is_struct(kind) for kind in schema.types) else _PROPERTIES
+            DeltaTable.create(str(folder), schema=stored, mode="error", configuration=properties)
             faults.reach("dataset.create.written")
             sync_file(entry_path(folder, 0))
             for each in (folder / LOG_FOLDER, folder, folder.parent):

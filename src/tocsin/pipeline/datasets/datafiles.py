@@ -101,9 +101,7 @@ def _looked_into(folder: Path, name: str, size_bytes: int) -> DataFile:
         about = file.metadata
         commits, ats_us = (_ends(about, column, kind) for column, kind in ((COMMIT, pa.int64()), (AT, AT_TYPE)))
         if commits and ats_us:
-            return DataFile(
-                name, size_bytes, about.num_rows, min(commits), max(commits), min(ats_us), max(ats_us)
-            )
+            return DataFile(name, size_bytes, about.num_rows, min(commits), max(commits), min(ats_us), max(ats_us))
         seen = _Seen()
         for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[COMMIT, AT], use_threads=False):
             seen.add(pa.Table.from_batches([batch]).cast(_OURS))

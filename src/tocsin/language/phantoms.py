@@ -1,0 +1,161 @@
+"""How a type of ours stays itself through a function of Spark's.
+
+Spark knows a time as a BIGINT and a point as a STRUCT, and of what a function yields it can only say that. So it is
+asked about stand-ins, structs of a field that nothing else has: what comes out as the stand-in is the type that went
+in, and what Spark does not do with a stand-in it would do with the number inside of a time. Only the question has
+them; the SQL that runs does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language import dynamic
+from tocsin.language.dynamic import VOID
+from tocsin.language.names import Oracle
+from tocsin.language.typed import FunctionError
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Primitive, Type
+
+OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # what stands for them in Spark means nothing to people
+
+REMEDIES: Final = {
+    t.TIME: "print_time, get_hour, get_minute or unix_time_from_time_in_ms",
+    t.DURATION: "ms_from_day_time_duration or months_from_year_month_duration",
+    t.POINT: "get_x and get_y",
+    t.CIRCLE: "get_center and get_radius",
+    t.LINE: "get_points",
+    t.RECTANGLE: "get_points",
+    t.POLYGON: "get_points",
+}
+
+_STAND_IN: Final = re.compile(r"_t(\d+)")  # no field of ours has such a column: see `physical`
+
+
+@dataclass(frozen=True, slots=True)
+class MapType(Primitive):
+    """A map of Spark's, which no declaration can name. Its name is Spark's."""
+
+    key: Type
+    value: Type
+
+
+def map_of(key: Type, value: Type) -> MapType:
+    return MapType(f"map<{dynamic.spark_type(key)},{dynamic.spark_type(value)}>", key, value)
+
+
+def opaque(type_: Type) -> Type | None:
+    """The first type in there whose inner form must not be seen."""
+    if type_ in OPAQUE:
+        return type_
+    match type_:
+        case ArrayType(item) | MultisetType(item):
+            return opaque(item)
+        case ObjectType(fields):
+            return next((found for one in fields if (found := opaque(one.type)) is not None), None)
+        case MapType():
+            return opaque(type_.key) or opaque(type_.value)
+    return None
+
+
+def special(type_: Type) -> bool:
+    """Whether Spark's own word for the type would lose something of it."""
+    match type_:
+        case ArrayType(item):
+            return special(item)
+        case MultisetType():
+            return True
+        case ObjectType(fields):
+            return _is_encoded(type_) or any(special(one.type) for one in fields)
+        case MapType():
+            return special(type_.key) or special(type_.value)
+    return type_ in OPAQUE or type_ == t.UUID
+
+
+def _is_encoded(type_: ObjectType) -> bool:
+    return keeps_open(type_) or any(physical(one.name) != one.name for one in type_.fields)
+
+
+class Phantoms:
+    """The stand-ins of one question. `everything`: also for what a function may well look into (a multiset is an
+    array, a uuid a string, an open object a struct)."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
+        self._types: list[Type] = []
+
+    def null(self, type_: Type) -> exp.Expr:
+        if type_ == VOID:
+            return exp.null()
+        return exp.cast(exp.null(), self.spark_type(type_), dialect="spark")
+
+    def spark_type(self, type_: Type) -> str:
+        if type_ in OPAQUE or (self._everything and self._is_whole(type_)):
+            if type_ not in self._types:
+                self._types.append(type_)
+            return f"STRUCT<`_t{self._types.index(type_)}`: {dynamic.spark_type(type_)}>"
+        match type_:
+            case ArrayType(item) | MultisetType(item):
+                return f"ARRAY<{self.spark_type(item)}>"
+            case ObjectType(fields):
+                columns = [f"`{physical(one.name)}`: {self.spark_type(one.type)}" for one in fields]
+                columns += [f"`{OPEN}`: STRING"] if keeps_open(type_) else []
+                return f"STRUCT<{', '.join(columns)}>"
+            case MapType():
+                return f"MAP<{self.spark_type(type_.key)}, {self.spark_type(type_.value)}>"
+        return dynamic.spark_type(type_)
+
+    def _is_whole(self, type_: Type) -> bool:
+        if isinstance(type_, ObjectType):
+            return _is_encoded(type_)
+        return isinstance(type_, MultisetType) or type_ == t.UUID
+
+    def restored(self, found: Type) -> Type:
+        """An answer of Spark's with our types in place of the stand-ins."""
+        match found:
+            case ArrayType(item):
+                return ArrayType(self.restored(item))
+            case ObjectType((Field(name=name),)) if (stand_in := _STAND_IN.fullmatch(name)) is not None:
+                return self._types[int(stand_in[1])]
+            case ObjectType(fields):
+                return ObjectType(tuple(Field(one.name, self.restored(one.type)) for one in fields), open=False)
+            case MapType():
+                return map_of(self.restored(found.key), self.restored(found.value))
+        return found
+
+
+Question = Callable[[Callable[[Type], exp.Expr]], exp.Expr]
+
+
+def told(oracle: Oracle, what: str, question: Question, types: Sequence[Type]) -> Type:
+    """The type of what the question makes of typed NULLs.
+
+    Refused where Spark would compute with what only stands for a value: a time is no number, whatever holds it.
+    """
+
+    def asked(null: Callable[[Type], exp.Expr]) -> Type:
+        return oracle.columns(f"SELECT {question(null).sql(dialect='spark')} AS c")[0][1]
+
+    if not any(map(special, types)):
+        return asked(dynamic.null)
+    for everything in (True, False):
+        phantoms = Phantoms(everything=everything)
+        try:
+            return phantoms.restored(asked(phantoms.null))
+        except FunctionError:
+            continue
+    found = asked(dynamic.null)
+    hidden = next((inner for one in types if (inner := opaque(one)) is not None), None)
+    if hidden is not None:
+        raise refusal(what, hidden)
+    return found
+
+
+def refusal(what: str, hidden: Type) -> FunctionError:
+    return FunctionError(f"{what} cannot take a value of type {hidden}; use {REMEDIES[hidden]}")

@@ -1,0 +1,221 @@
+"""Feeds over sockets: where records end, what drops a connection, and the feeds of the dissertation's appendix A."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.feed_places import Place
+from tests.integration.processes import until
+from tests.local_cluster import LocalCluster
+from tocsin.wire.errors import ConflictError
+
+APPENDIX = (Path(__file__).parent / "appendix_a.sql").read_text()
+ANSWER_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def connection(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as made:
+        yield made
+
+
+def send(port: int, *pieces: bytes) -> None:
+    with connection(port) as to:
+        for piece in pieces:
+            to.sendall(piece)
+
+
+def is_dropped(by: socket.socket) -> bool:
+    """Waits until the other side ends the connection."""
+    try:
+        return by.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.fixture
+def place(cluster: LocalCluster, dataverse: str) -> Place:
+    made = Place(cluster, dataverse)
+    made.run("CREATE TYPE T AS { id: int, said: string }; CREATE DATASET D(T) PRIMARY KEY id")
+    return made
+
+
+def listening(place: Place, format_: str, **more: str) -> int:
+    """A started feed F into D, and its port."""
+    port = free_port()
+    rest = "".join(f', "{name}": "{value}"' for name, value in more.items())
+    place.run(
+        f'CREATE FEED F WITH {{"adapter-name": "socket_adapter", "sockets": "127.0.0.1:{port}", "address-type": "IP", '
+        f'"type-name": "T", "format": "{format_}"{rest}}}; CONNECT FEED F TO DATASET D; START FEED F'
+    )
+    return port
+
+
+def holds(place: Place, expected: dict[int, str]) -> None:
+    until(lambda: place.held() == expected, f"D holds {expected}")
+
+
+def test_records_of_adm_end_with_their_last_brace_however_they_are_cut(place: Place) -> None:
+    port = listening(place, "adm")
+    text = b'{"id": 1i64, "said": "}{",\n "zone": circle("1.0,2.0 0.5")}{"id": 2, "said": "b", "size": 1.5f},\n'
+    send(port, text[:10], text[10:30], text[30:])
+    holds(place, {1: "}{", 2: "b"})
+    (row,) = place.rows("SELECT VALUE d.zone FROM D d WHERE d.id = 1")
+    assert row == place.rows('SELECT VALUE circle("1.0,2.0 0.5")')[0]
+
+
+def test_half_a_record_at_the_end_is_none(place: Place) -> None:
+    port = listening(place, "json")
+    send(port, b'{"id": 1, "said": "a"}{"id": 2, "sa')
+    send(port, b'{"id": 3, "said": "c"}')
+    holds(place, {1: "a", 3: "c"})
+    assert place.rejected() == []
+
+
+def test_the_first_line_of_a_connection_names_the_columns_of_all_that_follow(place: Place) -> None:
+    port = listening(place, "csv")
+    with connection(port) as to:
+        to.sendall(b"said,id\na,1\n")
+        holds(place, {1: "a"})
+        to.sendall(b"b,2\nc,")
+        holds(place, {1: "a", 2: "b"})
+        to.sendall(b"3")
+    holds(place, {1: "a", 2: "b", 3: "c"})
+
+
+def test_lines_without_a_header_are_the_types_fields_in_their_order(place: Place) -> None:
+    port = listening(place, "delimited-text", delimiter="|")
+    with connection(port) as to:
+        to.sendall(b"1|a\n")
+        holds(place, {1: "a"})
+        to.sendall(b"2|b\n")
+        holds(place, {1: "a", 2: "b"})
+
+
+def test_a_record_that_does_not_fit_is_kept_and_its_neighbours_pass(place: Place) -> None:
+    port = listening(place, "json")
+    send(port, b'{"id": 1, "said": "a"}\n{"id": "x", "said": "b"}\n{"id": 3, "said": "c"}\n')
+    holds(place, {1: "a", 3: "c"})
+    until(lambda: [one["field"] for one in place.rejected()] == ["id"], "the refused record is kept")
+
+
+def test_garbage_drops_the_connection_after_what_came_before_it_and_no_other(place: Place) -> None:
+    port = listening(place, "json")
+    with connection(port) as good, connection(port) as bad:
+        bad.sendall(b'{"id": 1, "said": "a"} garbage {"id": 2, "said": "b"}')
+        assert is_dropped(bad)
+        good.sendall(b'{"id": 3, "said": "c"}')
+        holds(place, {1: "a", 3: "c"})
+
+
+def test_records_in_which_nothing_can_be_read_leave_the_connection_open(place: Place) -> None:
+    port = listening(place, "json")
+    with connection(port) as to:
+        to.sendall(b"{broken}")
+        to.sendall(b'{"id": 1, "said": "a"}')
+        holds(place, {1: "a"})
+
+
+def test_one_who_connects_and_never_sends_keeps_nobody_waiting(place: Place) -> None:
+    port = listening(place, "adm")
+    with connection(port) as silent, connection(port) as begun:
+        begun.sendall(b'{"id": 1,')
+        send(port, b'{"id": 2, "said": "b"}')
+        holds(place, {2: "b"})
+        place.run("STOP FEED F")
+        assert is_dropped(silent)
+        assert is_dropped(begun)
+    with pytest.raises(ConnectionRefusedError), connection(port):
+        pass
+    place.run("START FEED F")
+    send(port, b'{"id": 3, "said": "c"}')
+    holds(place, {2: "b", 3: "c"})
+
+
+def test_of_records_of_one_connection_the_last_with_a_key_wins(place: Place) -> None:
+    port = listening(place, "json")
+    send(port, *(b'{"id": %d, "said": "%d"}\n' % (number % 2, number) for number in range(400)))
+    holds(place, {0: "398", 1: "399"})
+
+
+def test_a_port_that_is_taken_is_told_and_the_feed_stays_stopped(place: Place) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        place.run(
+            f'CREATE FEED F WITH {{"adapter-name": "socket_adapter", "sockets": "127.0.0.1:{port}", "type-name": "T"}};'
+            "CONNECT FEED F TO DATASET D"
+        )
+        with pytest.raises(ConflictError, match="cannot listen at"):
+            place.run("START FEED F")
+    place.run("START FEED F")
+    send(port, b'{"id": 1, "said": "a"}')
+    holds(place, {1: "a"})
+
+
+# ---------------------------------------------------------------- appendix A
+
+FEEDS = """
+create feed EmergencyReportFeed with {
+  "adapter-name": "socket_adapter",
+  "sockets": "HOST:10001",
+  "address-type": "IP",
+  "type-name": "EmergencyReportFeedType",
+  "format": "adm"
+};
+connect feed EmergencyReportFeed to dataset EmergencyReports;
+start feed EmergencyReportFeed;
+
+create feed LocationFeed with {
+  "adapter-name": "socket_adapter",
+  "sockets": "HOST:10002",
+  "address-type": "IP",
+  "type-name": "UserLocationFeedType",
+  "format": "adm"
+};
+connect feed LocationFeed to dataset UserLocations;
+start feed LocationFeed;
+"""
+
+
+def test_the_feeds_of_the_appendix_are_fed_in_adm_through_their_sockets(cluster: LocalCluster, dataverse: str) -> None:
+    place = Place(cluster, dataverse)
+    ports: dict[str, int] = {}
+
+    def free(found: re.Match[str]) -> str:
+        ports[found[1]] = free_port()
+        return f"127.0.0.1:{ports[found[1]]}"
+
+    place.run(APPENDIX + re.sub(r"HOST:(\d+)", free, FEEDS))
+    report = (
+        '{"severity": %d, "impactZone": circle("846.5,589.4 100.0"), "timeoffset": 1.5f, '
+        '"timestamp": datetime("2026-11-15T08:30:00.250Z"), "duration": 600.0f, "message": "water", '
+        '"emergencyType": "flood", "userName": "w2294u1"}\n'
+    )
+    send(ports["10001"], *((report % number).encode() for number in range(3)))
+    location = (
+        '{"latitude": 1.5, "longitude": 2.5d, "userName": "u%d", "timeoffset": 0.0f, '
+        '"timestamp": datetime("2026-11-15T08:30:00")}\n'
+    )
+    send(ports["10002"], *((location % number).encode() for number in range(2)))
+    reports = 'SELECT VALUE r.severity FROM EmergencyReports r WHERE r.emergencyType = "flood" ORDER BY r.severity'
+    until(lambda: place.rows(reports) == [0, 1, 2], "the reports are there")
+    users = "SELECT VALUE l.userName FROM UserLocations l ORDER BY l.userName"
+    until(lambda: place.rows(users) == ["u0", "u1"], "the locations are there")
+    zone = "spatial_intersect(r.impactZone, create_point(846.5, 600.0)) AND r.severity = 2"
+    assert place.rows(f"SELECT VALUE r.message FROM EmergencyReports r WHERE {zone}") == ["water"]
+    assert place.rejected("EmergencyReportFeed") == place.rejected("LocationFeed") == []
