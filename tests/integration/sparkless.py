@@ -37,13 +37,14 @@ class Sparkless(Engine):
     def is_alive(self) -> bool:
         return True
 
-    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] = lambda: None) -> T:
+    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
         # There is no job that could be cancelled, only the work itself, which is waited for.
         future = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            stop()
+            if stop is not None:
+                stop()
             await asyncio.wait((future,))
             raise
 

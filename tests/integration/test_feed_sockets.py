@@ -170,52 +170,82 @@ def test_a_port_that_is_taken_is_told_and_the_feed_stays_stopped(place: Place) -
 # ---------------------------------------------------------------- appendix A
 
 FEEDS = """
-create feed EmergencyReportFeed with {
-  "adapter-name": "socket_adapter",
-  "sockets": "HOST:10001",
-  "address-type": "IP",
-  "type-name": "EmergencyReportFeedType",
-  "format": "adm"
-};
-connect feed EmergencyReportFeed to dataset EmergencyReports;
-start feed EmergencyReportFeed;
+/***** Three Feeds *****/
 
-create feed LocationFeed with {
-  "adapter-name": "socket_adapter",
-  "sockets": "HOST:10002",
-  "address-type": "IP",
-  "type-name": "UserLocationFeedType",
-  "format": "adm"
+//create feeds
+
+create feed ReportFeed with
+{
+    "adapter-name": "socket_adapter",
+    "sockets": "promethium.ics.uci.edu:23231",
+    "address-type": "IP",
+    "type-name": "EmergencyReportFeedType",
+    "format": "adm"
 };
-connect feed LocationFeed to dataset UserLocations;
-start feed LocationFeed;
+
+create feed ShelterFeed with
+{
+    "adapter-name": "socket_adapter",
+    "sockets": "promethium.ics.uci.edu:23232",
+    "address-type": "IP",
+    "type-name": "EmergencyShelterType",
+    "format": "adm"
+};
+
+create feed UserLocationFeed with
+{
+    "adapter-name": "socket_adapter",
+"sockets": "promethium.ics.uci.edu:23233",
+"address-type": "IP",
+"type-name": "UserLocationFeedType",
+"format": "adm"
+};
+
+//connect feeds
+
+connect feed ReportFeed to dataset EmergencyReports;
+connect feed ShelterFeed to dataset EmergencyShelters;
+connect feed UserLocationFeed to dataset UserLocations;
+
+//start feeds
+
+start feed ReportFeed;
+start feed ShelterFeed;
+start feed UserLocationFeed;
 """
 
 
 def test_the_feeds_of_the_appendix_are_fed_in_adm_through_their_sockets(cluster: LocalCluster, dataverse: str) -> None:
+    """As they are printed, but for the host and the ports."""
     place = Place(cluster, dataverse)
     ports: dict[str, int] = {}
 
-    def free(found: re.Match[str]) -> str:
+    def here(found: re.Match[str]) -> str:
         ports[found[1]] = free_port()
         return f"127.0.0.1:{ports[found[1]]}"
 
-    place.run(APPENDIX + re.sub(r"HOST:(\d+)", free, FEEDS))
+    place.run(APPENDIX + re.sub(r"promethium\.ics\.uci\.edu:(\d+)", here, FEEDS))
     report = (
         '{"severity": %d, "impactZone": circle("846.5,589.4 100.0"), "timeoffset": 1.5f, '
         '"timestamp": datetime("2026-11-15T08:30:00.250Z"), "duration": 600.0f, "message": "water", '
         '"emergencyType": "flood", "userName": "w2294u1"}\n'
     )
-    send(ports["10001"], *((report % number).encode() for number in range(3)))
+    send(ports["23231"], *((report % number).encode() for number in range(3)))
+    shelter = '{"name": "s%d", "location": point("846.%d,600.0")}\n'
+    send(ports["23232"], *((shelter % (number, number)).encode() for number in range(2)))
     location = (
         '{"latitude": 1.5, "longitude": 2.5d, "userName": "u%d", "timeoffset": 0.0f, '
         '"timestamp": datetime("2026-11-15T08:30:00")}\n'
     )
-    send(ports["10002"], *((location % number).encode() for number in range(2)))
+    send(ports["23233"], *((location % number).encode() for number in range(2)))
     reports = 'SELECT VALUE r.severity FROM EmergencyReports r WHERE r.emergencyType = "flood" ORDER BY r.severity'
     until(lambda: place.rows(reports) == [0, 1, 2], "the reports are there")
+    shelters = "SELECT VALUE s.name FROM EmergencyShelters s ORDER BY s.name"
+    until(lambda: place.rows(shelters) == ["s0", "s1"], "the shelters are there")
     users = "SELECT VALUE l.userName FROM UserLocations l ORDER BY l.userName"
     until(lambda: place.rows(users) == ["u0", "u1"], "the locations are there")
-    zone = "spatial_intersect(r.impactZone, create_point(846.5, 600.0)) AND r.severity = 2"
-    assert place.rows(f"SELECT VALUE r.message FROM EmergencyReports r WHERE {zone}") == ["water"]
-    assert place.rejected("EmergencyReportFeed") == place.rejected("LocationFeed") == []
+    near = "SELECT VALUE r.severity FROM EmergencyReports r, EmergencyShelters s WHERE "
+    near += 'spatial_intersect(r.impactZone, s.location) AND s.name = "s1" ORDER BY r.severity'
+    assert place.rows(near) == [0, 1, 2]
+    for feed in ("ReportFeed", "ShelterFeed", "UserLocationFeed"):
+        assert place.rejected(feed) == []

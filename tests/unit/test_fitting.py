@@ -56,8 +56,9 @@ def pairs(draw: st.DrawFn) -> tuple[ObjectType, ObjectType, KeyPath | None, list
                 fields[at] = Field(old.name, old.type, not old.optional)
             else:
                 fields[at] = Field(old.name, draw(types()), old.optional)
-    records = draw(st.lists(values_of(feed), max_size=4))
-    if feed.open and generated is not None and records and draw(st.booleans()):
+    records: list[dict[str, Any]] = draw(st.lists(values_of(feed), max_size=4))
+    brings_key: bool = draw(st.booleans())
+    if feed.open and generated is not None and records and brings_key:
         records[0][key] = draw(st.uuids() | open_values())
     return feed, ObjectType(tuple(fields), draw(st.booleans())), generated, records
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, geodesy, phantoms, spatial, temporal, untyped, untyped_arrays
+from tocsin.language import durations, dynamic, geodesy, phantoms, spatial, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
-from tocsin.language.typed import FunctionError, Typed, build, constant_integer, literal
+from tocsin.language.typed import FunctionError, MapType, Typed, build, constant_integer, literal
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, Type
 
@@ -120,6 +120,9 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
         # Spark says what these are only inside of the grouping they tell about.
         keys = [dynamic.key(one.sql) if one.type == t.ANY else one.sql for one in arguments]
         return Typed(exp.cast(dynamic.call(lower, *keys), "BIGINT"), t.BIGINT)
+    of_durations = durations.ordered(lower, arguments)
+    if of_durations is not None:
+        return of_durations
     if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
         return _aligned(self, SPARK_NAMES.get(lower, lower), arguments)
     if lower == "if" and len(arguments) == 3:
@@ -149,7 +152,7 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
     """A function of Spark's. It is asked whether it takes the arguments as they are, then a little adapted."""
     lower = name.lower()
 
-    def untyped(value: Typed) -> Typed:
+    def fitted(value: Typed) -> Typed:
         if value.type != t.ANY:
             return value
         if lower in MOMENTS:
@@ -157,17 +160,17 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
         if lower not in NUMERIC and lower not in COLLECTIONS:
             return Typed(untyped.text(value.sql), t.STRING)
         type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
-        return Typed(dynamic.as_type(value.sql, type_), type_)
+        return Typed(dynamic.exactly(value.sql, type_), type_)
 
     def narrow(value: Typed) -> Typed:
         """Spark wants INT in many places where our integers are BIGINT."""
-        constant = constant_integer(value.sql)
+        constant = constant_integer(value.sql) if value.type in t.INTEGERS else None
         if constant is not None and -(2**31) <= constant < 2**31:
             return Typed(exp.Literal.number(constant), t.INTEGER)
         return Typed(exp.cast(value.sql.copy(), "INT"), t.INTEGER) if value.type == t.BIGINT else value
 
     as_they_are = list(arguments)
-    adapted = [untyped(one) for one in arguments]
+    adapted = [fitted(one) for one in arguments]
     tries = [as_they_are] if all(one.type != t.ANY for one in arguments) else []
     if lower in _TAKES_UNTYPED:
         tries = [as_they_are]
@@ -213,6 +216,8 @@ def _array_aggregate(name: str, value: Typed) -> Typed:
     items = dynamic.items(value)
     assert isinstance(items.type, ArrayType)
     item = items.type.item
+    if name in ("min", "max") and (over_items := untyped_arrays.call(f"array_{name}", [value])) is not None:
+        return over_items
     if item in (t.ANY, VOID):
         items, item = (
             Typed(
@@ -221,6 +226,9 @@ def _array_aggregate(name: str, value: Typed) -> Typed:
             ),
             t.DOUBLE,
         )
+    of_durations = durations.ordered(f"array_{name}", [items])
+    if of_durations is not None:
+        return of_durations
     if name in ("sum", "avg") and item in phantoms.OPAQUE:
         raise phantoms.refusal(f"array_{name}", item)
     zero = exp.cast(exp.Literal.number(0), "DOUBLE" if item in (t.FLOAT, t.DOUBLE) else "BIGINT")
@@ -239,8 +247,7 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
 
     values: list[Typed] = []
     made: list[exp.Expr] = []
-    blanks: list[Callable[[Callable[[Type], exp.Expr]], exp.Expr]] = []
-    types_: list[Type] = []
+    asked: list[tuple[Typed, list[exp.Identifier]]] = []  # the values, and the bodies of lambdas with their variables
     for argument in node.expressions:
         if not isinstance(argument, exp.Lambda):
             value = self.expression(argument)
@@ -248,12 +255,10 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
                 value = dynamic.items(value)
             values.append(value)
             made.append(value.sql)
-            constant = value.type in t.INTEGERS and constant_integer(value.sql) is not None
-            blanks.append(lambda null, value=value, itself=constant: value.sql if itself else null(value.type))
-            types_.append(value.type)
+            asked.append((value, []))
             continue
         names = [one.name for one in argument.expressions]
-        types = _lambda_types(self, name.lower(), values, len(names))
+        types = _lambda_types(name.lower(), values, len(names))
         outer, self.frame = (
             self.frame,
             Frame(
@@ -271,27 +276,29 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
             body = Typed(exp.cast(dynamic.call("sign", body.sql), "INT"), t.INTEGER)
         quoted = [exp.to_identifier(one, quoted=True) for one in names]
         made.append(exp.Lambda(this=body.sql, expressions=quoted))
-        blanks.append(
-            lambda null, type_=body.type, quoted=quoted: exp.Lambda(
-                this=null(type_), expressions=[one.copy() for one in quoted]
-            )
-        )
-        types_.append(body.type)
+        asked.append((body, quoted))
 
-    def question(null: Callable[[Type], exp.Expr]) -> exp.Expr:
-        return dynamic.call(name, *(blank(null) for blank in blanks))
+    def question(null: phantoms.Null) -> exp.Expr:
+        blanks = [
+            exp.Lambda(this=null(value.type), expressions=[one.copy() for one in quoted])
+            if quoted
+            else phantoms.blank(value, null)
+            for value, quoted in asked
+        ]
+        return dynamic.call(name, *blanks)
 
-    return Typed(dynamic.call(name, *made), phantoms.told(self.oracle, name, question, types_))
+    types_ = [value.type for value, _ in asked]
+    return phantoms.told(self.oracle, dynamic.call(name, *made), name, question, types_)
 
 
-def _lambda_types(self: Expressions, name: str, values: Sequence[Typed], wanted: int) -> list[Type]:
+def _lambda_types(name: str, values: Sequence[Typed], wanted: int) -> list[Type]:
     def item(value: Typed) -> Type:
         if isinstance(value.type, ArrayType):
             return value.type.item
         raise FunctionError(f"{name} expects an array, got {value.type}")
 
     def entries(value: Typed) -> list[Type]:
-        if isinstance(value.type, phantoms.MapType):
+        if isinstance(value.type, MapType):
             return [value.type.key, value.type.value]
         raise FunctionError(f"{name} expects a map, got {value.type}")
 

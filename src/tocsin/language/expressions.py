@@ -11,12 +11,23 @@ from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import calls, dialect, dynamic, phantoms, texts, untyped
+from tocsin.language import calls, dialect, dynamic, phantoms, temporal, texts, untyped
 from tocsin.language.dynamic import VOID
+from tocsin.language.leaving import leaving
 from tocsin.language.names import Names, Oracle
 from tocsin.language.scope import Frame, Maybe, Row, column
 from tocsin.language.script import offset_of
-from tocsin.language.typed import FunctionError, Typed, build, constant_integer, enclosed, literal, number, string
+from tocsin.language.typed import (
+    FunctionError,
+    MapType,
+    Typed,
+    build,
+    constant_integer,
+    enclosed,
+    literal,
+    number,
+    string,
+)
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
@@ -99,7 +110,7 @@ class Expressions:
         for name, value, node in members:
             if name in seen:
                 fail(f"the field {name} is given twice", node, "give one of them another name with AS")
-            seen[name] = self.settled(value)
+            seen[name] = self.settled(leaving(value) if isinstance(value.type, MapType) else value)
         type_ = ObjectType(tuple(Field(name, value.type) for name, value in seen.items()), open=False)
         parts = [(physical(name), value.sql) for name, value in seen.items()]
         return Typed(dynamic.record(parts or [(OPEN, dynamic.null(t.STRING))]), type_)
@@ -141,7 +152,10 @@ class Expressions:
         if types <= set(t.NUMBERS):
             wide = t.DOUBLE if types & {t.FLOAT, t.DOUBLE} else t.BIGINT
             return wide, [exp.cast(value.sql.copy(), dynamic.spark_type(wide)) for value in values]
-        return t.ANY, [dynamic.to_any(self.settled(value)) for value in values]
+        return t.ANY, [
+            dynamic.to_any(self.settled(leaving(value) if isinstance(value.type, MapType) else value))
+            for value in values
+        ]
 
     def _now(self, node: exp.Expr) -> Typed:
         return literal(self.now if isinstance(node, exp.CurrentTimestamp) else self.now.date())
@@ -234,11 +248,11 @@ class Expressions:
     def _element(self, value: Typed, index: exp.Expr, node: exp.Expr) -> Typed:
         if isinstance(index, exp.Slice):
             return self._slice(value, index)
-        if isinstance(index, exp.Literal) and index.is_string:
-            return self.field(value, index.this, node)
-        if isinstance(value.type, t.Primitive) and value.type.name.upper().startswith("MAP"):
+        if isinstance(value.type, MapType):
             at = self.expression(index)
             return self.ask(dynamic.call("try_element_at", value.sql, at.sql), [value, at])
+        if isinstance(index, exp.Literal) and index.is_string:
+            return self.field(value, index.this, node)
         position = self.expression(index)
         constant = constant_integer(position.sql)
         if value.type == t.ANY and constant is not None and constant >= 0:
@@ -342,13 +356,16 @@ class Expressions:
             name = str(called.this).lower()
             arguments: list[exp.Expr] = []
             for one in called.expressions:
-                if isinstance(one, exp.Literal | exp.Star | _STRUCTURE):
+                if isinstance(one, (exp.Literal, exp.Star, *_STRUCTURE)):
                     arguments.append(one if isinstance(one, exp.Literal) else translated(one))
                     continue
                 part = self.expression(one)
                 if name in ("min", "max") and part.type == t.ANY:
                     parts.extend((part, Typed(untyped.sort_key(part.sql), untyped.SORT_KEY)))
                     return untyped.extreme(name, part.sql)
+                if name in ("min", "max") and (order := temporal.order_key(part)) is not None:
+                    parts.extend((part, Typed(order, temporal.ORDER_KEY)))
+                    return dynamic.call(f"{name}_by", part.sql, order)
                 parts.append(untyped.as_argument(name, part, name in calls.NUMERIC))
                 arguments.append(parts[-1].sql.copy())
             return exp.Anonymous(this=called.this, expressions=arguments)
@@ -359,6 +376,8 @@ class Expressions:
             if isinstance(value, exp.Anonymous) and isinstance(value.parent, _AROUND_A_CALL):
                 # Without its OVER a window function is none; its arguments are ordinary ones.
                 return around(value)
+            if isinstance(value, exp.Alias):
+                return exp.alias_(translated(value.this), value.alias, quoted=True)
             if isinstance(value, _STRUCTURE):
                 return type(value)(**{key: translated(one) for key, one in value.args.items()})
             part = self.expression(value)
@@ -370,22 +389,11 @@ class Expressions:
     def ask(self, made: exp.Expr, parts: Sequence[Typed]) -> Typed:
         """The expression with the type Spark gives it, found out with typed NULLs in place of its parts."""
         made, parts = texts.written(made, parts)
-        by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal) or part.type == t.UUID}
-
-        def question(null: Callable[[Type], exp.Expr]) -> exp.Expr:
-            def blank(node: exp.Expr) -> exp.Expr:
-                part = by_sql.get(node)
-                return node if part is None else _blank(part, null)
-
-            return made.transform(blank) if by_sql else made
-
-        return Typed(
-            made, phantoms.told(self.oracle, texts.name_of(made), question, [part.type for part in by_sql.values()])
-        )
+        types = [part.type for part in parts]
+        return phantoms.told(self.oracle, made, texts.name_of(made), phantoms.blanked(made, parts), types)
 
     def blank(self, part: Typed) -> exp.Expr:
-        """What stands for it when only types matter."""
-        return _blank(part, dynamic.null)
+        return phantoms.blank(part, dynamic.null)
 
     # ------------------------------------------------------------ what Queries adds
 
@@ -421,13 +429,6 @@ class Expressions:
 # Parts of a call that mean nothing alone, and what a call stands in.
 _AROUND_A_CALL = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.Interval, *_AROUND_A_CALL)
-
-
-def _blank(part: Typed, null: Callable[[Type], exp.Expr]) -> exp.Expr:
-    """Literals stand for themselves, since Spark looks at some."""
-    is_text = isinstance(part.sql, exp.Literal) and part.type != t.UUID
-    is_number = part.type in t.INTEGERS and constant_integer(part.sql) is not None
-    return part.sql if is_text or is_number else null(part.type)
 
 
 def _unwound(node: exp.Expr) -> tuple[exp.Expr | None, list[str | exp.Expr]]:

@@ -274,9 +274,7 @@ class StatementParser(QueryParser):
         self._need_token(TokenType.L_PAREN, "(parameters)")
         seen: set[str] = set()
         parameters = (
-            []
-            if self._curr.token_type == TokenType.R_PAREN
-            else self._parse_csv(lambda: self._new_parameter(seen))
+            [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(lambda: self._new_parameter(seen))
         )
         self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
         early = self._if_not_exists() or early

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import exp
@@ -18,14 +17,14 @@ from sqlglot import exp
 from tocsin.language import dynamic
 from tocsin.language.dynamic import VOID
 from tocsin.language.names import Oracle
-from tocsin.language.typed import FunctionError
+from tocsin.language.typed import FunctionError, MapType, Typed, constant_integer
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
-from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Primitive, Type
+from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
 
 OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # what stands for them in Spark means nothing to people
 
-REMEDIES: Final = {
+REMEDIES: Final[dict[Type, str]] = {
     t.TIME: "print_time, get_hour, get_minute or unix_time_from_time_in_ms",
     t.DURATION: "ms_from_day_time_duration or months_from_year_month_duration",
     t.POINT: "get_x and get_y",
@@ -35,15 +34,8 @@ REMEDIES: Final = {
     t.POLYGON: "get_points",
 }
 
+_ENCODED: Final = re.compile(r"_x((?:[0-9a-f]{2})*)")
 _STAND_IN: Final = re.compile(r"_t(\d+)")  # no field of ours has such a column: see `physical`
-
-
-@dataclass(frozen=True, slots=True)
-class MapType(Primitive):
-    """A map of Spark's, which no declaration can name. Its name is Spark's."""
-
-    key: Type
-    value: Type
 
 
 def map_of(key: Type, value: Type) -> MapType:
@@ -124,37 +116,83 @@ class Phantoms:
             case ObjectType((Field(name=name),)) if (stand_in := _STAND_IN.fullmatch(name)) is not None:
                 return self._types[int(stand_in[1])]
             case ObjectType(fields):
-                return ObjectType(tuple(Field(one.name, self.restored(one.type)) for one in fields), open=False)
+                kept = [Field(_named(one.name), self.restored(one.type)) for one in fields if one.name != OPEN]
+                return ObjectType(tuple(kept), open=len(kept) < len(fields))
             case MapType():
                 return map_of(self.restored(found.key), self.restored(found.value))
         return found
 
 
-Question = Callable[[Callable[[Type], exp.Expr]], exp.Expr]
+def _named(column: str) -> str:
+    """The field whose column it is."""
+    encoded = _ENCODED.fullmatch(column)
+    return bytes.fromhex(encoded[1]).decode() if encoded is not None else column
 
 
-def told(oracle: Oracle, what: str, question: Question, types: Sequence[Type]) -> Type:
-    """The type of what the question makes of typed NULLs.
+def _has_foreign_names(found: Type) -> bool:
+    """Whether Spark has named a field as we would not name its column: arrays_zip calls them 0 and 1."""
+    match found:
+        case ArrayType(item):
+            return _has_foreign_names(item)
+        case ObjectType(fields):
+            known = all(one.name == OPEN or physical(_named(one.name)) == one.name for one in fields)
+            is_ours = len(fields) == 1 and _STAND_IN.fullmatch(fields[0].name) is not None
+            return not is_ours and (not known or any(_has_foreign_names(one.type) for one in fields))
+    return False
+
+
+Null = Callable[[Type], exp.Expr]
+
+
+def blank(part: Typed, null: Null) -> exp.Expr:
+    """What stands for it when only types matter: literals stand for themselves, since Spark looks at some."""
+    is_text = isinstance(part.sql, exp.Literal) and part.type != t.UUID
+    is_number = part.type in t.INTEGERS and constant_integer(part.sql) is not None
+    return part.sql.copy() if is_text or is_number else null(part.type)
+
+
+def blanked(made: exp.Expr, parts: Sequence[Typed]) -> Callable[[Null], exp.Expr]:
+    """The expression with typed NULLs in place of its parts."""
+    by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal) or part.type == t.UUID}
+
+    def question(null: Null) -> exp.Expr:
+        return made.transform(lambda node: blank(by_sql[node], null) if node in by_sql else node) if by_sql else made
+
+    return question
+
+
+def told(oracle: Oracle, made: exp.Expr, what: str, question: Callable[[Null], exp.Expr], of: Sequence[Type]) -> Typed:
+    """What was made of values of these types, with its type: that of what the question makes of typed NULLs.
 
     Refused where Spark would compute with what only stands for a value: a time is no number, whatever holds it.
     """
 
-    def asked(null: Callable[[Type], exp.Expr]) -> Type:
+    def asked(null: Null) -> Type:
         return oracle.columns(f"SELECT {question(null).sql(dialect='spark')} AS c")[0][1]
 
-    if not any(map(special, types)):
-        return asked(dynamic.null)
-    for everything in (True, False):
-        phantoms = Phantoms(everything=everything)
+    hidden = next((inner for one in of if (inner := opaque(one)) is not None), None)
+    phantoms = Phantoms(everything=True)
+    try:
+        found = asked(phantoms.null)
+    except FunctionError:
+        if not any(map(special, of)):
+            raise
+        phantoms = Phantoms(everything=False)
         try:
-            return phantoms.restored(asked(phantoms.null))
+            found = asked(phantoms.null)
         except FunctionError:
-            continue
-    found = asked(dynamic.null)
-    hidden = next((inner for one in types if (inner := opaque(one)) is not None), None)
-    if hidden is not None:
-        raise refusal(what, hidden)
-    return found
+            # Spark's reason, if there is one, should speak of what it knows; but not of a BIGINT that is a time.
+            try:
+                found = asked(dynamic.null)
+            except FunctionError as error:
+                if hidden is None or "a value of type" not in str(error):
+                    raise
+            if hidden is not None:
+                raise refusal(what, hidden) from None
+    type_ = phantoms.restored(found)
+    if _has_foreign_names(found):
+        return Typed(exp.cast(made, dynamic.spark_type(type_), dialect="spark"), type_)
+    return Typed(made, type_)
 
 
 def refusal(what: str, hidden: Type) -> FunctionError:

@@ -16,20 +16,18 @@ from typing import ClassVar, Literal
 from sqlglot import exp
 
 from tocsin.language import dialect, dynamic
-from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions, fail
 from tocsin.language.filtering import filtered_first
+from tocsin.language.leaving import leaving
 from tocsin.language.names import Names, Oracle, Scans
 from tocsin.language.operators import Operators
-from tocsin.language.phantoms import MapType, special
 from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
 from tocsin.language.shaping import SortKey, aggregates
 from tocsin.language.subqueries import Subqueries, unwrapped
-from tocsin.language.texts import duration_text, time_text
-from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed, build
+from tocsin.language.typed import Typed
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
-from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
+from tocsin.rules.model.types import Field, ObjectType, Type
 
 # Clauses of sqlglot's grammar that this language does not have; anything else unknown is refused, too.
 _KNOWN_CLAUSES = {
@@ -79,7 +77,7 @@ class Queries(Subqueries):
         if isinstance(whole, Row):
             assert isinstance(relation.type, ObjectType)
             fields = [
-                (one, _leaving(Typed(column(alias, physical(one.name)), one.type))) for one in relation.type.fields
+                (one, leaving(Typed(column(alias, physical(one.name)), one.type))) for one in relation.type.fields
             ]
             if all(made.type == one.type and not dynamic.contains_any(one.type) for one, made in fields):
                 return relation.query, relation.type
@@ -92,7 +90,7 @@ class Queries(Subqueries):
             if keeps_open(relation.type):
                 columns.append((OPEN, column(alias, OPEN)))
         else:
-            left = _leaving(whole)
+            left = leaving(whole)
             if left.type == relation.type and not dynamic.contains_any(left.type):
                 return relation.query, relation.type
             type_, columns = left.type, [(VALUE, dynamic.exported(left))]
@@ -261,50 +259,3 @@ class Queries(Subqueries):
         back = selected([(name, column(outer, name)) for name, _ in pairs]).from_(derived(grouped, outer))
         self.ordered(back, node, self.by_output(relation))
         return Relation(back, relation.type, relation.is_value)
-
-
-def _leaving(value: Typed) -> Typed:
-    """A value as the answer holds it: types of Spark that are none of ours become the nearest of ours."""
-    match value.type:
-        case t.Primitive(name) if value.type not in SPARK_TYPES:
-            if value.type == VOID:
-                return Typed(dynamic.to_any(value), t.ANY)
-            upper = name.upper()
-            if isinstance(value.type, MapType) and special(value.type):
-                return Typed(_map_leaving(value.sql, value.type), t.ANY)
-            if upper.startswith("DECIMAL"):
-                return Typed(exp.cast(value.sql.copy(), "DOUBLE"), t.DOUBLE)
-            if upper.startswith("MAP"):
-                return Typed(dynamic.call("parse_json", dynamic.call("to_json", value.sql)), t.ANY)
-            if upper == "BINARY":
-                return Typed(dynamic.call("base64", value.sql), t.STRING)
-            if upper.startswith("TIMESTAMP"):
-                return Typed(exp.cast(value.sql.copy(), "TIMESTAMP", dialect="spark"), t.DATETIME)
-            return Typed(exp.cast(value.sql.copy(), "STRING"), t.STRING)
-        case ArrayType(item, optional) | MultisetType(item, optional):
-            inner = _leaving(Typed(exp.column("__item"), item))
-            if inner.type == item:
-                return value
-            return Typed(
-                build("transform(_v, __item -> _i)", _v=value.sql, _i=inner.sql), type(value.type)(inner.type, optional)
-            )
-    return value
-
-
-def _map_leaving(sql: exp.Expr, type_: MapType) -> exp.Expr:
-    """A map as an untyped object: its keys as text, its values in the open form."""
-    key, value = exp.column("__key"), exp.column("__value")
-    match type_.key:
-        case t.TIME:
-            named = time_text(key)
-        case t.DURATION:
-            named = duration_text(key)
-        case t.Primitive() if type_.key not in t.SPATIAL:
-            named = exp.cast(key, "STRING")
-        case _:
-            raise FunctionError(f"a map with keys of type {type_.key} cannot leave a query")
-    renamed = build("transform_keys(_m, (__key, __value) -> _named)", _m=sql, _named=named)
-    opened = dynamic.to_any(Typed(value, type_.value))
-    return dynamic.call(
-        "to_variant_object", build("transform_values(_m, (__key, __value) -> _open)", _m=renamed, _open=opened)
-    )

@@ -56,6 +56,8 @@ class Block:
     imports: dict[tuple[str, str], str] = field(default_factory=dict)
     import_alias: str = ""
     grouped: bool = False
+    group_sets: bool = False  # ROLLUP, CUBE or GROUPING SETS: not every row is grouped by every key
+    untyped_keys: list[exp.Expr] = field(default_factory=list)
 
     def imported(self, column: exp.Column, alias: str) -> exp.Column:
         """The column of a block further out, brought in as one of this block's own: Spark correlates one level only."""

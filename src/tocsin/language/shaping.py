@@ -140,16 +140,16 @@ class Shaping(Sources):
             ordinal = _ordinal(one, node)
             key = self.expression(ordinal if ordinal is not None else one.this if isinstance(one, exp.Alias) else one)
             if key.type == t.ANY:
-                self._untyped_keys.append(key.sql)
+                self.block.untyped_keys.append(key.sql)
             if one in named:
                 keys[one.alias] = Typed(key.sql, key.type)
             return dynamic.key(key.sql) if key.type == t.ANY else key.sql.copy()
 
-        self._untyped_keys: list[exp.Expr] = []
         made = exp.Group(expressions=[translated(one) for one in clause.expressions])
         for option in ("rollup", "cube"):
             if clause.args.get(option):
                 made.set(option, [one.copy() for one in clause.args[option]])
+        self.block.group_sets = made.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
         if clause.args.get("totals"):
             rows = self.object_of([(name, self.frame.names[name], clause) for name in self.frame.ranges])
             keys[clause.args["totals"].name] = Typed(dynamic.call("collect_list", rows.sql), ArrayType(rows.type))
@@ -159,10 +159,10 @@ class Shaping(Sources):
     def ungrouped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
         """Untyped keys are grouped by their text; where they are named, any value of the group stands for them."""
         parts = [*made.expressions, *(made.args[clause] for clause in ("having", "order") if made.args.get(clause))]
-        for key in self._untyped_keys:
+        for key in self.block.untyped_keys:
             for place in [one for part in parts for one in part.find_all(type(key)) if one == key]:
                 if not _within_aggregate(place):
-                    place.replace(dynamic.call("any_value", key))
+                    place.replace(_total_or(key) if self.block.group_sets else dynamic.call("any_value", key))
         return group
 
     def by_output(self, output: Output | Relation) -> Callable[[exp.Expr], Typed | None]:
@@ -181,7 +181,7 @@ class Shaping(Sources):
                 return None
             if isinstance(output, Output):
                 name, sql = next(one for one in output.columns if one[0] in (physical(found.name), VALUE))
-                if output.applied and _must_not_be_repeated(sql):
+                if output.applied and (self.block.group_sets or _must_not_be_repeated(sql)):
                     sql = exp.column(name, quoted=True)
                 return Typed(sql, found.type)
             return Typed(exp.column(physical(found.name), quoted=True), found.type)
@@ -226,6 +226,11 @@ class Shaping(Sources):
             return exp.cast(self._as(value, t.BIGINT).copy(), "INT")
 
         return bound(node.args.get("limit")), bound(node.args.get("offset"))
+
+
+def _total_or(key: exp.Expr) -> exp.Expr:
+    """An untyped key in a row of ROLLUP or CUBE: NULL where the row is not grouped by it."""
+    return build("if(grouping(_k) = 1, parse_json('null'), any_value(_v))", _k=dynamic.key(key), _v=key)
 
 
 def _must_not_be_repeated(sql: exp.Expr) -> bool:

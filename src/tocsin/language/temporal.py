@@ -28,7 +28,7 @@ from tocsin.language.typed import (
     literal,
     part_field,
 )
-from tocsin.rules.model.types import BOOLEAN, DATE, DATETIME, DURATION, INTEGERS, TIME, Type
+from tocsin.rules.model.types import BOOLEAN, DATE, DATETIME, DURATION, INTEGERS, TIME, Primitive, Type
 from tocsin.rules.model.values import Duration
 
 __all__ = ["FUNCTIONS", "TEMPORAL", "add", "arithmetic", "comparison", "constant_duration", "literal", "negate",
@@ -194,6 +194,10 @@ def comparison(op: str, left: Typed, right: Typed) -> Typed | None:
     if left.type == right.type or (left.type in _MOMENTS and right.type in _MOMENTS):
         return None
     raise FunctionError(f"cannot compare {left.type} {op} {right.type}; expected two values of one type")
+
+
+# What `order_key` makes is a type of Spark's alone.
+ORDER_KEY: Final = Primitive("struct<days: bigint, micros: bigint, months: int>")
 
 
 def order_key(value: Typed) -> exp.Expr | None:

@@ -37,6 +37,8 @@ def name_of(made: exp.Expr) -> str:
             return "||"
         case exp.Neg():
             return "-"
+        case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE() | exp.NullSafeEQ() | exp.NullSafeNEQ():
+            return "a comparison with another type"
         case exp.Window() | exp.Filter() | exp.WithinGroup() | exp.IgnoreNulls() | exp.RespectNulls():
             return name_of(made.this)
     return made.key.upper()
@@ -56,7 +58,7 @@ def written(made: exp.Expr, parts: Sequence[Typed]) -> tuple[exp.Expr, list[Type
         if part.type in (t.TIME, t.DURATION) and name not in ("to_json", "to_variant_object"):
             texts[part.sql] = time_text(part.sql) if part.type == t.TIME else duration_text(part.sql)
         elif shows and (hidden := opaque(part.type)) is not None:
-            raise refusal(name, hidden)
+            raise refusal("to_string" if name == "string" else name, hidden)
         elif name == "to_json" and special(part.type):
             texts[part.sql] = dynamic.to_any(part)
     if not texts:

@@ -24,7 +24,7 @@ import sqlglot
 from sqlglot import exp
 
 from tocsin.rules.model import types as t
-from tocsin.rules.model.types import ArrayType, Type
+from tocsin.rules.model.types import ArrayType, Primitive, Type
 from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Rectangle
 
 
@@ -34,6 +34,14 @@ class Typed:
 
     sql: exp.Expr
     type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class MapType(Primitive):
+    """A map of Spark's, which no declaration can name. Its name is what Spark calls it."""
+
+    key: Type
+    value: Type
 
 
 class FunctionError(ValueError):

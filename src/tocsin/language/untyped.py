@@ -24,9 +24,7 @@ KEEPING: Final = frozenset(
 
 
 def _key_of(kind: int, d: str = "NULL", w: str = "NULL", text: str = "NULL") -> str:
-    return (
-        f"named_struct('k', {kind}, 'd', CAST({d} AS DOUBLE), 'w', CAST({w} AS BIGINT), 't', CAST({text} AS STRING))"
-    )
+    return f"named_struct('k', {kind}, 'd', CAST({d} AS DOUBLE), 'w', CAST({w} AS BIGINT), 't', CAST({text} AS STRING))"
 
 
 def _has_tag(tag: str) -> str:
@@ -35,7 +33,7 @@ def _has_tag(tag: str) -> str:
 
 _SORT_KEY_SQL: Final = (
     f"CASE WHEN _s = 'STRING' THEN {_key_of(1, text='_text')}"
-    f" WHEN _number IS NOT NULL THEN {_key_of(2, '_number', 'try_cast(_number AS BIGINT)')}"
+    f" WHEN _number IS NOT NULL THEN {_key_of(2, '_number', '_exact')}"
     f" WHEN _s = 'BOOLEAN' THEN {_key_of(0, w='CAST(_truth AS INT)')}"
     f" WHEN {_has_tag('datetime')} THEN {_key_of(3, w='unix_micros(_datetime)')}"
     f" WHEN {_has_tag('date')} THEN {_key_of(4, w='unix_date(_date)')}"
@@ -49,17 +47,14 @@ _SORT_KEY_SQL: Final = (
 
 def sort_key(value: exp.Expr) -> exp.Expr:
     """What ORDER BY, MIN, MAX and `<` go by; SQL NULL for what has no order: NULL, MISSING, shapes, collections."""
-    duration = Typed(dynamic.as_type(value, t.DURATION), t.DURATION)
-    duration_key = temporal.order_key(duration)
-    assert duration_key is not None
+    duration_key = once(dynamic.as_type(value, t.DURATION), "__d", _duration_key)
     exact = exp.If(
         this=build("_s = 'BIGINT'", _s=_schema(value)),
         true=dynamic.as_type(value, t.BIGINT),
         false=build("try_cast(_d AS BIGINT)", _d=dynamic.number_as(value, "double")),
     )
-    sql = _SORT_KEY_SQL.replace("try_cast(_number AS BIGINT)", "_exact")
     return build(
-        sql,
+        _SORT_KEY_SQL,
         _s=_schema(value),
         _text=dynamic.as_type(value, t.STRING),
         _number=dynamic.number_as(value, "double"),
@@ -70,9 +65,24 @@ def sort_key(value: exp.Expr) -> exp.Expr:
         _time=tagged(value, t.TIME),
         _uuid=_inside(value, "uuid", "string"),
         _odd=_inside(value, "double", "string"),
-        _months=dynamic.call("try_variant_get", value, exp.Literal.string('$["$duration"][0]'), exp.Literal.string("int")),
-        _dkey=exp.Paren(this=duration_key),
+        _months=dynamic.call(
+            "try_variant_get", value, exp.Literal.string('$["$duration"][0]'), exp.Literal.string("int")
+        ),
+        _dkey=duration_key,
     )
+
+
+def _duration_key(duration: exp.Expr) -> exp.Expr:
+    found = temporal.order_key(Typed(duration, t.DURATION))
+    assert found is not None
+    return found
+
+
+def once(value: exp.Expr, name: str, make: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """What is made of a value, with the expression for it written, and computed, only once."""
+    body = exp.Lambda(this=make(exp.column(name)), expressions=[exp.to_identifier(name)])
+    every = exp.Anonymous(this="transform", expressions=[dynamic.call("array", value), body])
+    return dynamic.call("get", every, exp.Literal.number(0))
 
 
 def comparison(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, right: exp.Expr) -> exp.Expr:
@@ -90,7 +100,7 @@ def text(value: exp.Expr) -> exp.Expr:
     """An untyped value as text: a datetime, uuid, … by its plain text and not by the form it is kept in."""
     plain = dynamic.as_type(value, t.STRING)
     told = [_inside(value, tag, "string") for tag in ("uuid", "datetime", "date", "time", "double")]
-    duration = duration_text(dynamic.as_type(value, t.DURATION))
+    duration = once(dynamic.as_type(value, t.DURATION), "__d", duration_text)
     return exp.If(this=_is_tagged(value), true=dynamic.call("coalesce", *told, duration, plain), false=plain)
 
 
@@ -130,17 +140,16 @@ def _is_tagged(value: exp.Expr) -> exp.Expr:
 
 def arithmetic(op: str, left: Typed, right: Typed, numbers: Callable[[Typed, Typed], Typed]) -> Typed:
     """`left op right` of which at least one is untyped: by what it was made as, and as numbers otherwise."""
-    return _bound(left, lambda a: _bound(right, lambda b: _computed(op, a, b, numbers)))
+    return _bound(
+        left, "__l", lambda a: _bound(right, "__r", lambda b: _computed(op, a, b, numbers), _BIND_ABOVE), _BIND_ABOVE
+    )
 
 
-def _bound(value: Typed, make: Callable[[Typed], Typed]) -> Typed:
-    """What is made of a value, with a long expression for it written, and computed, only once."""
-    if value.type != t.ANY or sum(1 for _ in value.sql.walk()) <= _BIND_ABOVE:
+def _bound(value: Typed, name: str, make: Callable[[Typed], Typed], above: int) -> Typed:
+    if value.type != t.ANY or sum(1 for _ in value.sql.walk()) <= above:
         return make(value)
-    made = make(Typed(exp.column("__once"), t.ANY))
-    body = exp.Lambda(this=made.sql, expressions=[exp.to_identifier("__once")])
-    every = exp.Anonymous(this="transform", expressions=[dynamic.call("array", value.sql), body])
-    return Typed(dynamic.call("get", every, exp.Literal.number(0)), made.type)
+    made = make(Typed(exp.column(name), t.ANY))
+    return Typed(once(value.sql, name, lambda _: made.sql), made.type)
 
 
 def _computed(op: str, left: Typed, right: Typed, numbers: Callable[[Typed, Typed], Typed]) -> Typed:
@@ -154,7 +163,8 @@ def _computed(op: str, left: Typed, right: Typed, numbers: Callable[[Typed, Type
     if not ways:
         return plain
     test = exp.or_(*(_is_tagged(one.sql) for one in (left, right) if one.type == t.ANY))
-    found = _first(ways)
+    # Apart from the numbers, which are what is computed most: one long expression would keep Spark from compiling it.
+    found = _bound(left, "__l", lambda a: _bound(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0)
     return Typed(exp.If(this=test, true=dynamic.to_any(found), false=dynamic.to_any(plain)), t.ANY)
 
 

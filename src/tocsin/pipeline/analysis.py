@@ -45,7 +45,7 @@ class SparkOracle:
 
 def reason(said: str) -> str:
     """What Spark says, without its codes, plans and positions in SQL that nobody wrote."""
-    text = said.split("\n")[0]
+    text = said.split("\n", maxsplit=1)[0]
     text = re.sub(r"^\[([A-Z_0-9.]+)\]\s*", "", text)
     unknown = re.match(r"Cannot resolve routine `(\w+)`", text)
     if unknown is not None:
@@ -72,4 +72,3 @@ def _type(found: Any) -> Type:
     if found["type"] == "map":
         return map_of(_type(found["keyType"]), _type(found["valueType"]))
     return Primitive(str(found["type"]))
-

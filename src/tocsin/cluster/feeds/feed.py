@@ -83,12 +83,15 @@ class RunningFeed:
                 return Accepted(200, answer, self._log.end)
             appended = await self._log.append(payload, rows, key=key, answer=orjson.dumps([status, answer]))
         finally:
-            self._taking -= 1
-            if self.stopping:
-                await self._notify()
+            await self._taken()
         if appended.repeated:
             status, answer = orjson.loads(appended.answer)
         return Accepted(status, answer, appended.position)
+
+    async def _taken(self) -> None:
+        self._taking -= 1
+        if self.stopping:
+            await self._notify()
 
     def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
         decoded: Sequence[Decoded] = self._decode(body)

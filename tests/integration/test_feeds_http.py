@@ -1,0 +1,118 @@
+"""Feeds over HTTP: what is answered to good and bad requests, and that a bad one changes nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.processes import Answer
+from tests.served_cluster import ServedCluster
+
+SETUP = """
+CREATE TYPE T AS { id: int, said: string };
+CREATE DATASET D(T) PRIMARY KEY id;
+CREATE FEED F WITH {"adapter-name": "http_adapter", "type-name": "T"};
+CREATE FEED Stopped WITH {"adapter-name": "http_adapter", "type-name": "T"};
+CONNECT FEED F TO DATASET D; START FEED F;
+"""
+
+
+class Fed(ServedCluster):
+    """With a started feed F and a stopped one in the dataverse Default."""
+
+    def send(self, body: bytes | str, path: str = "F?wait=visible", **headers: str) -> Answer:
+        sent = body.encode() if isinstance(body, str) else body
+        return self.client.ask("POST", f"/v1/feeds/{path}", sent, **headers)
+
+    def held(self) -> dict[int, str]:
+        return {row["id"]: row["said"] for row in self.rows("SELECT VALUE d FROM D d")}
+
+
+@pytest.fixture(scope="module")
+def served(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
+    started = Fed(spark, tmp_path_factory.mktemp("served"))
+    try:
+        started.run(SETUP)
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def fed(served: Fed) -> Fed:
+    served.run("DELETE FROM D")
+    return served
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"id": 1, "said": "a"}\n{"id": 2, "said": "b"}\n',
+        '[{"id": 1, "said": "a"}, {"id": 2, "said": "b"}]',
+        '{"id": 1,\n "said": "a"}\n{"id": 2,\n "said": "b"}',
+    ],
+)
+def test_records_come_as_lines_as_an_array_or_one_after_the_other(fed: Fed, body: str) -> None:
+    answer = fed.send(body)
+    assert (answer.status, answer.json) == (200, {"accepted": 2, "rejected": []})
+    assert fed.held() == {1: "a", 2: "b"}
+
+
+def test_a_zipped_body_is_unpacked(fed: Fed) -> None:
+    answer = fed.send(gzip.compress(b'{"id": 1, "said": "a"}'), **{"Content-Encoding": "gzip"})
+    assert answer.status == 200
+    assert fed.held() == {1: "a"}
+
+
+def test_a_feed_is_also_found_by_its_whole_name(fed: Fed) -> None:
+    assert fed.send('{"id": 1, "said": "a"}', "Default.F?wait=visible").status == 200
+    assert fed.held() == {1: "a"}
+
+
+def test_when_nothing_was_accepted_the_status_says_so(fed: Fed) -> None:
+    answer = fed.send('{"id": 1}\n{"id": "x", "said": "b"}')
+    assert answer.status == 422
+    assert [(one["index"], one["field"]) for one in answer.json["rejected"]] == [(0, "said"), (1, "id")]
+    assert fed.held() == {}
+
+
+def test_a_retry_with_the_same_key_gets_the_first_answer(fed: Fed) -> None:
+    first = fed.send('{"id": 1, "said": "a"}\n{"id": 2}', **{"Idempotency-Key": "once"})
+    again = fed.send('{"id": 1, "said": "b"}\n{"id": 2}', **{"Idempotency-Key": "once"})
+    assert (again.status, again.body) == (first.status, first.body)
+    assert fed.held() == {1: "a"}
+
+
+BAD = {
+    "nothing": (b"", "F", {}, 400),
+    "no JSON": (b"nonsense", "F", {}, 400),
+    "half a record": (b'{"id": 1, "said": "a', "F", {}, 400),
+    "half an array": (b'[{"id": 1, "said": "a"}, {"id"', "F", {}, 400),
+    "no UTF-8": (b'{"id": 1, "said": "\xff"}', "F", {}, 400),
+    "deep": (b'{"id": 1, "said": ' + b"[" * 100_000, "F", {}, 400),
+    "wrong type": (b'{"id": "x", "said": "a"}', "F", {}, 422),
+    "a number": (b"7", "F", {}, 422),
+    "huge record": (json.dumps({"id": 1, "said": "a" * (1 << 20)}).encode(), "F", {}, 422),
+    "broken gzip": (b"\x1f\x8bnonsense", "F", {"Content-Encoding": "gzip"}, 400),
+    "gzip bomb": (gzip.compress(b" " * (1 << 28), 9), "F", {"Content-Encoding": "gzip"}, 413),
+    "unknown coding": (b"{}", "F", {"Content-Encoding": "lzw"}, 415),
+    "unknown feed": (b'{"id": 1, "said": "a"}', "G", {}, 404),
+    "unknown dataverse": (b'{"id": 1, "said": "a"}', "v.F", {}, 404),
+    "stopped feed": (b'{"id": 1, "said": "a"}', "Stopped", {}, 409),
+    "unknown wait": (b'{"id": 1, "said": "a"}', "F?wait=long", {}, 400),
+    "long key": (b'{"id": 1, "said": "a"}', "F", {"Idempotency-Key": "k" * 2_000}, 413),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_is_told_and_changes_nothing(fed: Fed, name: str) -> None:
+    body, path, headers, status = BAD[name]
+    answer = fed.send(body, path, **headers)
+    assert answer.status == status, answer.body[:300]
+    # The feed is well, and nothing of the bad one is before this.
+    assert fed.send('{"id": 9, "said": "well"}').status == 200
+    assert fed.held() == {9: "well"}

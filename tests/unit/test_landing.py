@@ -1,0 +1,131 @@
+"""From a feed's log into a dataset: what is refused on the way, and what a feed that ends leaves for the next time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tocsin.cluster.entries import DatasetEntry, FeedEntry
+from tocsin.cluster.feeds.batches import packed
+from tocsin.cluster.feeds.landing import REJECTED, Enrich, Landing, Rejections
+from tocsin.cluster.intake.log import Entry
+from tocsin.language.expressions import TranslationError
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Field, ObjectType
+from tocsin.wire.errors import StatementError, UnavailableError
+
+FEED = ObjectType((Field("id", t.BIGINT),), True)
+CLOSED = ObjectType((Field("id", t.BIGINT),), False)
+
+
+class World:
+    def __init__(self, folder: Path, enrich: Enrich | None = None) -> None:
+        self.feed = FeedEntry("v", "F", (), "T", FEED, "folder")
+        entry = DatasetEntry("v", "D", "C", CLOSED, (("id",),), False, False, "d", 1, None)
+        self.table = DatasetTable.create(folder / "d", layout.record_schema(CLOSED), (("id",),))
+        self.rejected = DatasetTable.create(folder / "r", layout.record_schema(REJECTED), (("id",),))
+        self.landing = Landing(self.feed, 0, entry, self.table, self.rejected, enrich)
+        self.rejections = Rejections(self.feed, 0, self.rejected)
+
+    def ids(self) -> list[int]:
+        return sorted(row["id"] for row in _rows(self.table))
+
+    def set_aside(self) -> list[Any]:
+        """The refused records' own ids."""
+        return sorted(json.loads(row["record"])["id"] for row in _rows(self.rejected))
+
+
+def _rows(table: DatasetTable) -> list[dict[str, Any]]:
+    return [row for path in table.snapshot().files for row in pq.ParquetFile(path).read().to_pylist()]
+
+
+def logged(*requests: Sequence[dict[str, Any] | str]) -> list[Entry]:
+    """Entries of a log: a text is a record that was refused when it came."""
+    entries: list[Entry] = []
+    for request in requests:
+        decoded = [
+            Decoded(i, None, "id", "is wrong", one.encode()) if isinstance(one, str) else Decoded(i, one)
+            for i, one in enumerate(request)
+        ]
+        first = entries[-1].end if entries else 0
+        entries.append(Entry(first, len(decoded), packed(decoded, FEED), None, b"", 0.0))
+    return entries
+
+
+def test_a_refused_record_is_kept_once_however_the_log_is_cut_into_batches(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    entries = logged(
+        ['{"id": "a"}', {"id": 1}, {"id": 2, "more": 1}],
+        ['{"id": "b"}', {"id": 3, "more": 1}],
+        [{"id": 4, "more": 1}, {"id": 5}],
+    )
+    world.landing.land(entries)
+    for entry in entries:
+        world.landing.land([entry])
+    assert world.ids() == [1, 5]
+    assert world.set_aside() == [2, 3, 4]
+    world.rejections.land(entries)
+    world.rejections.land(entries[1:])
+    assert len(_rows(world.rejected)) == 5
+    assert world.landing.position == world.rejections.position == 7
+
+
+def test_what_fails_because_the_feed_ends_is_left_for_the_next_time(tmp_path: Path) -> None:
+    def stopped(_rows: pa.Table) -> Sequence[Any]:
+        world.landing.halted = True
+        raise StatementError("Job 1 cancelled")
+
+    world = World(tmp_path, stopped)
+    with pytest.raises(StatementError):
+        world.landing.land(logged([{"id": 1}, {"id": 2}]))
+    assert (world.landing.position, world.ids(), world.set_aside()) == (0, [], [])
+
+
+def test_what_fails_because_the_engine_is_gone_is_left_for_the_next_time(tmp_path: Path) -> None:
+    def gone(_rows: pa.Table) -> Sequence[Any]:
+        raise UnavailableError("the engine has stopped")
+
+    world = World(tmp_path, gone)
+    with pytest.raises(UnavailableError):
+        world.landing.land(logged([{"id": 1}]))
+    assert (world.landing.position, world.set_aside()) == (0, [])
+
+
+def test_a_function_that_means_nothing_for_the_type_is_tried_once(tmp_path: Path) -> None:
+    calls = 0
+
+    def meaningless(_rows: pa.Table) -> Sequence[Any]:
+        nonlocal calls
+        calls += 1
+        raise TranslationError("there is no field colour")
+
+    world = World(tmp_path, meaningless)
+    world.landing.land(logged([{"id": number} for number in range(50)]))
+    assert calls == 1
+    assert world.set_aside() == list(range(50))
+    assert {row["reason"] for row in _rows(world.rejected)} == {"there is no field colour"}
+
+
+def test_records_on_which_the_function_fails_are_found_among_many(tmp_path: Path) -> None:
+    poison = {3, 4, 17}
+
+    def picky(rows: pa.Table) -> Sequence[Any]:
+        records = layout.from_arrow(rows, FEED)
+        if poison & {record["id"] for record in records}:
+            raise StatementError("it does not like one of them")
+        return [None if record["id"] == 5 else [record, {"id": record["id"] + 100}] for record in records]
+
+    world = World(tmp_path, picky)
+    world.landing.land(logged([{"id": number} for number in range(20)]))
+    passed = [number for number in range(20) if number not in poison and number != 5]
+    assert world.ids() == sorted([*passed, *(number + 100 for number in passed)])
+    assert world.set_aside() == sorted(poison)
