@@ -182,15 +182,24 @@ def test_what_a_function_yields_can_be_stored_and_used_as_what_it_is(cluster: Lo
 
 
 def test_durations_are_ordered_by_their_length_wherever_they_are_ordered(cluster: LocalCluster) -> None:
-    both = '[duration("P1M"), duration("P40D"), duration("PT1H")]'
+    all_ = '[duration("P1M"), duration("P40D"), duration("PT1H")]'
     assert cluster.rows(
-        f"SELECT array_max({both}) AS a, array_min({both}) AS b, sort_array({both}) AS c, sort_array({both}, false) AS d,"
+        f"SELECT array_max({all_}) AS a, array_min({all_}) AS b, sort_array({all_}) AS c,"
+        f" sort_array({all_}, false) AS d, array_sort({all_}) AS g,"
         ' greatest(duration("P1M"), duration("P40D")) AS e, least(duration("P1M"), duration("P20D")) AS f'
     ) == [
-        {"a": "P40D", "b": "PT1H", "c": ["PT1H", "P1M", "P40D"], "d": ["P40D", "P1M", "PT1H"], "e": "P40D", "f": "P20D"}
+        {
+            "a": "P40D",
+            "b": "PT1H",
+            "c": ["PT1H", "P1M", "P40D"],
+            "d": ["P40D", "P1M", "PT1H"],
+            "e": "P40D",
+            "f": "P20D",
+            "g": ["PT1H", "P1M", "P40D"],
+        }
     ]
-    assert cluster.rows(f"SELECT max(x) OVER (PARTITION BY 1) AS m FROM {both} x") == [{"m": "P40D"}] * 3
-    assert cluster.rows(f"SELECT max(x) FILTER (WHERE true) AS m, min(x) AS n FROM {both} x") == [
+    assert cluster.rows(f"SELECT max(x) OVER (PARTITION BY 1) AS m FROM {all_} x") == [{"m": "P40D"}] * 3
+    assert cluster.rows(f"SELECT max(x) FILTER (WHERE true) AS m, min(x) AS n FROM {all_} x") == [
         {"m": "P40D", "n": "PT1H"}
     ]
 
@@ -227,6 +236,7 @@ REFUSED: Final = [
     ('abs(time("01:02:03"))', "abs cannot take a value of type time; use print_time"),
     ('abs(time("00:00:00.001"))', "abs cannot take a value of type time"),
     ('hour(time("01:02:03"))', "hour cannot take a value of type time; use print_time, get_hour"),
+    ('median(duration("PT1H"))', "median cannot take a value of type duration; use ms_from_day_time_duration"),
     ('sum(time("01:02:03"))', "sum cannot take a value of type time"),
     ('array_sum([time("01:02:03")])', "array_sum cannot take a value of type time"),
     ('time("01:02:03") = 5', "of type time"),

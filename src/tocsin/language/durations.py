@@ -16,14 +16,14 @@ def ordered(name: str, arguments: Sequence[Typed]) -> Typed | None:
     """The call with each duration behind its key of order; None for any other call."""
     if name in ("greatest", "least") and arguments and all(one.type == t.DURATION for one in arguments):
         return Typed(field(dynamic.call(name, *(_keyed(one.sql) for one in arguments)), "v"), t.DURATION)
-    if name not in ("array_max", "array_min", "sort_array") or not arguments:
+    if name not in ("array_max", "array_min", "array_sort", "sort_array") or not arguments:
         return None
     items, *rest = arguments
     if not isinstance(items.type, ArrayType) or items.type.item != t.DURATION:
         return None
     keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_keyed(exp.column("__d")))
     made = dynamic.call(name, keyed, *(one.sql for one in rest))
-    if name != "sort_array":
+    if name in ("array_max", "array_min"):
         return Typed(field(made, "v"), t.DURATION)
     return Typed(build("transform(_v, __d -> _d)", _v=made, _d=field(exp.column("__d"), "v")), items.type)
 

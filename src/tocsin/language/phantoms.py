@@ -185,7 +185,7 @@ def told(oracle: Oracle, made: exp.Expr, what: str, question: Callable[[Null], e
             try:
                 found = asked(dynamic.null)
             except FunctionError as error:
-                if hidden is None or "a value of type" not in str(error):
+                if hidden is None or not re.search("a value of type|has the type", str(error)):
                     raise
             if hidden is not None:
                 raise refusal(what, hidden) from None
