@@ -95,6 +95,8 @@ ANSWERS: list[tuple[str, list[Any]]] = [
      [{"id": None, "g": 1, "n": 3}, {"id": 1, "g": 0, "n": 1}]),
     ("SELECT d.k, grouping_id() AS g, count(*) AS n FROM W d WHERE d.k IS VALUED GROUP BY CUBE(d.k) ORDER BY g DESC, k",
      [{"k": None, "g": 1, "n": 2}, {"k": "a", "g": 0, "n": 1}, {"k": "b", "g": 0, "n": 1}]),
+    ("SELECT VALUE percentile_cont(0.5) WITHIN GROUP (ORDER BY w.n) FROM W w", [3.0]),
+    ("SELECT VALUE [sum(w.n * 2 - w.n - w.n), max(w.n) - min(w.n) + 1, max(w.dt) - min(w.dt)] FROM W w", [[0.0, 8.5, "P366D"]]),
     # NULL and MISSING below optional objects and arrays
     ("SELECT VALUE [a.o.x IS MISSING, a.o.x IS NULL, a.o.y IS MISSING, a.o.y IS NULL] FROM A a ORDER BY a.id",
      [[True, False, True, False], [False, True, False, True], [False, False, True, False], [False, False, False, True]]),

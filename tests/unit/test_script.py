@@ -86,7 +86,7 @@ WRONG: list[tuple[str, int, int, str, str]] = [
     ("CREATE INDEX i ON D(a) TYPE HASH", 1, 29, "'HASH'", "expected BTREE, RTREE, KEYWORD"),
     ("CREATE FUNCTION f", 1, 18, END, "expected (parameters)"),
     ("CREATE FUNCTION f(a b){1}", 1, 21, "'b'", "expected , or ) after a parameter"),
-    ("CREATE FUNCTION f(a, a){1}", 1, 24, "'{'", "expected parameters with different names"),
+    ("CREATE FUNCTION f(a, a){1}", 1, 22, "'a'", "expected parameters with different names"),
     ("CREATE FUNCTION f(a) {}", 1, 23, "'}'", "expected a query or an expression"),
     ("CREATE FUNCTION f(a) {1 2}", 1, 25, "'2'", "expected } after the function's body"),
     ("DROP TABLE x", 1, 6, "'TABLE'", "expected DATAVERSE, TYPE, DATASET, INDEX"),

@@ -319,7 +319,7 @@ class Expressions:
         counts = " or ".join(str(one) for one in self.names.arities(dataverse, name))
         hint = f"{name} takes {counts}" if counts else None
         given = len(node.expressions)
-        fail(f"there is no function {dataverse}.{name} with {given} parameter{'' if given == 1 else 's'}", node, hint)
+        fail(f"unknown function {dataverse}.{name} with {given} parameter{'' if given == 1 else 's'}", node, hint)
 
     def known(self, function: Callable[[Sequence[Typed]], Typed], arguments: Sequence[Typed]) -> Typed:
         """One of our own functions; untyped arguments are tried as every type it takes."""

@@ -230,7 +230,8 @@ class Shaping(Sources):
 
 def _total_or(key: exp.Expr) -> exp.Expr:
     """An untyped key in a row of ROLLUP or CUBE: NULL where the row is not grouped by it."""
-    return build("if(grouping(_k) = 1, parse_json('null'), any_value(_v))", _k=dynamic.key(key), _v=key)
+    null = dynamic.call("parse_json", exp.Literal.string("null"))
+    return build("if(grouping(_k) = 1, _null, any_value(_v))", _k=dynamic.key(key), _v=key, _null=null)
 
 
 def _must_not_be_repeated(sql: exp.Expr) -> bool:

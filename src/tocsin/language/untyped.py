@@ -210,6 +210,13 @@ def as_part(value: Typed, node: exp.Expr) -> Typed:
     """An untyped value in a place of Spark's own grammar, as what the place is for."""
     above = node.parent
     if isinstance(above, exp.Ordered):
+        within = above.find_ancestor(exp.WithinGroup, exp.Window)
+        if (
+            value.type == t.ANY
+            and isinstance(within, exp.WithinGroup)
+            and within.this.name.lower().startswith("percentile")
+        ):
+            return Typed(dynamic.exactly(value.sql, t.DOUBLE), t.DOUBLE)
         if value.type == t.ANY:
             return Typed(sort_key(value.sql), SORT_KEY)
         order = temporal.order_key(value)
