@@ -42,4 +42,11 @@ def test_a_lock_has_a_version_that_fits_for_everything_the_project_asks_for(name
 
 
 def test_the_client_alone_brings_no_engine() -> None:
-    assert {Requirement(text).name for text in EXTRAS["client"]} == {"aiohttp", "orjson", "pydantic", "cyclopts", "rich", "prompt_toolkit"}
+    assert {Requirement(text).name for text in EXTRAS["client"]} == {
+        "aiohttp",
+        "orjson",
+        "pydantic",
+        "cyclopts",
+        "rich",
+        "prompt_toolkit",
+    }
