@@ -40,7 +40,8 @@ from tocsin.cluster.catalog import (
     type_to_json,
     unqualified,
 )
-from tocsin.cluster.entries import TYPE_DEPTH_LIMIT, entry_from_json, entry_to_json
+from tocsin.cluster.entries import entry_from_json, entry_to_json
+from tocsin.cluster.type_json import TYPE_DEPTH_LIMIT
 from tocsin.rules.model.types import (
     ANY,
     BIGINT,

@@ -36,11 +36,10 @@ from tocsin.cluster.entries import (
     index_ref,
     qualified,
     quoted,
-    type_from_json,
     type_ref,
-    type_to_json,
     unqualified,
 )
+from tocsin.cluster.type_json import type_from_json, type_to_json
 from tocsin.store.store import ClusterStore, Transaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from tocsin.rules.model.types import ANY, AnyType, ArrayType, Field, MultisetType, ObjectType, Primitive, Type
+from tocsin.cluster.type_json import type_from_json, type_to_json
+from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 from tocsin.store.store import Entry
-from tocsin.wire.errors import LimitError, StoreError
+from tocsin.wire.errors import StoreError
 
 Kind: TypeAlias = Literal["dataverse", "type", "dataset", "index", "function", "feed"]
 IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD"]
 FieldPath: TypeAlias = tuple[str, ...]
 
-TYPE_DEPTH_LIMIT: Final = 64
 
 _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
@@ -252,42 +252,6 @@ def _type_named(text: str, dataverse: str) -> Ref:
     if len(outer) > 1:
         raise ValueError(f"not the name of a type: {text!r}")
     return type_ref(outer[0] if outer else dataverse, name)
-
-
-def type_to_json(type_: Type, *, depth: int = 0) -> Any:
-    """`"bigint"`, `{"array": …}`, `{"object": [[name, type, optional], …], "open": true}`."""
-    if depth > TYPE_DEPTH_LIMIT:
-        raise LimitError("the type is nested too deeply", hint=f"at most {TYPE_DEPTH_LIMIT} levels", status=400)
-    match type_:
-        case Primitive(name=primitive):
-            return primitive
-        case AnyType():
-            return "any"
-        case ArrayType(item=item, item_optional=optional):
-            return {"array": type_to_json(item, depth=depth + 1), "optional": optional}
-        case MultisetType(item=item, item_optional=optional):
-            return {"multiset": type_to_json(item, depth=depth + 1), "optional": optional}
-        case ObjectType(fields=fields, open=is_open, name=name):
-            written = [[field.name, type_to_json(field.type, depth=depth + 1), field.optional] for field in fields]
-            return {"object": written, "open": is_open, "name": name}
-
-
-def type_from_json(value: Any) -> Type:
-    """The type that `type_to_json` wrote."""
-    match value:
-        case "any":
-            return ANY
-        case str():
-            return Primitive(value)
-        case {"array": item, "optional": bool(optional)}:
-            return ArrayType(type_from_json(item), optional)
-        case {"multiset": item, "optional": bool(optional)}:
-            return MultisetType(type_from_json(item), optional)
-        case {"object": list(fields), "open": bool(is_open), "name": name}:
-            declared = tuple(Field(field, type_from_json(type_), optional) for field, type_, optional in fields)
-            return ObjectType(declared, is_open, name)
-        case _:
-            raise ValueError(f"not a type: {value!r}")
 
 
 def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
