@@ -22,7 +22,7 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.lock import FolderLock
-from tocsin.cluster.manifest import CATALOG, DATASETS
+from tocsin.cluster.manifest import CATALOG, DATASETS, INTAKE
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline import session
@@ -124,7 +124,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets})
         engine = Engine(spark, _scratch(settings), threads=chosen.statements.concurrent + 2)
-        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / "intake")
+        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
         statements = ScriptRunner(catalog, tables, engine, feeds, chosen)
         try:
             await feeds.start()

@@ -40,7 +40,7 @@ from tocsin.cluster.archive import (
     read_manifest,
     sync_tree,
 )
-from tocsin.cluster.manifest import CATALOG, DATASETS, MANIFEST, DatasetMark, FileMark, Manifest
+from tocsin.cluster.manifest import CATALOG, DATASETS, INTAKE, MANIFEST, DatasetMark, FileMark, Manifest
 from tocsin.pipeline.datasets.durability import LOG_FOLDER, is_full_disk, sync_folder
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.store.store import EPOCH, ClusterStore, next_epoch
@@ -103,7 +103,7 @@ async def write_backup(
             for entry in await store.entries():
                 if entry.kind == "dataset" and entry.body.get("folder") not in present:
                     raise UnavailableError(f"the dataset {entry.dataverse}.{entry.name} changed meanwhile; try again")
-            datasets = await _in_thread(lambda _: _hold(present, data / DATASETS, held / DATASETS))
+            datasets = await _in_thread(lambda _: _hold_all(present, data, held))
         about = Manifest(epoch, datetime.now(UTC), version(), (), tuple(datasets))
         return await _in_thread(lambda stop: _write(held, about, destination, on_progress, stop))
     finally:
@@ -121,6 +121,25 @@ def _new(destination: Path, data: Path) -> Path:
             f"{destination} lies in the data folder itself", hint="a backup belongs elsewhere, best on another disk"
         )
     return destination
+
+
+def _hold_all(tables: Mapping[str, Table], data: Path, held: Path) -> list[DatasetMark]:
+    # A feed's log must begin before and end after the position that its datasets have. Records may land meanwhile, so
+    # that its beginning is trimmed, and others may come: its files are held first, and once more, the new ones, last.
+    _hold_intake(data / INTAKE, held / INTAKE)
+    marks = _hold(tables, data / DATASETS, held / DATASETS)
+    _hold_intake(data / INTAKE, held / INTAKE)
+    return marks
+
+
+def _hold_intake(logs: Path, held: Path) -> None:
+    with _explained(held):
+        for path in sorted(logs.rglob("*")):
+            target = held / path.relative_to(logs)
+            if path.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # trimmed this moment: its records have landed
+                    _link(path, target)
 
 
 def _hold(tables: Mapping[str, Table], datasets: Path, held: Path) -> list[DatasetMark]:

@@ -16,6 +16,7 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 CATALOG: Final = "catalog.sqlite"
 DATASETS: Final = "datasets"
+INTAKE: Final = "intake"  # the feeds' logs: what was acknowledged and has not landed yet
 MANIFEST_LIMIT_BYTES: Final = 1 << 30
 
 
@@ -114,7 +115,7 @@ def is_inside(path: str) -> bool:
 
 def _safe(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not is_inside(path) or not (path == CATALOG or (parts[0] == DATASETS and len(parts) > 2)):
+    if not is_inside(path) or not (path == CATALOG or (parts[0] in (DATASETS, INTAKE) and len(parts) > 2)):
         raise StoreError(f"the backup names a file that does not belong into a data folder: {path!r}")
     return path
 
