@@ -21,6 +21,7 @@ from tocsin.language.filtering import filtered_first
 from tocsin.language.leaving import leaving
 from tocsin.language.names import Names, Oracle, Scans
 from tocsin.language.operators import Operators
+from tocsin.language.paths import Paths
 from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
 from tocsin.language.shaping import SortKey, aggregates
 from tocsin.language.subqueries import Subqueries, unwrapped
@@ -46,7 +47,11 @@ class Translated:
 
 
 class Queries(Subqueries):
-    handlers: ClassVar[dict[type, Callable[..., Typed]]] = {**Expressions.HANDLERS, **Operators.HANDLERS}
+    handlers: ClassVar[dict[type, Callable[..., Typed]]] = {
+        **Expressions.HANDLERS,
+        **Paths.HANDLERS,
+        **Operators.HANDLERS,
+    }
 
     def __init__(self, names: Names, oracle: Oracle, scans: Scans, dataverse: str, now: datetime) -> None:
         super().__init__(names, oracle, dataverse, now)

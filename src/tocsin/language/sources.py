@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ from sqlglot import exp
 
 from tocsin.language import dialect, dynamic
 from tocsin.language.calls import NONDETERMINISTIC
-from tocsin.language.expressions import Expressions, fail
+from tocsin.language.expressions import fail
 from tocsin.language.names import Dataset, Function, Scans
+from tocsin.language.paths import Paths
 from tocsin.language.scope import VALUE, Block, Relation, Row, column, free_tables, perhaps, row, variable
 from tocsin.language.typed import FunctionError, Typed
 from tocsin.rules.model import types as t
@@ -19,22 +21,22 @@ from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import parse_datetime
 
 
-class Sources(Expressions):
+class Sources(Paths):
     block: Block
     scans: Scans
     relations: dict[str, tuple[str, Relation]]
 
-    def alias(self, name: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def alias(self, name: str) -> str: ...
 
-    def query(self, node: exp.Expr, outer: Block | None) -> Relation:
-        raise NotImplementedError
+    @abstractmethod
+    def query(self, node: exp.Expr, outer: Block | None) -> Relation: ...
 
-    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
-        raise NotImplementedError
+    @abstractmethod
+    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset: ...
 
-    def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Relation | Typed:
-        raise NotImplementedError
+    @abstractmethod
+    def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Relation | Typed: ...
 
     # ------------------------------------------------------------ the clause
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -29,8 +30,8 @@ class Subqueries(Operators, Shaping):
     depth: int
     uses: set[tuple[Literal["dataset", "function"], str, str]]
 
-    def select(self, node: exp.Select, outer: Block | None, collected: list[SortKey] | None = None) -> Relation:
-        raise NotImplementedError
+    @abstractmethod
+    def select(self, node: exp.Select, outer: Block | None, collected: list[SortKey] | None = None) -> Relation: ...
 
     # ------------------------------------------------------------ subqueries as values
 
