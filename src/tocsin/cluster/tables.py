@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -104,9 +103,6 @@ class Tables:
                 if table is not None:
                     table.close()
             shutil.rmtree(self._folder / folder, ignore_errors=True)
-
-    def all(self, entries: tuple[DatasetEntry, ...]) -> Mapping[str, DatasetTable]:
-        return {entry.folder: self.table(entry) for entry in entries}
 
 
 def new_folder() -> str:
