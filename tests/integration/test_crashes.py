@@ -72,7 +72,7 @@ async def take(parts: Parts, statement: str) -> None:
     elif verb == "backup":
         target = parts.settings.data.parent / "saved"
         if not target.exists():
-            tables = parts.tables.all(parts.catalog.catalog.datasets)
+            tables = compose.LiveTables(parts.catalog, parts.tables)
             await write_backup(parts.store, tables, target, data=parts.settings.data)
     elif verb == "restore":
         target = parts.settings.data.parent / "restored"

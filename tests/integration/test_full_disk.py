@@ -23,6 +23,7 @@ import pytest
 from tests.integration.processes import cluster, environment
 from tests.integration.sparkless import Parts, opened
 from tests.integration.worlds import eager_upkeep, seen
+from tocsin import compose
 from tocsin.cluster.backup import write_backup
 from tocsin.pipeline.datasets import durability, upkeep
 from tocsin.wire.errors import StorageFullError
@@ -79,7 +80,7 @@ class Disk:
         if verb == "upkeep":
             await asyncio.to_thread(upkeep.upkeep, self.parts.table(name))
         elif verb == "backup":
-            tables = self.parts.tables.all(self.parts.catalog.catalog.datasets)
+            tables = compose.LiveTables(self.parts.catalog, self.parts.tables)
             await write_backup(self.parts.store, tables, self.folder / "saved", data=self.parts.settings.data)
         else:
             await self.parts.run(statement)
