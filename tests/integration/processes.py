@@ -251,6 +251,6 @@ def folders(data: Path) -> set[str]:
 
 def described(client: Client) -> dict[str, list[Mapping[str, Any]]]:
     """All that Metadata says."""
-    names = ("Dataverse", "Datatype", "Dataset", "Index", "Function")
+    names = ("Dataverse", "Datatype", "Dataset", "Index", "Function", "Feed", "FeedConnection")
     answer = client.run("".join(f"SELECT VALUE m FROM Metadata.`{name}` m;" for name in names))
     return {name: result["rows"] for name, result in zip(names, answer.results, strict=True)}

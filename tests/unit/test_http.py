@@ -562,6 +562,13 @@ async def test_stopping_lets_scripts_finish_and_then_stops_them() -> None:
     assert fake.stopped == 1
 
 
+async def test_the_index_says_where_everything_is() -> None:
+    async with serving(FakeStatements()) as url:
+        _, said, _ = await ask(url, "GET", "/")
+    paths = set(said.values()) - {"tocsin cluster"}
+    assert paths == set(document()["paths"]) - {"/", "/v1/statements/{id}"}
+
+
 def test_the_openapi_document_has_exactly_the_routes() -> None:
     async def routes() -> set[tuple[str, str]]:
         app = cluster_application(

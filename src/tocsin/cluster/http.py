@@ -97,6 +97,7 @@ async def _index(_request: web.Request) -> web.Response:
         {
             "name": "tocsin cluster",
             "statements": "/v1/statements",
+            "feeds": "/v1/feeds/{name}",
             "backup": "/v1/backup",
             "openapi": "/v1/openapi.json",
             "health": "/healthz",

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.cluster.catalog import METADATA, Catalog
+from tocsin.cluster.catalog import METADATA, Catalog, qualified
+from tocsin.cluster.entries import Ref
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
 
@@ -25,6 +26,11 @@ def _type(**fields: t.Type) -> ObjectType:
 
 def _paths(paths: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(path) for path in paths]
+
+
+def _called(function: Ref) -> str:
+    name, _, arity = function.name.rpartition("@")
+    return f"{qualified(function.dataverse, name)}@{arity}"
 
 
 _PATHS: Final = ArrayType(ArrayType(t.STRING))
@@ -88,6 +94,38 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                     "Params": list(one.parameters), "Definition": one.body,
                 }
                 for one in catalog.functions
+            ],
+        ),
+        MetadataDataset(
+            "Feed",
+            _type(
+                DataverseName=t.STRING, FeedName=t.STRING, AdapterName=t.STRING, DatatypeName=t.STRING,
+                AdapterConfiguration=ArrayType(_type(Name=t.STRING, Value=t.STRING)), Started=t.BOOLEAN,
+            ),
+            lambda catalog: [
+                {
+                    "DataverseName": one.dataverse, "FeedName": one.name,
+                    "AdapterName": dict(one.options)["adapter-name"], "DatatypeName": one.type_name,
+                    "AdapterConfiguration": [{"Name": name, "Value": value} for name, value in one.options],
+                    "Started": one.started,
+                }
+                for one in catalog.feeds
+            ],
+        ),
+        MetadataDataset(
+            "FeedConnection",
+            _type(
+                DataverseName=t.STRING, FeedName=t.STRING, DatasetDataverseName=t.STRING, DatasetName=t.STRING,
+                AppliedFunctions=ArrayType(t.STRING),
+            ),
+            lambda catalog: [
+                {
+                    "DataverseName": feed.dataverse, "FeedName": feed.name,
+                    "DatasetDataverseName": one.dataset.dataverse, "DatasetName": one.dataset.name,
+                    "AppliedFunctions": [] if one.function is None else [_called(one.function)],
+                }
+                for feed in catalog.feeds
+                for one in feed.connections
             ],
         ),
     )
