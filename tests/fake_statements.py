@@ -18,6 +18,7 @@ import orjson
 
 from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.feeds import Feeds
+from tocsin.cluster.feeds.figures import FeedFigures
 from tocsin.cluster.http import cluster_application
 from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.replies import StatementLimits
@@ -146,6 +147,9 @@ class FakeFeeds:
         accepted = len(decoded) - len(refused)
         status = 422 if refused and not accepted else 200
         return Accepted(status, {"accepted": accepted, "rejected": refused}, len(decoded))
+
+    def figures(self) -> list[FeedFigures]:
+        return []
 
     def as_feeds(self) -> Feeds:
         """What the routes ask of feeds is all there."""

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.integration.feed_places import Place
+from tests.integration.processes import until
+from tests.integration.test_feed_sockets import connection, is_dropped, listening, send
 from tests.local_cluster import LocalCluster
+from tocsin.cluster.feeds.feed import Accepted
+from tocsin.cluster.feeds.figures import FeedCollector
+from tocsin.cluster.feeds.landing import Landing
+from tocsin.cluster.intake.log import Entry
+from tocsin.wire.errors import ConflictError, InputError, LimitError, StorageFullError, UnavailableError
 
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
 
@@ -51,3 +65,166 @@ def test_metadata_describes_feeds_and_where_they_go(place: Place) -> None:
     place.run("DROP FEED F")
     assert place.rows(feeds) == []
     assert place.rows(f"SELECT VALUE x FROM Metadata.FeedConnection AS x {own}") == []
+
+
+# ---------------------------------------------------------------- metrics
+
+
+class Figures:
+    """What Prometheus would be told of one feed."""
+
+    def __init__(self, cluster: LocalCluster, feed: str) -> None:
+        self.feed = feed
+        self._registry = CollectorRegistry()
+        self._registry.register(FeedCollector(cluster.cluster.feeds.figures))
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self._registry.get_sample_value(f"tocsin_feed_{name}", {"feed": self.feed, **labels})
+
+    def series(self) -> int:
+        samples = (sample for family in self._registry.collect() for sample in family.samples)
+        return sum(sample.labels["feed"] == self.feed for sample in samples)
+
+
+@pytest.fixture
+def told(cluster: LocalCluster, place: Place) -> Figures:
+    return Figures(cluster, f"{place.dataverse}.F")
+
+
+@pytest.fixture
+def fed(place: Place) -> Place:
+    place.run(f"CREATE FEED F WITH {HTTP}; CONNECT FEED F TO DATASET D; START FEED F")
+    return place
+
+
+class HeldLanding:
+    """While `go` is not set nothing lands."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = threading.Event()
+        land: Callable[[Landing, Sequence[Entry]], int] = Landing.land
+
+        def held(landing: Landing, entries: Sequence[Entry]) -> int:
+            self.go.wait()
+            return land(landing, entries)
+
+        monkeypatch.setattr(Landing, "land", held)
+
+
+def post(cluster: LocalCluster, place: Place, *records: Any) -> Accepted:
+    """Sent, not waited for."""
+    body = "\n".join(json.dumps(one) for one in records).encode()
+    return cluster.wait(cluster.cluster.feeds.accept(f"{place.dataverse}.F", body, None, visible=False))
+
+
+def test_what_was_taken_and_refused_is_counted_through_stop_and_start(
+    cluster: LocalCluster, fed: Place, told: Figures
+) -> None:
+    fed.send({"id": 1, "said": "a"}, {"id": 2}, key="same")
+    fed.send({"id": 1, "said": "a"}, {"id": 2}, key="same")  # once is enough
+    fed.run("STOP FEED F")
+    with pytest.raises(ConflictError):
+        fed.send({"id": 3, "said": "c"})
+    fed.run("START FEED F")
+    fed.send({"id": 4, "said": "d"})
+    with pytest.raises(InputError):
+        fed.send(b"{")
+    assert told("records_accepted_total") == 2
+    assert told("records_rejected_total") == 1
+    assert told("taken_bytes_total") == len('{"id": 1, "said": "a"}\n{"id": 2}{"id": 4, "said": "d"}')
+    assert told("batches_landed_total") == 2
+    assert told("requests_refused_total", status="409") == 1
+    assert told("requests_refused_total", status="400") == 1
+    assert told("lag_records") == 0
+    assert told("sockets_open") is None
+
+
+def test_how_far_a_feed_is_behind_is_told(
+    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldLanding(monkeypatch)
+    post(cluster, fed, {"id": 1, "said": "a"}, {"id": 2, "said": "b"})
+    assert told("lag_records") == 2
+    assert (told("unlanded_bytes") or 0) > 0
+    until(lambda: (told("lag_seconds") or 0) > 0, "the oldest one has waited")
+    held.go.set()
+    fed.send({"id": 3, "said": "c"})
+    assert (told("lag_records"), told("unlanded_bytes"), told("lag_seconds")) == (0, 0, 0)
+
+
+def test_failures_to_land_and_answers_of_429_and_507_are_counted(
+    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land: Callable[[Landing, Sequence[Entry]], int] = Landing.land
+    fails = iter([StorageFullError("no room"), RuntimeError("a bug")])
+
+    def failing(landing: Landing, entries: Sequence[Entry]) -> int:
+        if (error := next(fails, None)) is not None:
+            raise error
+        return land(landing, entries)
+
+    monkeypatch.setattr(Landing, "land", failing)
+    fed.send({"id": 1, "said": "a"})
+    assert told("landing_failures_total") == 2
+    for error in (LimitError("behind", status=429), StorageFullError("no room")):
+
+        async def append(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("tocsin.cluster.intake.log.IntakeLog.append", append)
+        with pytest.raises(type(error)):
+            fed.send({"id": 2, "said": "b"})
+        assert told("requests_refused_total", status=str(error.status)) == 1
+
+
+def test_a_dropped_feeds_numbers_are_gone_and_another_of_its_name_begins_anew(fed: Place, told: Figures) -> None:
+    fed.send({"id": 1, "said": "a"})
+    assert told("records_accepted_total") == 1
+    fed.run("DROP FEED F")
+    assert told.series() == 0
+    fed.run(f"CREATE FEED F WITH {HTTP}")
+    assert told("records_accepted_total") == 0
+
+
+def test_sockets_and_what_they_drop_are_counted(place: Place, told: Figures) -> None:
+    port = listening(place, "json")
+    with connection(port) as to:
+        until(lambda: told("sockets_open") == 1, "the connection is counted")
+        to.sendall(b'{"id": 1, "said": "a"} nonsense')
+        assert is_dropped(to)
+    send(port, b'{"id": 2, "said": "b"}{"id": 3, "sa')
+    until(lambda: told("socket_records_dropped_total") == 2, "the frame and the half record are counted")
+    until(lambda: told("sockets_open") == 0, "none is left")
+    assert told("sockets_dropped_total") == 1
+    assert told("records_accepted_total") == 2
+
+
+# ---------------------------------------------------------------- while connections change
+
+
+def test_a_publisher_is_told_to_come_again_while_a_started_feed_is_connected(
+    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldLanding(monkeypatch)
+    post(cluster, fed, {"id": 1, "said": "a"})
+    fed.run("CREATE DATASET E(T) PRIMARY KEY id")
+    refused: list[int] = []
+
+    def is_away() -> bool:
+        try:
+            post(cluster, fed, {"id": 2, "said": "b"})
+        except UnavailableError as error:
+            refused.append(error.status)
+        return bool(refused)
+
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(fed.run, "CONNECT FEED F TO DATASET E")
+        try:
+            until(is_away, "the feed is away for a moment")
+        finally:
+            held.go.set()
+        connecting.result()
+    fed.send({"id": 3, "said": "c"})
+    assert fed.held("E") == {3: "c"}
+    assert fed.held() == {1: "a", 2: "b", 3: "c"} or fed.held() == {1: "a", 3: "c"}
+    assert told("requests_refused_total", status="503") == 1

@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 from prometheus_client import Counter, Gauge, Histogram
 
 from tocsin.cluster.feeds.feeds import Feeds
+from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
 from tocsin.cluster.outcome import Outcome, Statements
 from tocsin.cluster.replies import NDJSON, StatementLimits, StreamedAnswer, WholeAnswer
@@ -83,6 +84,7 @@ def cluster_application(
         app.add_routes([web.post("/v1/backup", _backing_up(backup))])
 
     if feeds is not None:
+        metrics.registry.register(FeedCollector(feeds.figures))
         app.add_routes([web.post("/v1/feeds/{name}", _publishing(feeds))])
 
     async def stop(_app: web.Application) -> None:

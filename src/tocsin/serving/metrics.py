@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 
@@ -53,7 +54,9 @@ class ServerMetrics:
         return count
 
     async def expose(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self.registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
+        # On a thread: what is collected may have to be read from a disk.
+        exposed = await asyncio.to_thread(generate_latest, self.registry)
+        return web.Response(body=exposed, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
 
 
 def _route(request: web.Request) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -13,9 +14,10 @@ import structlog
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import FeedEntry
 from tocsin.cluster.feeds.batches import packed
+from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.intake.log import Entry, IntakeLog
 from tocsin.pipeline.readers.decoding import Decode, Decoded
-from tocsin.wire.errors import ConflictError, TocsinError, UnavailableError
+from tocsin.wire.errors import ConflictError, StoreError, TocsinError, UnavailableError
 
 log = structlog.get_logger()
 
@@ -26,6 +28,8 @@ _RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
 
 
 class Target(Protocol):
+    counted: bool
+    """Whether it is a dataset that the feed is connected to."""
     position: int
     halted: bool
     """Whether the feed ends: what fails from now on fails because of that."""
@@ -42,13 +46,21 @@ class Accepted:
 
 class RunningFeed:
     def __init__(
-        self, entry: FeedEntry, intake: IntakeLog, targets: Sequence[Target], decode: Decode, engine: Engine
+        self,
+        entry: FeedEntry,
+        intake: IntakeLog,
+        targets: Sequence[Target],
+        decode: Decode,
+        engine: Engine,
+        *,
+        counts: FeedCounts,
     ) -> None:
         self.entry = entry
         self._log = intake
         self._targets = targets
         self._decode = decode
         self._engine = engine
+        self.counts = counts
         self._accepting = True
         self._taking = 0
         self._ended = False
@@ -70,6 +82,22 @@ class RunningFeed:
     def stopping(self) -> bool:
         return not self._accepting
 
+    @property
+    def unlanded_bytes(self) -> int:
+        return self._log.unlanded_bytes
+
+    def lag(self) -> tuple[int, float]:
+        """How many acknowledged records are not yet in every dataset, and how long the oldest of them waits."""
+        landed = min(target.position for target in self._targets)
+        records = self._log.end - landed
+        if records <= 0:
+            return 0, 0.0
+        try:
+            (oldest,) = self._log.read(landed, max_rows=1, max_bytes=1)
+        except StoreError:
+            return records, 0.0  # it has landed meanwhile, and its segment is gone
+        return records, max(0.0, time.time() - oldest.at_s)
+
     # ------------------------------------------------------------ in
 
     async def accept(self, body: bytes, key: str | None = None) -> Accepted:
@@ -86,6 +114,10 @@ class RunningFeed:
             await self._taken()
         if appended.repeated:
             status, answer = orjson.loads(appended.answer)
+        else:
+            self.counts.accepted += answer["accepted"]
+            self.counts.rejected += rows - answer["accepted"]
+            self.counts.taken_bytes += len(body)
         return Accepted(status, answer, appended.position)
 
     async def _taken(self) -> None:
@@ -135,8 +167,10 @@ class RunningFeed:
                 log.exception("landing failed", feed=self.entry.name)
             else:
                 failures = 0
+                self.counts.batches += target.counted
                 await self._notify()
                 continue
+            self.counts.failures += 1
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
 

@@ -30,6 +30,7 @@ from tocsin.cluster.entries import (
     type_ref,
 )
 from tocsin.cluster.feeds.feed import Accepted, RunningFeed, Target
+from tocsin.cluster.feeds.figures import FeedCounts, FeedFigures, FeedState
 from tocsin.cluster.feeds.landing import REJECTED, Enrich, Landing, Rejections
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.sockets import SocketServer
@@ -42,7 +43,7 @@ from tocsin.language.dialect import FieldOf, ObjectOf
 from tocsin.language.expressions import TranslationError
 from tocsin.pipeline.readers.decoding import decoder
 from tocsin.rules.model.types import ObjectType
-from tocsin.wire.errors import ConflictError, NotFoundError, StoreError, TocsinError
+from tocsin.wire.errors import ConflictError, NotFoundError, StoreError, TocsinError, UnavailableError
 
 log = structlog.get_logger()
 
@@ -58,6 +59,10 @@ class Feeds:
         self._folder = folder
         self._running: dict[Ref, tuple[RunningFeed, SocketServer | None]] = {}
         self._changing = asyncio.Lock()
+        self._between: set[Ref] = set()
+        """Started feeds that land what they have, to go on with other connections."""
+        self._counts: dict[str, FeedCounts] = {}
+        """By the folder of their log, which is never another feed's."""
 
     # ------------------------------------------------------------ life
 
@@ -78,6 +83,8 @@ class Feeds:
         for found in self._folder.iterdir():
             if found.name not in known:
                 shutil.rmtree(found, ignore_errors=True)
+        for folder in set(self._counts) - known:
+            self._counts.pop(folder, None)
 
     async def close(self) -> None:
         for ref in list(self._running):
@@ -103,7 +110,7 @@ class Feeds:
             targets.append(Landing(entry, one.since, dataset, self._tables.table(dataset), rejected, enrich))
         decode = decoder(options.format, entry.type, options=options.reading)
         intake = await self._opened(self._folder / entry.folder, max(target.position for target in targets))
-        feed = RunningFeed(entry, intake, targets, decode, self._engine)
+        feed = RunningFeed(entry, intake, targets, decode, self._engine, counts=self._counts_of(entry))
         feed.start()
         server = None
         if options.sockets:
@@ -173,17 +180,49 @@ class Feeds:
     async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> Accepted:
         """Records for the feed of that name: `dataverse.name`, or a name in the dataverse Default."""
         dataverse, dot, own = name.rpartition(".")
-        ref = feed_ref(dataverse if dot else DEFAULT, own)
+        entry = self._catalog.catalog.find(feed_ref(dataverse if dot else DEFAULT, own))
+        if not isinstance(entry, FeedEntry):
+            raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
+        try:
+            feed = self._started(entry.ref, name)
+            accepted = await feed.accept(body, key)
+        except TocsinError as error:
+            self._counts_of(entry).refused[error.status] += 1
+            raise
+        if visible:
+            await feed.until_landed(accepted.position)
+        return accepted
+
+    def _started(self, ref: Ref, name: str) -> RunningFeed:
+        found = self._running.get(ref)
+        if found is not None:
+            return found[0]
+        if ref in self._between:
+            raise UnavailableError(
+                f"the feed {name} is being connected or disconnected",
+                hint="it goes on by itself: send again in a moment",
+            )
+        raise ConflictError(f"the feed {name} is stopped", hint=f"START FEED {ref.name}")
+
+    # ------------------------------------------------------------ figures
+
+    def figures(self) -> list[FeedFigures]:
+        """Of every feed in the catalog. May be asked from any thread."""
+        return [
+            FeedFigures(f"{entry.dataverse}.{entry.name}", self._counts_of(entry), self._state(entry.ref))
+            for entry in self._catalog.catalog.feeds
+        ]
+
+    def _state(self, ref: Ref) -> FeedState | None:
         found = self._running.get(ref)
         if found is None:
-            entry = self._catalog.catalog.find(ref)
-            if entry is None:
-                raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
-            raise ConflictError(f"the feed {name} is stopped", hint=f"START FEED {own}")
-        accepted = await found[0].accept(body, key)
-        if visible:
-            await found[0].until_landed(accepted.position)
-        return accepted
+            return None
+        feed, server = found
+        lag, lag_age_s = feed.lag()
+        return FeedState(feed.unlanded_bytes, lag, lag_age_s, None if server is None else server.open)
+
+    def _counts_of(self, entry: FeedEntry) -> FeedCounts:
+        return self._counts.setdefault(entry.folder, FeedCounts())
 
     # ------------------------------------------------------------ statements
 
@@ -272,10 +311,15 @@ class Feeds:
         """The feed as it is now; a started one goes on with it, having landed all it had taken before."""
         running = entry.ref in self._running
         if running:
-            await self._halt(entry.ref, drained=True)
-        await self._catalog.apply([Put(entry, when_taken="replace")])
-        if running:
-            await self._run(entry)
+            self._between.add(entry.ref)
+        try:
+            if running:
+                await self._halt(entry.ref, drained=True)
+            await self._catalog.apply([Put(entry, when_taken="replace")])
+            if running:
+                await self._run(entry)
+        finally:
+            self._between.discard(entry.ref)
         return {"name": entry.name}
 
     async def _start(self, statement: st.StartFeed, scope: StatementScope) -> Summary:
@@ -318,6 +362,7 @@ class Feeds:
         if isinstance(kept, DatasetEntry):
             await self._engine.work(lambda: self._tables.drop(kept.folder))
         await asyncio.to_thread(shutil.rmtree, self._folder / entry.folder, ignore_errors=True)
+        self._counts.pop(entry.folder, None)
         return {"name": name}
 
     def _entry(self, name: st.Name, scope: StatementScope) -> FeedEntry:

@@ -51,6 +51,8 @@ def position_name(feed: FeedEntry) -> str:
 class Landing:
     """One feed into one dataset. Its methods block: they run on threads."""
 
+    counted = True
+
     def __init__(  # noqa: PLR0917
         self,
         feed: FeedEntry,
@@ -131,6 +133,8 @@ class Landing:
 
 class Rejections:
     """Records refused when they came, from the log into `<feed>Rejected`."""
+
+    counted = False
 
     def __init__(self, feed: FeedEntry, since: int, rejected: DatasetTable) -> None:
         self._feed = feed

@@ -28,6 +28,7 @@ class SocketServer:
 
     def __init__(self, feed: RunningFeed, options: FeedOptions) -> None:
         self._feed = feed
+        self._counts = feed.counts
         self._by_lines = options.by_lines
         self._has_header = options.has_header
         self._servers: list[asyncio.Server] = []
@@ -45,6 +46,11 @@ class SocketServer:
     def ports(self) -> list[int]:
         return [one.getsockname()[1] for server in self._servers for one in server.sockets]
 
+    @property
+    def open(self) -> int:
+        """How many are connected."""
+        return len(self._connections)
+
     async def close(self) -> None:
         for server in self._servers:
             server.close()
@@ -60,7 +66,12 @@ class SocketServer:
         try:
             if len(self._connections) <= CONNECTIONS_LIMIT:
                 await self._read(reader, framing)
+            else:
+                self._counts.sockets_dropped += 1
         except (FrameError, ConnectionError) as error:
+            if isinstance(error, FrameError):
+                self._counts.sockets_dropped += 1
+                self._counts.unframed += 1
             log.warning("a socket was dropped", feed=self._feed.entry.name, reason=str(error))
         finally:
             self._connections.discard(task)
@@ -87,6 +98,8 @@ class SocketServer:
         rest = framing.finish()
         if rest and self._by_lines:
             await take([rest])
+        elif rest:
+            self._counts.unframed += 1
 
     async def _take(self, records: Sequence[bytes]) -> None:
         while True:
@@ -95,6 +108,7 @@ class SocketServer:
                 return
             except InputError as error:
                 if not error.retry and error.status != 429:
+                    self._counts.unframed += len(records)
                     log.warning("records could not be read", feed=self._feed.entry.name, reason=error.message)
                     return
             except TocsinError as error:
