@@ -62,7 +62,7 @@ class ScriptRunner:
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
                     yield Outcome(number, "use", {"dataverse": dataverse}, None)
                     continue
-                if not (may_write or isinstance(statement, st.Query | st.Explain)):
+                if not (may_write or isinstance(statement, st.Query | st.Explain | st.ExplainChannel)):
                     raise ForbiddenError("this token may only run queries", hint="use one with the role writer")
                 outcome = await self._execute(number, statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
@@ -96,7 +96,7 @@ class ScriptRunner:
                     return Outcome(number, kind, summary, None)
         finally:
             scope.close()
-        raise AssertionError(f"nobody carries out {kind}")
+        raise StatementError(f"{kind.replace('_', ' ').upper()} is no statement of this cluster")
 
     # ------------------------------------------------------------ answers
 

@@ -283,6 +283,8 @@ _AFTER_COLUMN = {
 
 # Words that name our own types and constructors, or nothing at all here: they are read as plain names.
 _PLAIN = ("UUID", "POINT", "POLYGON", "TIME", "DATETIME", "OBJECT", "RING", "LINESTRING", "SHOW", "NAME")
+# Words whose meaning in SQL is not theirs here; some would take the rest of the statement as one text.
+_OF_SQL = (TokenType.BLOCK_START, TokenType.BLOCK_END, TokenType.COMMAND, TokenType.PRAGMA, TokenType.EXECUTE)
 
 
 class Tocsin(Spark):
@@ -293,8 +295,7 @@ class Tocsin(Spark):
             **{
                 word: kind
                 for word, kind in Spark.Tokenizer.KEYWORDS.items()
-                if kind not in (TokenType.BLOCK_START, TokenType.BLOCK_END, TokenType.COMMAND, TokenType.PRAGMA)
-                and word not in _PLAIN
+                if kind not in _OF_SQL and word not in _PLAIN
             },
             "LET": LET,
         }

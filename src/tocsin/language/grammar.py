@@ -14,21 +14,18 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tocsin.language import statements as st
 from tocsin.language.calls import BUILT_IN
-from tocsin.language.type_grammar import TypeParser
+from tocsin.language.channel_grammar import ChannelParser
 
 INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
 
 # What can follow a misspelt keyword but no name that begins an expression.
 _WORDS = (TokenType.VAR, TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIER, TokenType.INTO)
 
-# What begins the records to insert: then the word before it was the dataset's name, even the word DATASET.
-_AFTER_NAME = (
-    TokenType.L_BRACE, TokenType.L_BRACKET, TokenType.L_PAREN, TokenType.SELECT, TokenType.WITH, TokenType.DOT,
-    TokenType.SENTINEL,
-)  # fmt: skip
+# What follows a field or a function called CHANNEL; anything else is the name of one.
+_AFTER_EXPRESSION = (TokenType.DOT, TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
-class StatementParser(TypeParser):
+class StatementParser(ChannelParser):
     OPENERS: ClassVar[dict[str, Callable[[StatementParser], st.Statement]]] = {}
 
     def begin(self, script: str, tokens: list[Token]) -> None:
@@ -64,6 +61,12 @@ class StatementParser(TypeParser):
         words = [*sorted(self.OPENERS), "SELECT"]
         near = difflib.get_close_matches(first.text.upper(), words, 1)
         return f"Expected a statement: {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else "")
+
+    def parse_procedure(self) -> st.Statement:
+        """The body of a procedure."""
+        statement = self._procedure_body()
+        self._at_end()
+        return statement
 
     def parse_body(self) -> exp.Expr:
         body = self._parse_statement()
@@ -106,7 +109,18 @@ class StatementParser(TypeParser):
             if self._curr.token_type != TokenType.WITH:
                 self.refuse("Expected WITH {…}")
             return st.CreateFeed(name=named, options=self._options(), if_not_exists=early)
-        self.refuse("Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX, FUNCTION or FEED after CREATE")
+        if self._word("BROKER"):
+            return self._create_broker()
+        if self._match_texts(("REPETITIVE", "CONTINUOUS")):
+            return self._create_channel(continuous=self._prev.text.upper() == "CONTINUOUS")
+        if self._word("CHANNEL"):
+            self.refuse("Expected REPETITIVE or CONTINUOUS before CHANNEL", token=self._prev)
+        if self._word("PROCEDURE"):
+            return self._create_procedure()
+        self.refuse(
+            "Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX, FUNCTION, FEED, BROKER, REPETITIVE CHANNEL, "
+            "CONTINUOUS CHANNEL or PROCEDURE after CREATE"
+        )
 
     def _create_dataset(self, active: bool) -> st.Statement:
         early = self._if_not_exists()
@@ -156,12 +170,7 @@ class StatementParser(TypeParser):
         if name.name.lower() in BUILT_IN:
             self.refuse(f"Expected a name of its own, {name.name} is a function of the language", token=first)
         early = self._if_not_exists() or early
-        self._need_token(TokenType.L_PAREN, "(parameters)")
-        seen: set[str] = set()
-        parameters = (
-            [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(lambda: self._new_parameter(seen))
-        )
-        self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
+        parameters = self._parameters()
         early = self._if_not_exists() or early
         self._need_token(TokenType.L_BRACE, "{ and the function's body")
         body = self._curr.start
@@ -172,22 +181,11 @@ class StatementParser(TypeParser):
         self._need_token(TokenType.R_BRACE, "} after the function's body")
         return st.CreateFunction(
             name=name,
-            parameters=tuple(parameters),
+            parameters=parameters,
             body=self.sql[body:end].strip(),
             body_offset=body,
             if_not_exists=early,
         )
-
-    def _new_parameter(self, seen: set[str]) -> str:
-        token = self._curr
-        name = self._parameter()
-        if name in seen:
-            self.refuse(f"Expected parameters with different names, {name} is there twice", token=token)
-        seen.add(name)
-        return name
-
-    def _parameter(self) -> str:
-        return self._name("a parameter")
 
     # ------------------------------------------------------------ DROP, USE
 
@@ -220,68 +218,23 @@ class StatementParser(TypeParser):
             early = self._if_exists()
             named = self._qualified("a feed")
             return st.DropFeed(name=named, if_exists=self._if_exists() or early)
-        self.refuse("Expected DATAVERSE, TYPE, DATASET, INDEX, FUNCTION or FEED after DROP")
-
-    def _arity(self) -> int | None:
-        """`@2`, or `(a, b)` as newer scripts write it."""
-        if self._match(TokenType.PARAMETER):
-            self._need_token(TokenType.NUMBER, "the number of parameters after @")
-            return int(self._prev.text)
-        if self._match(TokenType.L_PAREN):
-            names = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(self._parameter)
-            self._need_token(TokenType.R_PAREN, ")")
-            return len(names)
-        return None
+        if self._word("BROKER"):
+            early = self._if_exists()
+            named = self._qualified("a broker")
+            return st.DropBroker(name=named, if_exists=self._if_exists() or early)
+        if self._word("CHANNEL"):
+            early = self._if_exists()
+            named = self._qualified("a channel")
+            return st.DropChannel(name=named, if_exists=self._if_exists() or early)
+        if self._word("PROCEDURE"):
+            early = self._if_exists()
+            named = self._qualified("a procedure")
+            return st.DropProcedure(name=named, arity=self._arity(), if_exists=self._if_exists() or early)
+        self.refuse("Expected DATAVERSE, TYPE, DATASET, INDEX, FUNCTION, FEED, BROKER, CHANNEL or PROCEDURE after DROP")
 
     def _use(self) -> st.Statement:
         self._word("DATAVERSE")
         return st.Use(dataverse=self._name("a dataverse"))
-
-    # ------------------------------------------------------------ data
-
-    def _insert(self, upsert: bool = False) -> st.Statement:
-        self._need("INTO")
-        if self._next.token_type not in _AFTER_NAME:
-            self._word("DATASET")
-        dataset = self._qualified("a dataset")
-        source = self._parse_statement()
-        if source is None:
-            self.refuse("Expected a query, an object or an array of objects")
-        return st.Insert(dataset=dataset, source=source, upsert=upsert)
-
-    def _delete(self) -> st.Statement:
-        self._need("FROM")
-        dataset = self._qualified("a dataset")
-        alias = None
-        if self._match(TokenType.ALIAS) or (self.here and self._curr.token_type != TokenType.WHERE):
-            alias = self._name("a variable")
-        where = self._parse_disjunction() if self._match(TokenType.WHERE) else None
-        if self._prev.token_type == TokenType.WHERE:
-            self.refuse("Expected a condition after WHERE")
-        return st.Delete(dataset=dataset, alias=alias, where=where)
-
-    def _load(self) -> st.Statement:
-        self._need("DATASET")
-        dataset = self._qualified("a dataset")
-        self._need("USING")
-        adapter = self._name("an adapter")
-        self._need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
-        given = self._parse_csv(self._load_option)
-        options = dict(given)
-        if len(options) < len(given):
-            self.refuse("Expected each option once")
-        self._need_token(TokenType.R_PAREN, ")")
-        return st.Load(dataset=dataset, adapter=adapter, options=options)
-
-    def _load_option(self) -> tuple[str, str]:
-        self._need_token(TokenType.L_PAREN, '("name"="value")')
-        self._need_token(TokenType.STRING, "an option's name in quotes")
-        name = self._prev.text
-        self._need_token(TokenType.EQ, "=")
-        self._need_token(TokenType.STRING, "an option's value in quotes")
-        value = self._prev.text
-        self._need_token(TokenType.R_PAREN, ")")
-        return name, value
 
     # ------------------------------------------------------------ feeds
 
@@ -311,6 +264,8 @@ class StatementParser(TypeParser):
         return st.StopFeed(feed=self._qualified("a feed"))
 
     def _explain(self) -> st.Statement:
+        if self._next.token_type not in _AFTER_EXPRESSION and self._word("CHANNEL"):
+            return st.ExplainChannel(channel=self._qualified("a channel"))
         query = self._parse_statement()
         if query is None:
             self.refuse("Expected a query after EXPLAIN")
@@ -330,4 +285,8 @@ StatementParser.OPENERS = {
     "DISCONNECT": StatementParser._disconnect,
     "START": StatementParser._start,
     "STOP": StatementParser._stop,
+    "SUBSCRIBE": StatementParser._subscribe,
+    "UNSUBSCRIBE": StatementParser._unsubscribe,
+    "CHANGE": StatementParser._change,
+    "EXECUTE": StatementParser._execute,
 }

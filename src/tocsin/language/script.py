@@ -55,6 +55,17 @@ def parse_query(text: str) -> exp.Expr:
     return found
 
 
+def parse_procedure(text: str) -> Statement:
+    """A procedure's body: an Insert, a Delete or a Query."""
+    tokens = _tokens(text)
+    if not tokens:
+        raise error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
+    parser = _parser(text, tokens)
+    found = _guarded(text, parser, parser.parse_procedure)
+    _shallow_parts(text, found)
+    return found
+
+
 def place(script: str, offset: int) -> tuple[int, int]:
     """Line and column, both counted from 1."""
     offset = max(0, min(offset, len(script)))
@@ -132,11 +143,15 @@ def _parser(script: str, tokens: list[Token]) -> StatementParser:
 def _parse(script: str, tokens: list[Token]) -> Statement:
     parser = _parser(script, tokens)
     found = _guarded(script, parser, parser.parse_one)
-    for part in fields(found):
-        value = getattr(found, part.name)
-        for one in value.values() if isinstance(value, dict) else (value,):
-            _shallow(script, one)
+    _shallow_parts(script, found)
     return found
+
+
+def _shallow_parts(script: str, statement: Statement) -> None:
+    for part in fields(statement):
+        value = getattr(statement, part.name)
+        for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            _shallow(script, one)
 
 
 def _shallow(script: str, root: Any) -> None:

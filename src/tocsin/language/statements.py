@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from sqlglot import exp
 
 from tocsin.rules.model.types import Primitive
+from tocsin.rules.model.values import Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +210,105 @@ class StopFeed(Statement):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropFeed(Statement):
     name: Name
+    if_exists: bool = False
+
+
+# ---------------------------------------------------------------- brokers, channels, procedures
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a channel; what its body does not say of its type may be written: `p: point`."""
+
+    name: str
+    type: TypeText | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateBroker(Statement):
+    name: Name
+    url: str
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateChannel(Statement):
+    """Either uses a function (`arity` None when it is not said) or has parameters and a body of its own."""
+
+    name: Name
+    continuous: bool
+    push: bool = False
+    function: Name | None = None
+    arity: int | None = None
+    parameters: tuple[Parameter, ...] = ()
+    body: str | None = None
+    body_offset: int = 0
+    period: Duration | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe(Statement):
+    channel: Name
+    arguments: tuple[exp.Expr, ...]
+    broker: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsubscribe(Statement):
+    subscription: str
+    channel: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSubscription(Statement):
+    """To another broker and, with `arguments`, to other parameters."""
+
+    subscription: str
+    channel: Name
+    arguments: tuple[exp.Expr, ...] | None
+    broker: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainChannel(Statement):
+    channel: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateProcedure(Statement):
+    """`body` is the text of one INSERT, UPSERT, DELETE or query."""
+
+    name: Name
+    parameters: tuple[str, ...]
+    body: str
+    body_offset: int
+    period: Duration | None = None
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execute(Statement):
+    procedure: Name
+    arguments: tuple[exp.Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropBroker(Statement):
+    name: Name
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropChannel(Statement):
+    name: Name
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropProcedure(Statement):
+    name: Name
+    arity: int | None
     if_exists: bool = False

@@ -80,6 +80,35 @@ class TypeParser(QueryParser):
             options[option.this.name] = option.expression
         return options
 
+    def _parameters(self) -> tuple[str, ...]:
+        """`(a, b)`: names that differ."""
+        self._need_token(TokenType.L_PAREN, "(parameters)")
+        seen: set[str] = set()
+        found = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(lambda: self._new_parameter(seen))
+        self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
+        return tuple(found)
+
+    def _new_parameter(self, seen: set[str]) -> str:
+        token = self._curr
+        name = self._name("a parameter")
+        if name in seen:
+            self.refuse(f"Expected parameters with different names, {name} is there twice", token=token)
+        seen.add(name)
+        return name
+
+    def _arity(self) -> int | None:
+        """`@2`, or `(a, b)` as newer scripts write it."""
+        if self._match(TokenType.PARAMETER):
+            self._need_token(TokenType.NUMBER, "the number of parameters after @")
+            return int(self._prev.text)
+        if self._match(TokenType.L_PAREN):
+            names = (
+                [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(lambda: self._name("a parameter"))
+            )
+            self._need_token(TokenType.R_PAREN, ")")
+            return len(names)
+        return None
+
     # ------------------------------------------------------------ types
 
     def _type(self) -> st.TypeText:
