@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Final
@@ -121,6 +121,46 @@ def distance_m(a: Place, b: Place) -> float:
     return 2 * EARTH_RADIUS_M * math.asin(math.sqrt(math.sin(up) ** 2 + narrow * math.sin(over) ** 2))
 
 
+# ---------------------------------------------------------------- a minute
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What is sent within one minute, each with the second in which it is."""
+
+    reports: Sequence[tuple[float, Report]]
+    places: Sequence[tuple[float, UserLocation]]
+
+    @property
+    def last_places(self) -> dict[str, UserLocation]:
+        return {one.user_name: one for _, one in self.places}
+
+
+MINUTE_S: Final = 60.0
+_TOLD_EVERY_S: Final = 10.0  # how often a phone says where it is
+_WALKED_M: Final = 15.0  # how far its owner may have come in that time
+
+
+def minute(rng: Random, *, began: datetime, speed: float = 1.0, report_count: int = 60, users: int = 500) -> Minute:
+    """Reports come at any moment, each phone every ten seconds. Played `speed` times as fast, they are stamped so."""
+
+    def at(second: float) -> datetime:
+        return began + timedelta(seconds=second / speed)
+
+    made = reports(rng, report_count, until=began + timedelta(seconds=MINUTE_S), minutes=1)
+    seconds = ((one, (one.timestamp - began).total_seconds()) for one in made)
+    places: list[tuple[float, UserLocation]] = []
+    for user in locations(rng, users, at=began):
+        second, place = rng.uniform(0, _TOLD_EVERY_S), user.place
+        while second < MINUTE_S:
+            places.append((second, UserLocation(user.user_name, place, at(second))))
+            second, place = second + _TOLD_EVERY_S, near(rng, place, _WALKED_M)
+    return Minute(
+        [(second, replace(one, timestamp=at(second))) for one, second in seconds],
+        sorted(places, key=lambda each: (each[0], each[1].user_name)),
+    )
+
+
 # ---------------------------------------------------------------- as a script and as a file say them
 
 
@@ -138,6 +178,28 @@ def location_text(location: UserLocation) -> str:
         f'{{"userName": {json.dumps(location.user_name)}, "place": {_point(location.place)},'
         f' "timestamp": {_datetime(location.timestamp)}}}'
     )
+
+
+def report_json(report: Report) -> bytes:
+    """A report as a line that a feed takes."""
+    zone = {"center": [report.center.latitude, report.center.longitude], "radius": report.radius_m}
+    fields = {
+        "emergencyType": report.emergency_type,
+        "severity": report.severity,
+        "impactZone": zone,
+        "timestamp": report.timestamp.isoformat(),
+        "message": report.message,
+    }
+    return json.dumps(fields).encode() + b"\n"
+
+
+def location_json(location: UserLocation) -> bytes:
+    fields = {
+        "userName": location.user_name,
+        "place": [location.place.latitude, location.place.longitude],
+        "timestamp": location.timestamp.isoformat(),
+    }
+    return json.dumps(fields).encode() + b"\n"
 
 
 def records(texts: Sequence[str]) -> str:

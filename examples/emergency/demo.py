@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import tempfile
@@ -28,83 +27,12 @@ from rich.text import Text
 
 from examples.emergency import data
 from examples.emergency.data import Report, Shelter, UserLocation
+from examples.emergency.own_cluster import Cluster, DemoError
+from examples.emergency.publishing import BROKEN, lines_of, play
 from tocsin.cli.client import Client, Row
 from tocsin.wire.errors import TocsinError
 
 HERE = Path(__file__).parent
-START_LIMIT_S = 120.0
-STOP_LIMIT_S = 30.0
-_TICK_S = 3.0
-# As `tocsin up` from a terminal, with the Python that runs this.
-_TOCSIN = (sys.executable, "-P", "-c", "from tocsin.cli.main import main; main()")
-
-
-class DemoError(Exception):
-    """What went wrong, in words for the person who watches."""
-
-
-# ---------------------------------------------------------------- the cluster
-
-
-class Cluster:
-    """A `tocsin up` process; leaving the block stops it, whatever happened inside."""
-
-    def __init__(self, folder: Path, console: Console) -> None:
-        self._folder = folder.resolve()
-        self._log = self._folder.with_name(f"{folder.name}.log")
-        self._console = console
-
-    async def __aenter__(self) -> str:
-        """Its address, once it is ready."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        # With the default settings: neither the caller's variables nor a settings file where the demo was started.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
-        with self._log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *_TOCSIN, "up", "--data", str(self._folder), "--port", "0",
-                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self._folder, env=environment,
-            )  # fmt: skip
-        try:
-            return await self._ready()
-        except BaseException:
-            await self._stop()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stop()
-
-    async def _ready(self) -> str:
-        assert self._process.stdout is not None
-        began_s = perf_counter()
-        line = asyncio.ensure_future(self._process.stdout.readline())
-        while not (await asyncio.wait((line,), timeout=_TICK_S))[0]:
-            waited_s = perf_counter() - began_s
-            if waited_s > START_LIMIT_S:
-                line.cancel()
-                raise DemoError(f"the cluster was not ready after {waited_s:.0f} s:\n{self._last_words()}")
-            self._console.print(f"  … Spark is starting ({waited_s:.0f} s)")
-        said = line.result().decode()
-        if " ready at " not in said:
-            raise DemoError(f"the cluster did not start:\n{self._last_words()}")
-        address = said.split(" ready at ")[1].split()[0]
-        self._console.print(f"  ready at {address} after {perf_counter() - began_s:.1f} s")
-        return address
-
-    def _last_words(self) -> str:
-        return self._log.read_bytes()[-2_000:].decode(errors="replace").strip() or "it said nothing"
-
-    async def _stop(self) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)
-            try:
-                await asyncio.wait_for(self._process.wait(), STOP_LIMIT_S)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
-        if self._process.returncode == 0:
-            self._log.unlink(missing_ok=True)
-
 
 # ---------------------------------------------------------------- what happens in it
 
@@ -119,15 +47,18 @@ class World:
 
 
 class Demo:
-    def __init__(self, client: Client, console: Console, seed: int) -> None:
+    def __init__(self, client: Client, console: Console, seed: int, speed: float) -> None:
         self._client = client
         self._console = console
+        self._speed = speed
         self._rng = Random(seed)
         self._world = World()
         self.wrong: list[str] = []
 
     async def run(self) -> None:
         await self._prepare()
+        await self._publish()
+        await self._arrived()
         await self._counts()
         await self._near_ann()
         await self._shelters_in_zones()
@@ -137,29 +68,64 @@ class Demo:
     # ------------------------------------------------------------ putting data in
 
     async def _prepare(self) -> None:
-        self._say("Creating the types, datasets, indexes and functions of schema.sql")
+        self._say("Creating the types, datasets, indexes, feeds and functions of schema.sql")
         script = (HERE / "schema.sql").read_text("utf-8")
         await self._ask(script)
-        self._say("Loading the shelters of shelters.json, and putting in an hour of reports and where everybody is")
+        self._say("Loading the shelters of shelters.json, and putting in an hour of reports")
         world, now = self._world, datetime.now(UTC)
         world.shelters = {one.name: one for one in data.default_shelters()}
         world.reports = list(data.reports(self._rng, 60, until=now - timedelta(minutes=2)))
-        world.places = {one.user_name: one for one in data.locations(self._rng, 20, at=now)}
         reports = data.records([data.report_text(one) for one in world.reports])
-        places = data.records([data.location_text(one) for one in world.places.values()])
         path = str((HERE / "shelters.json").resolve())
         await self._ask(
             "USE emergency;\n"
             f'LOAD DATASET Shelters USING localfs (("path"="localhost://{path}"), ("format"="json"));\n'
-            f"INSERT INTO Reports {reports};\n"
-            f"UPSERT INTO UserLocations {places};"
+            f"INSERT INTO Reports {reports};"
         )
+
+    async def _publish(self) -> None:
+        faster = f", played {self._speed:g} times as fast" if self._speed != 1 else ""
+        self._say(f"A minute of emergencies arrives through two feeds{faster}")
+        started = """CONNECT FEED ReportFeed TO DATASET Reports; START FEED ReportFeed;
+CONNECT FEED LocationFeed TO DATASET UserLocations; START FEED LocationFeed;"""
+        self._show(started)
+        await self._ask(f"USE emergency;\n{started}")
+        minute = data.minute(self._rng, began=datetime.now(UTC), speed=self._speed)
+        found = await play(self._client, lines_of(minute), self._console, speed=self._speed)
+        self._world.reports += [one for _, one in minute.reports]
+        self._world.places |= minute.last_places
+        for one in found.feeds:
+            self._console.print(f"  {one.feed}: {one.accepted:,} accepted, {len(one.rejected)} rejected")
+            for rejected in one.rejected:
+                self._console.print(f"    {rejected}", style="yellow", markup=False)
+        self._note(
+            f"{found.records:,} records in {found.taken_s:.1f} s, {found.records / found.taken_s:,.0f} records/s. "
+            f"Queries saw the last one {found.visible_s:.2f} s after it was acknowledged."
+        )
+        accepted = [one.accepted for one in found.feeds]
+        self._check("what the feeds accepted", accepted == [len(minute.reports), len(minute.places)])
 
     # ------------------------------------------------------------ questions
 
+    async def _arrived(self) -> None:
+        self._say("What arrived? Every report once, and the last place of each user")
+        query = """SELECT (SELECT VALUE count(*) FROM Reports AS r)[0] AS reports,
+       (SELECT VALUE count(*) FROM UserLocations AS l)[0] AS users,
+       (SELECT VALUE max(l.timestamp) FROM UserLocations AS l)[0] AS last_seen"""
+        self._note("The first question takes longer than those after it: Java is warming up.")
+        rows = await self._question(query)
+        places = self._world.places
+        last_seen = max(one.timestamp for one in places.values())
+        told = [(row["reports"], row["users"], datetime.fromisoformat(row["last_seen"])) for row in rows]
+        self._check("what arrived", told == [(len(self._world.reports), len(places), last_seen)])
+
+        self._say("And what was rejected is kept with the reason")
+        query = "SELECT r.field, r.reason, r.record FROM ReportFeedRejected AS r"
+        rows = await self._question(query)
+        self._check("what was rejected", [row["record"].encode() for row in rows] == [BROKEN.strip()])
+
     async def _counts(self) -> None:
         self._say("How many emergencies of each type, and how bad was the worst?")
-        self._note("The first question takes longer than those after it: Java is warming up.")
         query = """SELECT r.emergencyType, count(*) AS reports, max(r.severity) AS worst
 FROM Reports AS r
 GROUP BY r.emergencyType
@@ -181,14 +147,16 @@ ORDER BY reports DESC, r.emergencyType"""
         self._world.places["ann"] = ann
         self._world.reports.append(fire)
         query = """SELECT e.report.emergencyType, e.report.severity, e.report.message
-FROM emergenciesNearUser("ann") AS e"""
+FROM emergenciesNearUser("ann") AS e
+ORDER BY e.report.severity DESC"""
         change = f"""INSERT INTO Reports {data.report_text(fire)};
 UPSERT INTO UserLocations {data.location_text(ann)};"""
         rows = await self._question(query, before=change)
-        # The function looks back 10 seconds from a moment that lies between now and then.
-        late = datetime.now(UTC) - now > timedelta(seconds=10)
-        told = [{"emergencyType": "fire", "severity": 7, "message": fire.message}]
-        self._check("the fire near Ann", rows == told or (late and rows == []))
+        # The function looks back 10 seconds from a moment that lies between these two.
+        earliest, latest = now - timedelta(seconds=10), datetime.now(UTC) - timedelta(seconds=10)
+        told = Counter((row["emergencyType"], row["severity"], row["message"]) for row in rows)
+        certain = self._around(ann, latest) if ann.timestamp > latest else Counter()
+        self._check("what is wrong where Ann is", certain <= told <= self._around(ann, earliest))
         self._note("This function looks back 10 seconds. A channel will run it for all users at once and tell them.")
 
         self._say("And everything of the last hour whose zone she is in now, nearest first")
@@ -205,6 +173,13 @@ ORDER BY metres, r.severity"""
         )
         self._check(
             "reports around Ann", [(row["metres"], row["severity"], row["emergencyType"]) for row in rows] == around
+        )
+
+    def _around(self, user: UserLocation, since: datetime) -> Counter[tuple[str, int, str]]:
+        return Counter(
+            (one.emergency_type, one.severity, one.message)
+            for one in self._world.reports
+            if one.timestamp > since and one.covers(user.place)
         )
 
     async def _shelters_in_zones(self) -> None:
@@ -322,11 +297,11 @@ def _cell(value: Any) -> str:
 # ---------------------------------------------------------------- from beginning to end
 
 
-async def demonstrate(folder: Path, console: Console, seed: int) -> list[str]:
+async def demonstrate(folder: Path, console: Console, *, seed: int, speed: float) -> list[str]:
     """What was wrong; nothing if all went well."""
     console.print(Text("Starting a cluster: a `tocsin up` of its own, on a free port", style="bold"))
     async with Cluster(folder, console) as address, Client(address) as client:
-        demo = Demo(client, console, seed)
+        demo = Demo(client, console, seed, speed)
         await demo.run()
         console.print()
         console.print("Stopping the cluster …")
@@ -346,23 +321,27 @@ async def _stopped_by_sigterm() -> AsyncIterator[None]:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-async def _run(folder: Path, console: Console, seed: int) -> list[str]:
+async def _run(folder: Path, console: Console, *, seed: int, speed: float) -> list[str]:
     async with _stopped_by_sigterm():
-        return await demonstrate(folder, console, seed)
+        return await demonstrate(folder, console, seed=seed, speed=speed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__.splitlines()[0])
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the data in this new folder")
     parser.add_argument("--seed", type=int, default=data.SEED, help="for other reports and other places")
+    parser.add_argument("--speed", type=float, default=5.0, help="how fast the minute is played; 1 is real time")
     chosen = parser.parse_args(arguments)
+    if not 0 < chosen.speed <= 1_000:
+        parser.error("--speed must be more than 0 and at most 1000")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     began_s = perf_counter()
     if chosen.keep is not None and chosen.keep.exists() and (not chosen.keep.is_dir() or any(chosen.keep.iterdir())):
         parser.error(f"{chosen.keep} is there already; --keep wants a new folder")
     try:
         with tempfile.TemporaryDirectory(prefix="tocsin-demo-") as temporary:
-            wrong = asyncio.run(_run(chosen.keep or Path(temporary) / "data", console, chosen.seed))
+            folder = chosen.keep or Path(temporary) / "data"
+            wrong = asyncio.run(_run(folder, console, seed=chosen.seed, speed=chosen.speed))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("\nstopped; nothing is left running")
         return 130

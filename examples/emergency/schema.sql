@@ -47,6 +47,22 @@ CREATE INDEX reportZone IF NOT EXISTS ON Reports(impactZone) TYPE RTREE;
 CREATE INDEX locationTime IF NOT EXISTS ON UserLocations(timestamp);
 CREATE INDEX shelterPlace IF NOT EXISTS ON Shelters(location) TYPE RTREE;
 
+// ---------------------------------------------------------------- feeds
+// Where agencies and phones send to, over HTTP. CONNECT FEED … TO DATASET … and START FEED … let them in.
+
+// A report as agencies send it: the dataset makes its id.
+CREATE TYPE NewReport IF NOT EXISTS AS OPEN {
+    emergencyType: string,
+    severity: int,
+    impactZone: circle,
+    timestamp: datetime,
+    message: string,
+    lasts: duration?
+};
+
+CREATE FEED ReportFeed IF NOT EXISTS WITH {"adapter-name": "http_adapter", "type-name": "NewReport", "format": "json"};
+CREATE FEED LocationFeed IF NOT EXISTS WITH {"adapter-name": "http_adapter", "type-name": "UserLocation", "format": "json"};
+
 // ---------------------------------------------------------------- what people want to be told
 // Each function looks back over one window. A channel that runs it should have the window as its period: a shorter
 // period tells people of a report twice, a longer one never of some.

@@ -39,6 +39,8 @@ class FakeFeed:
     keys: list[str] = field(default_factory=list)
     kept: dict[str, list[Any]] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=set)
+    waited: list[str] = field(default_factory=list)
+    """The keys of requests that wait until queries see their records."""
 
     @property
     def records(self) -> list[Any]:
@@ -49,6 +51,8 @@ class FakeFeed:
         body, key = await request.read(), request.headers["Idempotency-Key"]
         self.bodies.append(body)
         self.keys.append(key)
+        if request.query.get("wait") == "visible":
+            self.waited.append(key)
         self.tokens.add(request.headers.get("Authorization", ""))
         if self.first:
             error = {"code": self.code, "message": "not now", "retry": True}
@@ -152,6 +156,16 @@ async def test_a_file_is_sent_in_batches_each_under_a_key_of_its_own(
     out, err = capsys.readouterr()
     assert out.startswith("emergency.News: 25 accepted, 0 rejected (")
     assert err == ""
+
+
+async def test_the_last_batch_is_asked_for_again_until_queries_see_it(tmp_path: Path) -> None:
+    feed = FakeFeed()
+    (tmp_path / "news.json").write_bytes(lines(25) + b"no record\n")
+    async with serving(feed) as url:
+        assert await run(url, str(tmp_path / "news.json"), "--batch", "5", "--visible") == 1
+    assert feed.records == [{"id": each} for each in range(25)]
+    # The one after it kept nothing: there is nothing to wait for.
+    assert feed.waited == [feed.keys[4]] == [feed.keys[-1]]
 
 
 @pytest.mark.parametrize("arguments", [("-",), ()])

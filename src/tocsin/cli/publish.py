@@ -50,6 +50,7 @@ def publish(
         Format, Parameter(help="How records are told apart; the feed's own format says how they are read.")
     ] = "json",
     batch: Annotated[int, Parameter(help="Records sent at once.")] = 1_000,
+    visible: Annotated[bool, Parameter(negative="", help="Return only when queries see the records.")] = False,
     url: Annotated[str | None, Parameter(env_var="TOCSIN_URL", help="Where the cluster is.")] = None,
     token: Annotated[
         str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
@@ -59,10 +60,11 @@ def publish(
     if not 1 <= batch <= _BATCH_LIMIT:
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
     with _opened(file) as descriptor:
-        return asyncio.run(_publish(Client(url or DEFAULT_URL, token), feed, descriptor, form=format, batch=batch))
+        client = Client(url or DEFAULT_URL, token)
+        return asyncio.run(_publish(client, feed, descriptor, form=format, batch=batch, visible=visible))
 
 
-async def _publish(connecting: Client, feed: str, descriptor: int, *, form: Format, batch: int) -> int:
+async def _publish(connecting: Client, feed: str, descriptor: int, *, form: Format, batch: int, visible: bool) -> int:
     async with connecting as client:
         await client.reach()
         with _progress(feed, descriptor) as on_progress:
@@ -72,6 +74,8 @@ async def _publish(connecting: Client, feed: str, descriptor: int, *, form: Form
             began_s = time.monotonic()
             try:
                 await publisher.take(_chunks(descriptor), cutter(form))
+                if visible:
+                    await publisher.until_visible()
             except TocsinError:
                 if publisher.accepted:
                     sys.stderr.write(f"{publisher.accepted:,} records were acknowledged before this:\n")
@@ -118,6 +122,8 @@ class Publisher:
         self._sent = 0
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
+        self._kept: tuple[_Batch, str] | None = None
+        """The last batch that was acknowledged, and its key."""
         self.accepted = 0
         self.rejected = 0
 
@@ -138,6 +144,12 @@ class Publisher:
             raise
         await self._flush()
 
+    async def until_visible(self) -> None:
+        """Returns when queries see all that was acknowledged."""
+        if self._kept is not None:
+            # The same again under its key: nothing is kept twice, and what came before lands before it.
+            await self._send(*self._kept, visible=True)
+
     async def _add(self, record: bytes) -> None:
         if self._wants_header and self._header is None:
             self._header = record
@@ -154,17 +166,22 @@ class Publisher:
         batch = _Batch(b"\n".join(lines) + b"\n", len(self._waiting))
         self._waiting, self._waiting_bytes = [], 0
         self._sent += 1
-        self._tell(await self._send(batch, f"{self._run}-{self._sent}"), batch)
+        key = f"{self._run}-{self._sent}"
+        said = await self._send(batch, key)
+        if "error" not in said:
+            self._kept = batch, key
+        self._tell(said, batch)
 
-    async def _send(self, batch: _Batch, key: str) -> Mapping[str, Any]:
+    async def _send(self, batch: _Batch, key: str, *, visible: bool = False) -> Mapping[str, Any]:
         """The answer to a batch, sent again under its key while the cluster is away or behind."""
         until_s = time.monotonic() + self._patience_s
         pause_s = _PAUSE_S
+        path = f"{self._path}?wait=visible" if visible else self._path
         while True:
             wanted_s = 0.0
             try:
                 answered = await self._client.post(
-                    self._path, batch.body, headers={"Idempotency-Key": key}, timeout_s=_ANSWER_S
+                    path, batch.body, headers={"Idempotency-Key": key}, timeout_s=_ANSWER_S
                 )
             except UnavailableError as error:
                 failure: TocsinError = error
