@@ -368,7 +368,9 @@ def test_every_entry_comes_back_from_json(entry: CatalogEntry) -> None:
 @pytest.mark.parametrize(
     "row",
     [
+        Entry("rumour", E, "c", {}, 1),
         Entry("channel", E, "c", {}, 1),
+        Entry("procedure", E, "p@0", {"procedure_id": "p", "parameters": [], "body": "1", "period": "soon"}, 1),
         Entry("type", E, "T", {}, 1),
         Entry("type", E, "T", {"type": "bigint", "text": ""}, 1),
         Entry("type", E, "T", {"type": {"what": 1}, "text": ""}, 1),

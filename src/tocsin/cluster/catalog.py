@@ -9,14 +9,16 @@ Names are case-sensitive: `Reports` and `reports` may both exist.
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, TypeVar
 
+from tocsin.cluster.channel_entries import channel_of
 from tocsin.cluster.entries import (
+    BrokerEntry,
     CatalogEntry,
+    ChannelEntry,
     DatasetEntry,
     DataverseEntry,
     FeedEntry,
@@ -25,8 +27,11 @@ from tocsin.cluster.entries import (
     IndexEntry,
     IndexKind,
     Kind,
+    ProcedureEntry,
     Ref,
     TypeEntry,
+    broker_ref,
+    channel_ref,
     dataset_ref,
     dataverse_ref,
     entry_from_json,
@@ -34,11 +39,13 @@ from tocsin.cluster.entries import (
     feed_ref,
     function_ref,
     index_ref,
+    procedure_ref,
     qualified,
     quoted,
     type_ref,
     unqualified,
 )
+from tocsin.cluster.refs import nearest
 from tocsin.cluster.type_json import type_from_json, type_to_json
 from tocsin.store.store import ClusterStore, Transaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
@@ -104,6 +111,18 @@ class Catalog:
     def functions(self) -> tuple[FunctionEntry, ...]:
         return tuple(self._all(FunctionEntry))
 
+    @property
+    def brokers(self) -> tuple[BrokerEntry, ...]:
+        return tuple(self._all(BrokerEntry))
+
+    @property
+    def channels(self) -> tuple[ChannelEntry, ...]:
+        return tuple(self._all(ChannelEntry))
+
+    @property
+    def procedures(self) -> tuple[ProcedureEntry, ...]:
+        return tuple(self._all(ProcedureEntry))
+
     def find(self, ref: Ref) -> CatalogEntry | None:
         return self.entries.get(ref)
 
@@ -125,6 +144,21 @@ class Catalog:
     def function(self, dataverse: str, name: str, arity: int) -> FunctionEntry:
         return self._look_up(function_ref(dataverse, name, arity), FunctionEntry)
 
+    def broker(self, dataverse: str, name: str) -> BrokerEntry:
+        return self._look_up(broker_ref(dataverse, name), BrokerEntry)
+
+    def channel(self, dataverse: str, name: str) -> ChannelEntry:
+        return self._look_up(channel_ref(dataverse, name), ChannelEntry)
+
+    def procedure(self, dataverse: str, name: str, arity: int) -> ProcedureEntry:
+        return self._look_up(procedure_ref(dataverse, name, arity), ProcedureEntry)
+
+    def channel_behind(self, dataset: Ref) -> ChannelEntry | None:
+        """The channel whose subscriptions or results this dataset shows."""
+        ref = channel_of(dataset)
+        found = None if ref is None else self.entries.get(ref)
+        return found if isinstance(found, ChannelEntry) else None
+
     def missing(self, ref: Ref) -> NotFoundError:
         """Says that this is not there, and what may have been meant."""
         if ref.kind != "dataverse" and dataverse_ref(ref.dataverse) not in self.entries:
@@ -136,10 +170,11 @@ class Catalog:
             if dataset_ref(ref.dataverse, dataset) not in self.entries:
                 return self.missing(dataset_ref(ref.dataverse, dataset))
             peers = list(self.indexes_of(ref.dataverse, dataset))
-        elif ref.kind == "function":
+        elif ref.kind in ("function", "procedure"):
             wanted, _, given = ref.name.rpartition("@")
-            if others := self.functions_named(ref.dataverse, wanted):
-                arities = " or ".join(str(function.arity) for function in others)
+            named = self.functions_named if ref.kind == "function" else self.procedures_named
+            if others := named(ref.dataverse, wanted):
+                arities = " or ".join(str(one.arity) for one in others)
                 return NotFoundError(f"there is no {ref}", hint=f"it takes {arities} arguments, not {given}")
         at_home = [peer.name for peer in peers if ref.kind == "dataverse" or peer.ref.dataverse == ref.dataverse]
         away = [peer.ref.dataverse for peer in peers if peer.name == wanted]
@@ -153,6 +188,10 @@ class Catalog:
         named = [other for other in self._all(FunctionEntry) if (other.dataverse, other.name) == (dataverse, name)]
         return sorted(named, key=lambda function: function.arity)
 
+    def procedures_named(self, dataverse: str, name: str) -> list[ProcedureEntry]:
+        named = [other for other in self._all(ProcedureEntry) if (other.dataverse, other.name) == (dataverse, name)]
+        return sorted(named, key=lambda procedure: procedure.arity)
+
     def indexes_of(self, dataverse: str, dataset: str) -> list[IndexEntry]:
         return [index for index in self._all(IndexEntry) if (index.dataverse, index.dataset) == (dataverse, dataset)]
 
@@ -161,7 +200,10 @@ class Catalog:
         if ref.kind == "dataverse":
             outside = (entry for entry in self.entries.values() if entry.ref.dataverse != ref.name)
             return [entry.ref for entry in outside if any(used.dataverse == ref.name for used in entry.uses)]
-        return [entry.ref for entry in self.entries.values() if ref in entry.uses]
+        entry = self.entries.get(ref)
+        # Whoever reads a channel's results uses the channel.
+        meant = {ref, entry.subscriptions, entry.results} if isinstance(entry, ChannelEntry) else {ref}
+        return [entry.ref for entry in self.entries.values() if not meant.isdisjoint(entry.uses)]
 
     def with_(self, entry: CatalogEntry, *, replace: bool = False) -> Catalog:
         """With one more, or with another in place of the old one (`replace`), which keeps its place in the order.
@@ -182,6 +224,7 @@ class Catalog:
         if isinstance(entry, IndexEntry):
             self.dataset(entry.dataverse, entry.dataset)
         self._check_uses(entry)
+        self._check_shown(entry)
         return Catalog(MappingProxyType({**self.entries, ref: entry}))
 
     def without(self, ref: Ref) -> Catalog:
@@ -221,7 +264,8 @@ class Catalog:
     def _check_uses(self, entry: CatalogEntry) -> None:
         for used in entry.uses:
             # What `Metadata` holds is no entry: it is made from the catalog when it is asked for.
-            if used not in self.entries and used != entry.ref and used.dataverse != METADATA:
+            known = used in self.entries or used == entry.ref or self.channel_behind(used) is not None
+            if not known and used.dataverse != METADATA:
                 raise NotFoundError(f"{entry.ref} uses {used}, and there is no such {used.kind}")
         seen: set[Ref] = set()
         ahead = list(entry.uses)
@@ -232,6 +276,18 @@ class Catalog:
             if used not in seen and used in self.entries:
                 seen.add(used)
                 ahead += self.entries[used].uses
+
+    def _check_shown(self, entry: CatalogEntry) -> None:
+        """A channel is seen as two datasets: nothing else has their names."""
+        if isinstance(entry, ChannelEntry):
+            for shown in (entry.subscriptions, entry.results):
+                if shown in self.entries:
+                    raise ConflictError(
+                        f"{entry.ref} cannot be made: it would be seen as {shown}, which exists already",
+                        hint="give the channel another name",
+                    )
+        elif isinstance(entry, DatasetEntry) and (channel := self.channel_behind(entry.ref)) is not None:
+            raise ConflictError(f"{entry.ref} cannot be made: {channel.ref} is seen under that name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +351,6 @@ class CatalogStore:
                     if transaction is not None and transaction.committed:
                         self._catalog = following
             return following
-
-
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name somebody may have meant: the same in another case first, then the most alike."""
-    lowered = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
-    return lowered[close[0]] if close else None
 
 
 Step: TypeAlias = Callable[[Transaction], Awaitable[object]]

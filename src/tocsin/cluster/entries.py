@@ -5,95 +5,51 @@ Names are case-sensitive: `Reports` and `reports` are two datasets.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from tocsin.cluster.channel_entries import (
+    READERS,
+    BrokerEntry,
+    ChannelEntry,
+    ProcedureEntry,
+    broker_to_json,
+    channel_to_json,
+    procedure_to_json,
+)
+from tocsin.cluster.refs import (
+    Kind,
+    Ref,
+    broker_ref,
+    channel_ref,
+    dataset_ref,
+    dataverse_ref,
+    feed_ref,
+    function_ref,
+    index_ref,
+    procedure_ref,
+    qualified,
+    quoted,
+    ref_from_json,
+    ref_to_json,
+    type_ref,
+    unqualified,
+)
 from tocsin.cluster.type_json import type_from_json, type_to_json
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 from tocsin.store.store import Entry
 from tocsin.wire.errors import StoreError
 
-Kind: TypeAlias = Literal["dataverse", "type", "dataset", "index", "function", "feed"]
+__all__ = [
+    "BrokerEntry", "CatalogEntry", "ChannelEntry", "Connection", "DatasetEntry", "DataverseEntry", "FeedEntry",
+    "FieldPath", "FunctionEntry", "IndexEntry", "IndexKind", "Kind", "ProcedureEntry", "Ref", "TypeEntry",
+    "broker_ref", "channel_ref", "dataset_ref", "dataverse_ref", "entry_from_json", "entry_to_json", "feed_ref",
+    "function_ref", "index_ref", "procedure_ref", "qualified", "quoted", "type_ref", "unqualified",
+]  # fmt: skip
+
 IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD"]
 FieldPath: TypeAlias = tuple[str, ...]
-
-
-_PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
-_PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
-
-
-def quoted(name: str) -> str:
-    """A name as a script writes it: in backticks when it must be."""
-    return name if _PLAIN.match(name) else "`" + name.replace("`", "``") + "`"
-
-
-def qualified(*names: str) -> str:
-    """`Emergency.Reports`: one text for several names that no other names give."""
-    return ".".join(quoted(name) for name in names)
-
-
-def unqualified(text: str) -> tuple[str, ...]:
-    """The names that `qualified` made this text of."""
-    names, at = [], 0
-    while match := _PART.match(text, at):
-        names.append(match[2] if match[1] is None else match[1].replace("``", "`"))
-        at = match.end() + 1
-        if text[match.end() : at] != ".":
-            break
-    if at <= len(text):
-        raise ValueError(f"not a qualified name: {text!r}")
-    return tuple(names)
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """Names one entry.
-
-    `name` is for a dataverse its own name again, for an index `dataset.index` (indexes are named within their dataset),
-    for a function `name@arity` (so that functions of one name and different arity coexist).
-    """
-
-    kind: Kind
-    dataverse: str
-    name: str
-
-    def __str__(self) -> str:
-        match self.kind:
-            case "dataverse":
-                return f"dataverse {quoted(self.name)}"
-            case "function":
-                name, _, arity = self.name.rpartition("@")
-                return f"function {qualified(self.dataverse, name)}@{arity}"
-            case "index":
-                return f"index {quoted(self.dataverse)}.{self.name}"
-            case _:
-                return f"{self.kind} {qualified(self.dataverse, self.name)}"
-
-
-def dataverse_ref(name: str) -> Ref:
-    return Ref("dataverse", name, name)
-
-
-def type_ref(dataverse: str, name: str) -> Ref:
-    return Ref("type", dataverse, name)
-
-
-def dataset_ref(dataverse: str, name: str) -> Ref:
-    return Ref("dataset", dataverse, name)
-
-
-def feed_ref(dataverse: str, name: str) -> Ref:
-    return Ref("feed", dataverse, name)
-
-
-def index_ref(dataverse: str, dataset: str, name: str) -> Ref:
-    return Ref("index", dataverse, qualified(dataset, name))
-
-
-def function_ref(dataverse: str, name: str, arity: int) -> Ref:
-    return Ref("function", dataverse, f"{name}@{arity}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +189,17 @@ class FunctionEntry:
         return function_ref(self.dataverse, self.name, self.arity)
 
 
-CatalogEntry: TypeAlias = DataverseEntry | TypeEntry | DatasetEntry | IndexEntry | FunctionEntry | FeedEntry
+CatalogEntry: TypeAlias = (
+    DataverseEntry
+    | TypeEntry
+    | DatasetEntry
+    | IndexEntry
+    | FunctionEntry
+    | FeedEntry
+    | BrokerEntry
+    | ChannelEntry
+    | ProcedureEntry
+)
 
 
 def _named(type_: Type) -> Iterator[str]:
@@ -280,15 +246,21 @@ def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
                 "folder": entry.folder,
                 "started": entry.started,
                 "connections": [
-                    {"dataset": _ref_json(one.dataset), "function": _ref_json(one.function), "since": one.since}
+                    {"dataset": ref_to_json(one.dataset), "function": ref_to_json(one.function), "since": one.since}
                     for one in entry.connections
                 ],
             }
         case IndexEntry():
             return {"fields": [list(path) for path in entry.fields], "kind": entry.kind}
         case FunctionEntry():
-            uses = [[used.kind, used.dataverse, used.name] for used in entry.uses]
+            uses = [ref_to_json(used) for used in entry.uses]
             return {"parameters": list(entry.parameters), "body": entry.body, "uses": uses}
+        case BrokerEntry():
+            return broker_to_json(entry)
+        case ChannelEntry():
+            return channel_to_json(entry)
+        case ProcedureEntry():
+            return procedure_to_json(entry)
 
 
 def entry_from_json(row: Entry) -> CatalogEntry:
@@ -327,7 +299,7 @@ def _read_dataset(row: Entry, body: dict[str, Any]) -> DatasetEntry:
 def _read_feed(row: Entry, body: dict[str, Any]) -> FeedEntry:
     connections = []
     for one in body["connections"]:
-        dataset, function = _ref_from(one["dataset"]), _ref_from(one["function"])
+        dataset, function = ref_from_json(one["dataset"]), ref_from_json(one["function"])
         if dataset is None:
             raise ValueError("a connection without a dataset")
         connections.append(Connection(dataset, function, one["since"]))
@@ -343,14 +315,6 @@ def _read_feed(row: Entry, body: dict[str, Any]) -> FeedEntry:
     )
 
 
-def _ref_json(ref: Ref | None) -> list[str] | None:
-    return None if ref is None else [ref.kind, ref.dataverse, ref.name]
-
-
-def _ref_from(value: Any) -> Ref | None:
-    return None if value is None else Ref(*value)
-
-
 def _read_index(row: Entry, body: dict[str, Any]) -> IndexEntry:
     dataset, name = unqualified(row.name)
     return IndexEntry(row.dataverse, dataset, name, _paths(body["fields"]), cast("IndexKind", body["kind"]))
@@ -358,7 +322,7 @@ def _read_index(row: Entry, body: dict[str, Any]) -> IndexEntry:
 
 def _read_function(row: Entry, body: dict[str, Any]) -> FunctionEntry:
     name, _, _ = row.name.rpartition("@")
-    uses = tuple(Ref(kind, dataverse, used) for kind, dataverse, used in body["uses"])
+    uses = tuple(Ref(*used) for used in body["uses"])
     return FunctionEntry(row.dataverse, name, tuple(body["parameters"]), body["body"], uses)
 
 
@@ -380,4 +344,5 @@ _READERS: Final[dict[str, Callable[[Entry, dict[str, Any]], CatalogEntry]]] = {
     "feed": _read_feed,
     "index": _read_index,
     "function": _read_function,
+    **READERS,
 }

@@ -10,6 +10,7 @@ from tocsin.cluster.catalog import METADATA, Catalog, qualified
 from tocsin.cluster.entries import Ref
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
+from tocsin.rules.model.values import Duration, duration_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,35 @@ class MetadataDataset:
     dataverse: str = METADATA
 
 
-def _type(**fields: t.Type) -> ObjectType:
-    return ObjectType(tuple(Field(name, type_) for name, type_ in fields.items()), open=False)
+@dataclass(frozen=True, slots=True)
+class _Perhaps:
+    """A field that not every row has."""
+
+    type: t.Type
+
+
+def _type(**fields: t.Type | _Perhaps) -> ObjectType:
+    return ObjectType(
+        tuple(
+            Field(name, type_.type, optional=True) if isinstance(type_, _Perhaps) else Field(name, type_)
+            for name, type_ in fields.items()
+        ),
+        open=False,
+    )
+
+
+def _known(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _parts(function: Ref) -> list[str]:
+    """Dataverse, name and arity, as the original lists them."""
+    name, _, arity = function.name.rpartition("@")
+    return [function.dataverse, name, arity]
+
+
+def _period(period: Duration | None) -> str | None:
+    return None if period is None else duration_text(period)
 
 
 def _paths(paths: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -126,6 +154,49 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 }
                 for feed in catalog.feeds
                 for one in feed.connections
+            ],
+        ),
+        MetadataDataset(
+            "Broker",
+            _type(DataverseName=t.STRING, BrokerName=t.STRING, BrokerEndPoint=t.STRING),
+            lambda catalog: [
+                {"DataverseName": one.dataverse, "BrokerName": one.name, "BrokerEndPoint": one.url}
+                for one in catalog.brokers
+            ],
+        ),
+        MetadataDataset(
+            "Channel",
+            _type(
+                DataverseName=t.STRING, ChannelName=t.STRING, SubscriptionsDatasetName=t.STRING,
+                ResultsDatasetName=t.STRING, Kind=t.STRING, Push=t.BOOLEAN, Params=ArrayType(t.STRING),
+                ParameterTypes=ArrayType(t.STRING), Function=_Perhaps(ArrayType(t.STRING)), Body=_Perhaps(t.STRING),
+                Duration=_Perhaps(t.STRING), RetentionSeconds=_Perhaps(t.DOUBLE), RetentionBytes=_Perhaps(t.BIGINT),
+            ),
+            lambda catalog: [
+                _known({
+                    "DataverseName": one.dataverse, "ChannelName": one.name,
+                    "SubscriptionsDatasetName": one.subscriptions.name, "ResultsDatasetName": one.results.name,
+                    "Kind": "CONTINUOUS" if one.continuous else "REPETITIVE", "Push": one.push,
+                    "Params": list(one.parameters), "ParameterTypes": [str(type_) for type_ in one.types],
+                    "Function": None if one.function is None else _parts(one.function), "Body": one.body,
+                    "Duration": _period(one.period), "RetentionSeconds": one.retention_s,
+                    "RetentionBytes": one.retention_bytes,
+                })
+                for one in catalog.channels
+            ],
+        ),
+        MetadataDataset(
+            "Procedure",
+            _type(
+                DataverseName=t.STRING, ProcedureName=t.STRING, Arity=t.BIGINT, Params=ArrayType(t.STRING),
+                Definition=t.STRING, Duration=_Perhaps(t.STRING),
+            ),
+            lambda catalog: [
+                _known({
+                    "DataverseName": one.dataverse, "ProcedureName": one.name, "Arity": one.arity,
+                    "Params": list(one.parameters), "Definition": one.body, "Duration": _period(one.period),
+                })
+                for one in catalog.procedures
             ],
         ),
     )

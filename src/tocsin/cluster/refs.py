@@ -1,0 +1,113 @@
+"""How the entries of the catalog are named."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["dataverse", "type", "dataset", "index", "function", "feed", "broker", "channel", "procedure"]
+
+_PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
+_PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
+
+
+def quoted(name: str) -> str:
+    """A name as a script writes it: in backticks when it must be."""
+    return name if _PLAIN.match(name) else "`" + name.replace("`", "``") + "`"
+
+
+def qualified(*names: str) -> str:
+    """`Emergency.Reports`: one text for several names that no other names give."""
+    return ".".join(quoted(name) for name in names)
+
+
+def unqualified(text: str) -> tuple[str, ...]:
+    """The names that `qualified` made this text of."""
+    names, at = [], 0
+    while match := _PART.match(text, at):
+        names.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+        at = match.end() + 1
+        if text[match.end() : at] != ".":
+            break
+    if at <= len(text):
+        raise ValueError(f"not a qualified name: {text!r}")
+    return tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Names one entry.
+
+    `name` is for a dataverse its own name again, for an index `dataset.index` (indexes are named within their dataset),
+    for a function or procedure `name@arity` (so that those of one name and different arity coexist).
+    """
+
+    kind: Kind
+    dataverse: str
+    name: str
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "dataverse":
+                return f"dataverse {quoted(self.name)}"
+            case "function" | "procedure":
+                name, _, arity = self.name.rpartition("@")
+                return f"{self.kind} {qualified(self.dataverse, name)}@{arity}"
+            case "index":
+                return f"index {quoted(self.dataverse)}.{self.name}"
+            case _:
+                return f"{self.kind} {qualified(self.dataverse, self.name)}"
+
+
+def dataverse_ref(name: str) -> Ref:
+    return Ref("dataverse", name, name)
+
+
+def type_ref(dataverse: str, name: str) -> Ref:
+    return Ref("type", dataverse, name)
+
+
+def dataset_ref(dataverse: str, name: str) -> Ref:
+    return Ref("dataset", dataverse, name)
+
+
+def feed_ref(dataverse: str, name: str) -> Ref:
+    return Ref("feed", dataverse, name)
+
+
+def index_ref(dataverse: str, dataset: str, name: str) -> Ref:
+    return Ref("index", dataverse, qualified(dataset, name))
+
+
+def function_ref(dataverse: str, name: str, arity: int) -> Ref:
+    return Ref("function", dataverse, f"{name}@{arity}")
+
+
+def broker_ref(dataverse: str, name: str) -> Ref:
+    return Ref("broker", dataverse, name)
+
+
+def channel_ref(dataverse: str, name: str) -> Ref:
+    return Ref("channel", dataverse, name)
+
+
+def procedure_ref(dataverse: str, name: str, arity: int) -> Ref:
+    return Ref("procedure", dataverse, f"{name}@{arity}")
+
+
+def ref_to_json(ref: Ref | None) -> list[str] | None:
+    return None if ref is None else [ref.kind, ref.dataverse, ref.name]
+
+
+def ref_from_json(value: Any) -> Ref | None:
+    return None if value is None else Ref(*value)
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name somebody may have meant: the same in another case first, then the most alike."""
+    lowered = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
+    return lowered[close[0]] if close else None
