@@ -18,6 +18,7 @@ from tocsin import compose
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry
+from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.outcome import Statements
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -32,10 +33,14 @@ class Sparkless(Engine):
 
     def __init__(self, _spark: None, _scratch: Path, *, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
+        self._landing = self._threads
         self.oracle: Any = None
 
     def is_alive(self) -> bool:
         return True
+
+    async def land(self, work: Callable[[], T], what: str) -> T:
+        return await self.work(work, what)
 
     async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
         # There is no job that could be cancelled, only the work itself, which is waited for.
@@ -56,6 +61,7 @@ class Parts:
     catalog: CatalogStore
     tables: Tables
     statements: Statements
+    feeds: Feeds
     app: web.Application
 
     async def run(self, script: str) -> list[dict[str, Any]]:
@@ -76,4 +82,4 @@ async def opened(data: Path) -> AsyncIterator[Parts]:
     settings = Settings.load(None, {}, {"data": data, "cluster.datasets.upkeep_period_s": 86_400})
     with mock.patch.object(compose, "Engine", Sparkless):
         async with compose.assembled(settings, None) as made:
-            yield Parts(settings, made.store, made.catalog, made.tables, made.statements, made.app)
+            yield Parts(settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app)

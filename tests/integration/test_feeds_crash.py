@@ -27,8 +27,7 @@ from tests.integration.processes import environment
 from tests.integration.sparkless import Parts, opened
 from tests.integration.worlds import eager_upkeep
 from tocsin import faults
-from tocsin.cluster.feeds import feed as feed_module
-from tocsin.cluster.feeds import feeds as feeds_module
+from tocsin.cluster.feeds import moving, started
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.serving.application import bound, listening
@@ -60,7 +59,7 @@ async def small_logs() -> AsyncIterator[None]:
     """Logs that roll and are trimmed within a few requests, and batches of a few."""
     opening = partial(IntakeLog.open, segment_bytes=3_000, remember_bytes=9_000, recent_bytes=2_000)
     small = mock.Mock(open=opening)
-    with mock.patch.object(feeds_module, "IntakeLog", small), mock.patch.object(feed_module, "BATCH_ROWS", 6):
+    with mock.patch.object(started, "IntakeLog", small), mock.patch.object(moving, "BATCH_ROWS", 6):
         yield
 
 

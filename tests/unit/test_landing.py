@@ -129,3 +129,16 @@ def test_records_on_which_the_function_fails_are_found_among_many(tmp_path: Path
     passed = [number for number in range(20) if number not in poison and number != 5]
     assert world.ids() == sorted([*passed, *(number + 100 for number in passed)])
     assert world.set_aside() == sorted(poison)
+
+
+def test_each_thing_that_a_function_made_of_one_record_and_does_not_fit_is_kept_with_its_reason(tmp_path: Path) -> None:
+    def several(rows: pa.Table) -> Sequence[Any]:
+        return [[record, {"id": "x"}, {"no": 1}, 7] for record in layout.from_arrow(rows, FEED)]
+
+    world = World(tmp_path, several)
+    entries = logged([{"id": 1}, {"id": 2}])
+    for _ in range(2):  # doing it again changes nothing
+        world.landing.land(entries)
+        assert world.ids() == [1, 2]
+        assert world.set_aside() == [1, 1, 1, 2, 2, 2]
+    assert len({row["reason"] for row in _rows(world.rejected)}) == 3

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from tocsin.wire.errors import StatementError, StorageFullError, TocsinError, Un
 
 T = TypeVar("T")
 
+LANDING_THREADS: Final = 4
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
 
 
@@ -35,6 +37,8 @@ class Engine:
         self.views = Views(spark)
         self._scratch = scratch
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
+        # Of their own: however many statements run or wait, records land, and the other way round.
+        self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
 
     def is_alive(self) -> bool:
         """Whether the JVM still runs. It does not start again by itself."""
@@ -43,6 +47,11 @@ class Engine:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._landing.shutdown(wait=False, cancel_futures=True)
+
+    async def land(self, work: Callable[[], T], what: str) -> T:
+        """As `work`, on the threads of the feeds."""
+        return await self._carried_out(self._landing, work, what, None)
 
     async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
         """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will
@@ -51,8 +60,13 @@ class Engine:
         Work that changes something brings `stop`, which tells it to end before it has. If it has all the same, that is
         what the caller learns: the result is returned, and the task's `cancelling()` says that it should go no further.
         """
+        return await self._carried_out(self._threads, work, what, stop)
+
+    async def _carried_out(
+        self, threads: ThreadPoolExecutor, work: Callable[[], T], what: str, stop: Callable[[], None] | None
+    ) -> T:
         group = uuid4().hex
-        future = asyncio.get_running_loop().run_in_executor(self._threads, self._grouped, group, what, work)
+        future = asyncio.get_running_loop().run_in_executor(threads, self._grouped, group, what, work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -72,6 +86,8 @@ class Engine:
         context = self.spark.sparkContext
         try:
             context.setJobGroup(group, what[:200], interruptOnCancel=True)
+            # Spark is fair between pools; within one it serves whoever came first. So each thread has its own.
+            context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
             return work()
         except (PySparkException, Py4JError) as error:
             raise told(error) from error

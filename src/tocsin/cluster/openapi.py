@@ -19,7 +19,7 @@ _STATUS_TEXTS: Final = {
     "415": "The body is not of a kind that is taken here: its media type, charset or compression.",
     "429": "Too much runs and waits already; Retry-After says when to ask again.",
     "500": "A fault of the cluster's; its log tells more under the id.",
-    "503": "The cluster is starting, stopping or has no connection left, or the feed is being connected.",
+    "503": "The cluster is starting, stopping or has no connection left, or the feed cannot go on.",
     "507": "No room on the disk; nothing acknowledged was lost.",
 }
 

@@ -86,11 +86,12 @@ class ScriptRunner:
                     lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text
                 )
                 return Outcome(number, kind, {}, _one(orjson.dumps(plan)))
+            if isinstance(statement, st.DropDataverse):
+                async with self._feeds.leaving(statement.name):
+                    return Outcome(number, kind, await self._definitions.run(statement, scope) or {}, None)
             for room in (self._definitions, self._changes, self._feeds):
                 summary = await room.run(statement, scope)
                 if summary is not None:
-                    if isinstance(statement, st.DropDataverse):
-                        await self._feeds.settle()
                     if isinstance(statement, st.Insert) and statement.upsert:
                         kind = "upsert"
                     return Outcome(number, kind, summary, None)

@@ -217,7 +217,7 @@ class StatementParser(ChannelParser):
         if self._word("FEED"):
             early = self._if_exists()
             named = self._qualified("a feed")
-            return st.DropFeed(name=named, if_exists=self._if_exists() or early)
+            return st.DropFeed(name=named, if_exists=self._if_exists() or early, force=self._word("FORCE"))
         if self._word("BROKER"):
             early = self._if_exists()
             named = self._qualified("a broker")
@@ -253,7 +253,7 @@ class StatementParser(ChannelParser):
         self._need("FEED")
         feed = self._qualified("a feed")
         self._need("FROM", "DATASET")
-        return st.DisconnectFeed(feed=feed, dataset=self._qualified("a dataset"))
+        return st.DisconnectFeed(feed=feed, dataset=self._qualified("a dataset"), force=self._word("FORCE"))
 
     def _start(self) -> st.Statement:
         self._need("FEED")

@@ -195,6 +195,8 @@ class ConnectFeed(Statement):
 class DisconnectFeed(Statement):
     feed: Name
     dataset: Name
+    force: bool = False
+    """Also when what was acknowledged cannot be landed: it is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,8 @@ class StopFeed(Statement):
 class DropFeed(Statement):
     name: Name
     if_exists: bool = False
+    force: bool = False
+    """Also when what was acknowledged cannot be landed: it is given up."""
 
 
 # ---------------------------------------------------------------- brokers, channels, procedures

@@ -5,36 +5,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import orjson
-import structlog
 
 from tocsin.cluster.engine import Engine
-from tocsin.cluster.entries import FeedEntry
+from tocsin.cluster.entries import FeedEntry, Ref
 from tocsin.cluster.feeds.batches import packed
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.intake.log import Entry, IntakeLog
+from tocsin.cluster.feeds.moving import Mover, Target, Trouble
+from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.readers.decoding import Decode, Decoded
-from tocsin.wire.errors import ConflictError, StoreError, TocsinError, UnavailableError
+from tocsin.wire.errors import ConflictError, StorageFullError, StoreError, UnavailableError
 
-log = structlog.get_logger()
-
-BATCH_ROWS: Final = 20_000
-BATCH_BYTES: Final = 32 << 20
 _SHOWN_REFUSALS: Final = 1_000  # in one answer; all of them are kept
-_RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
+# How long a statement waits for records to land while landing fails; while it goes on, as long as the statement may.
+PATIENCE_S = 5.0
 
 
-class Target(Protocol):
-    counted: bool
-    """Whether it is a dataset that the feed is connected to."""
-    position: int
-    halted: bool
-    """Whether the feed ends: what fails from now on fails because of that."""
+class Source(Protocol):
+    """Brings records to a feed by itself."""
 
-    def land(self, entries: Sequence[Entry]) -> int: ...
+    @property
+    def open(self) -> int | None:
+        """How many are connected, where that is how records come."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +44,56 @@ class Accepted:
 
 
 class RunningFeed:
+    """Made closed, with its log open: `begin` lets it land, and `open` take records."""
+
     def __init__(
-        self,
-        entry: FeedEntry,
-        intake: IntakeLog,
-        targets: Sequence[Target],
-        decode: Decode,
-        engine: Engine,
-        *,
-        counts: FeedCounts,
+        self, entry: FeedEntry, intake: IntakeLog, decode: Decode, engine: Engine, *, counts: FeedCounts
     ) -> None:
         self.entry = entry
+        self.counts = counts
+        self.sources: list[Source] = []
         self._log = intake
-        self._targets = targets
+        self._movers: list[Mover] = []
         self._decode = decode
         self._engine = engine
-        self.counts = counts
-        self._accepting = True
+        self._door = asyncio.Event()
+        self._state: Literal["starting", "started", "stopping"] = "starting"
         self._taking = 0
         self._ended = False
         self._moved = asyncio.Condition()
-        self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        for target in self._targets:
-            # What was trimmed from the log had landed everywhere.
-            target.position = max(target.position, self._log.first)
-            self._tasks.append(asyncio.create_task(self._land(target)))
+    # ------------------------------------------------------------ its datasets
+
+    def add(self, target: Target) -> Mover:
+        """One more place to land in, once its mover starts; from now on the log keeps what that one needs."""
+        # What was trimmed from the log had landed everywhere.
+        target.position = max(target.position, self._log.first)
+        mover = Mover(
+            self.entry.name,
+            self._log,
+            target,
+            self._engine,
+            counts=self.counts,
+            landed=self._trim,
+            changed=self._notify,
+        )
+        self._movers.append(mover)
+        return mover
+
+    async def remove(self, mover: Mover) -> None:
+        await mover.end()
+        self._movers.remove(mover)
+        await self._notify()
+
+    def mover(self, dataset: Ref) -> Mover:
+        return next(mover for mover in self._movers if mover.target.dataset == dataset)
+
+    def _trim(self) -> None:
+        self._log.landed(min(mover.position for mover in list(self._movers)))
+
+    @property
+    def troubles(self) -> list[Trouble]:
+        return [mover.trouble for mover in self._movers if mover.trouble is not None]
 
     @property
     def end(self) -> int:
@@ -79,16 +101,12 @@ class RunningFeed:
         return self._log.end
 
     @property
-    def stopping(self) -> bool:
-        return not self._accepting
-
-    @property
     def unlanded_bytes(self) -> int:
         return self._log.unlanded_bytes
 
     def lag(self) -> tuple[int, float]:
         """How many acknowledged records are not yet in every dataset, and how long the oldest of them waits."""
-        landed = min(target.position for target in self._targets)
+        landed = min(mover.position for mover in list(self._movers))
         records = self._log.end - landed
         if records <= 0:
             return 0, 0.0
@@ -98,12 +116,31 @@ class RunningFeed:
             return records, 0.0  # it has landed meanwhile, and its segment is gone
         return records, max(0.0, time.time() - oldest.at_s)
 
+    @property
+    def connections(self) -> int | None:
+        """To its sockets; None where it has none."""
+        open_ = [source.open for source in self.sources if source.open is not None]
+        return sum(open_) if open_ else None
+
     # ------------------------------------------------------------ in
+
+    def begin(self) -> None:
+        for mover in self._movers:
+            mover.start()
+
+    def open(self) -> None:
+        self.begin()
+        self._state = "started"
+        self._door.set()
+
+    async def opened(self) -> None:
+        """Returns when records are taken."""
+        await self._door.wait()
 
     async def accept(self, body: bytes, key: str | None = None) -> Accepted:
         """Takes what is in a body; when this returns, the accepted records are durable."""
-        if self.stopping:
-            raise ConflictError(f"the feed {self.entry.name} is stopping", hint="START FEED it again")
+        if not self._door.is_set():
+            raise ConflictError(f"the feed {self.entry.name} is {self._state}", hint="try again in a moment")
         self._taking += 1
         try:
             payload, rows, status, answer = await asyncio.to_thread(self._read, body)
@@ -111,7 +148,9 @@ class RunningFeed:
                 return Accepted(200, answer, self._log.end)
             appended = await self._log.append(payload, rows, key=key, answer=orjson.dumps([status, answer]))
         finally:
-            await self._taken()
+            self._taking -= 1
+            if not self._door.is_set():
+                await self._notify()
         if appended.repeated:
             status, answer = orjson.loads(appended.answer)
         else:
@@ -119,11 +158,6 @@ class RunningFeed:
             self.counts.rejected += rows - answer["accepted"]
             self.counts.taken_bytes += len(body)
         return Accepted(status, answer, appended.position)
-
-    async def _taken(self) -> None:
-        self._taking -= 1
-        if self.stopping:
-            await self._notify()
 
     def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
         decoded: Sequence[Decoded] = self._decode(body)
@@ -136,67 +170,83 @@ class RunningFeed:
         status = 422 if refused and not accepted else 200
         return packed(decoded, self.entry.type), len(decoded), status, answer
 
+    # ------------------------------------------------------------ out
+
     async def until_landed(self, position: int) -> None:
         """Returns when a query would see everything below the position; UnavailableError if the feed ends before."""
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._ended or self._has_landed(position))
-        if not self._has_landed(position):
-            raise UnavailableError(
-                f"the feed {self.entry.name} ended before its records were visible",
-                hint="they are kept, and land when it is started again",
-            )
+        await self._until(position, self._movers)
 
-    def _has_landed(self, position: int) -> bool:
-        return all(target.position >= position for target in self._targets)
+    async def drained(self, movers: Sequence[Mover], impossible: str, otherwise: str = "") -> None:
+        """Returns when all that was acknowledged has landed there. Where landing fails and goes on failing, the error
+        says what is `impossible`, and what to do `otherwise`."""
+        for mover in movers:
+            mover.hurry()
+        await self._until(self._log.end, movers, impossible, otherwise)
+
+    async def _until(
+        self, position: int, movers: Sequence[Mover], impossible: str | None = None, otherwise: str = ""
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        async with self._moved:
+            while behind := [mover for mover in movers if mover.position < position]:
+                if self._ended:
+                    raise UnavailableError(
+                        f"the feed {self.entry.name} ended before its records were visible",
+                        hint="they are kept, and land when it is started again",
+                    )
+                troubles = [mover.trouble for mover in behind if mover.trouble is not None]
+                give_up_s = None
+                if impossible is not None and troubles:
+                    give_up_s = PATIENCE_S + max(began_s, min(one.since_s for one in troubles))
+                    if clock() >= give_up_s:
+                        records = position - min(mover.position for mover in behind)
+                        raise _refusal(impossible, otherwise, troubles[0], records)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(give_up_s):
+                        await self._moved.wait()
 
     async def _notify(self) -> None:
         async with self._moved:
             self._moved.notify_all()
 
-    # ------------------------------------------------------------ out
-
-    async def _land(self, target: Target) -> None:
-        failures = 0
-        while True:
-            await self._log.wait(target.position)
-            try:
-                await self._engine.work(lambda: self._batch(target), f"feed {self.entry.name}")
-            except TocsinError as error:
-                log.warning("landing must wait", feed=self.entry.name, reason=error.message)
-            except Exception:
-                log.exception("landing failed", feed=self.entry.name)
-            else:
-                failures = 0
-                self.counts.batches += target.counted
-                await self._notify()
-                continue
-            self.counts.failures += 1
-            await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
-            failures += 1
-
-    def _batch(self, target: Target) -> None:
-        entries = self._log.read(target.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
-        if entries:
-            target.land(entries)
-            self._log.landed(min(one.position for one in self._targets))
-
     # ------------------------------------------------------------ end
 
-    async def stop(self, *, drained: bool) -> None:
-        """No record is taken any more; with `drained`, everything acknowledged is in its datasets when this returns."""
-        self._accepting = False
+    async def drain(self, impossible: str, otherwise: str = "") -> None:
+        """No record is taken any more, and everything acknowledged is in its datasets when this returns.
+
+        Where it cannot be, or where the caller is cancelled, the feed goes on as before.
+        """
+        was_open = self._door.is_set()
+        self._state = "stopping"
+        self._door.clear()
         try:
-            if drained:
-                async with self._moved:
-                    # Whoever was let in before is answered first, so that what it sent lands too.
-                    await self._moved.wait_for(lambda: not self._taking)
-                await self.until_landed(self._log.end)
-        finally:
-            for target in self._targets:
-                target.halted = True
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._log.close()
-            self._ended = True
-            await self._notify()
+            async with self._moved:
+                # Whoever was let in before is answered first, so that what it sent lands too.
+                await self._moved.wait_for(lambda: not self._taking)
+            await self.drained(self._movers, impossible, otherwise)
+        except BaseException:
+            if was_open:
+                self.open()
+            raise
+
+    async def stop(self) -> None:
+        """The end. What has not landed is in the log, and lands when the feed is started again."""
+        self._state = "stopping"
+        self._door.clear()
+        for source in self.sources:
+            await source.close()
+        await asyncio.gather(*(mover.end() for mover in self._movers))
+        await self._log.close()
+        self._ended = True
+        await self._notify()
+
+
+def _refusal(impossible: str, otherwise: str, trouble: Trouble, records: int) -> UnavailableError | StorageFullError:
+    kind = StorageFullError if trouble.disk_full else UnavailableError
+    given_up = f", or give them up: {otherwise}" if otherwise else ""
+    return kind(
+        f"{impossible}: {records} acknowledged records have not landed, because {trouble.what} fails since "
+        f"{trouble.since:%Y-%m-%dT%H:%M:%SZ}: {trouble.reason}",
+        hint=f"the feed goes on as before, and nothing is lost; mend that and try again{given_up}",
+    )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
-import structlog
 from sqlglot import exp
 
+from tocsin import faults
 from tocsin.cluster.catalog import DEFAULT, CatalogStore, Change, Put, Remove, qualified
 from tocsin.cluster.changes import decoded
 from tocsin.cluster.engine import Engine
@@ -29,11 +31,12 @@ from tocsin.cluster.entries import (
     function_ref,
     type_ref,
 )
-from tocsin.cluster.feeds.feed import Accepted, RunningFeed, Target
-from tocsin.cluster.feeds.figures import FeedCounts, FeedFigures, FeedState
-from tocsin.cluster.feeds.landing import REJECTED, Enrich, Landing, Rejections
+from tocsin.cluster.feeds.feed import Accepted, RunningFeed
+from tocsin.cluster.feeds.figures import FeedFigures
+from tocsin.cluster.feeds.landing import REJECTED, Enrich
+from tocsin.cluster.feeds.moving import Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
-from tocsin.cluster.feeds.sockets import SocketServer
+from tocsin.cluster.feeds.started import StartedFeeds, uninterrupted
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.scope import BatchScope, StatementScope
 from tocsin.cluster.tables import Tables, new_folder
@@ -43,9 +46,7 @@ from tocsin.language.dialect import FieldOf, ObjectOf
 from tocsin.language.expressions import TranslationError
 from tocsin.pipeline.readers.decoding import decoder
 from tocsin.rules.model.types import ObjectType
-from tocsin.wire.errors import ConflictError, NotFoundError, StoreError, TocsinError, UnavailableError
-
-log = structlog.get_logger()
+from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
 Summary = Mapping[str, Any]
 REJECTED_RETENTION_S = 7 * 86_400.0
@@ -56,92 +57,47 @@ class Feeds:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
-        self._folder = folder
-        self._running: dict[Ref, tuple[RunningFeed, SocketServer | None]] = {}
-        self._changing = asyncio.Lock()
-        self._between: set[Ref] = set()
-        """Started feeds that land what they have, to go on with other connections."""
-        self._counts: dict[str, FeedCounts] = {}
-        """By the folder of their log, which is never another feed's."""
+        self._started = StartedFeeds(catalog, tables, engine, folder, self._enrich)
+        # Statements about one feed take turns; one that waits for its records keeps no other feed waiting.
+        self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
 
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
         """Feeds that were started go on; logs that no feed owns any more go."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._sweep()
-        for entry in self._catalog.catalog.feeds:
-            if entry.started:
-                try:
-                    await self._run(entry)
-                except TocsinError as error:
-                    # One feed's trouble (its port is taken, its log damaged) is not everybody's.
-                    log.error("a feed could not be started", feed=entry.name, reason=str(error))
-
-    def _sweep(self) -> None:
-        known = {entry.folder for entry in self._catalog.catalog.feeds}
-        for found in self._folder.iterdir():
-            if found.name not in known:
-                shutil.rmtree(found, ignore_errors=True)
-        for folder in set(self._counts) - known:
-            self._counts.pop(folder, None)
+        await self._started.start()
 
     async def close(self) -> None:
-        for ref in list(self._running):
-            await self._halt(ref, drained=False)
+        await self._started.close()
 
     async def settle(self) -> None:
         """After a drop of whatever kind: feeds that are no longer in the catalog end, and their logs go."""
-        async with self._changing:
-            for ref in list(self._running):
-                if self._catalog.catalog.find(ref) is None:
-                    await self._halt(ref, drained=False)
-            await asyncio.to_thread(self._sweep)
+        for ref in self._started.refs():
+            if self._catalog.catalog.find(ref) is None:
+                await self._started.end(ref)
+        await asyncio.to_thread(self._started.sweep)
 
-    async def _run(self, entry: FeedEntry) -> None:
-        options = feed_options(dict(entry.options))
-        catalog = self._catalog.catalog
-        rejected = self._tables.table(catalog.dataset(entry.rejected.dataverse, entry.rejected.name))
-        targets: list[Target] = [Rejections(entry, 0, rejected)]
-        for one in entry.connections:
-            dataset = catalog.find(one.dataset)
-            assert isinstance(dataset, DatasetEntry)
-            enrich = self._enrich(entry, one.function) if one.function is not None else None
-            targets.append(Landing(entry, one.since, dataset, self._tables.table(dataset), rejected, enrich))
-        decode = decoder(options.format, entry.type, options=options.reading)
-        intake = await self._opened(self._folder / entry.folder, max(target.position for target in targets))
-        feed = RunningFeed(entry, intake, targets, decode, self._engine, counts=self._counts_of(entry))
-        feed.start()
-        server = None
-        if options.sockets:
-            server = SocketServer(feed, options)
-            try:
-                await server.listen(options.sockets)
-            except BaseException:
-                await feed.stop(drained=False)
-                raise
-        self._running[entry.ref] = feed, server
+    @asynccontextmanager
+    async def leaving(self, dataverse: str) -> AsyncIterator[None]:
+        """Around the drop of a dataverse: what its feeds acknowledged for datasets of others is there first."""
+        closed: list[tuple[FeedEntry, RunningFeed]] = []
+        try:
+            for entry in self._catalog.catalog.feeds:
+                outside = any(one.dataset.dataverse != dataverse for one in entry.connections)
+                if entry.dataverse == dataverse and entry.started and outside:
+                    feed = await self._started.resumed(entry)
+                    await feed.drain(f"the dataverse {dataverse} cannot be dropped")
+                    closed.append((entry, feed))
+            yield
+        finally:
+            for entry, feed in closed:
+                if self._started.is_started(entry):
+                    feed.open()
+        await self.settle()
 
-    async def _opened(self, folder: Path, landed: int) -> IntakeLog:
-        """The feed's log, which is never behind its datasets: what it would take up to there would never land."""
-
-        def opened() -> IntakeLog:
-            return IntakeLog.open(folder, landed=None if folder.exists() else landed)
-
-        intake = await asyncio.to_thread(opened)
-        if intake.end < landed:
-            await intake.close()
-            raise StoreError(
-                f"the intake log {folder} ends at position {intake.end}, and its datasets are at {landed}",
-                hint="restore log and datasets from one backup",
-            )
-        return intake
-
-    async def _halt(self, ref: Ref, *, drained: bool) -> None:
-        feed, server = self._running.pop(ref)
-        if server is not None:
-            await server.close()
-        await feed.stop(drained=drained)
+    def troubles(self, ref: Ref) -> list[Trouble]:
+        """What a started feed cannot do for now, why, and since when."""
+        return self._started.troubles(ref)
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
         name = function.name.rpartition("@")[0]
@@ -184,45 +140,29 @@ class Feeds:
         if not isinstance(entry, FeedEntry):
             raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
         try:
-            feed = self._started(entry.ref, name)
+            feed = self._going(entry, name)
             accepted = await feed.accept(body, key)
         except TocsinError as error:
-            self._counts_of(entry).refused[error.status] += 1
+            self._started.counts(entry).refused[error.status] += 1
             raise
         if visible:
             await feed.until_landed(accepted.position)
         return accepted
 
-    def _started(self, ref: Ref, name: str) -> RunningFeed:
-        found = self._running.get(ref)
-        if found is not None:
-            return found[0]
-        if ref in self._between:
+    def _going(self, entry: FeedEntry, name: str) -> RunningFeed:
+        feed = self._started.find(entry.ref)
+        if feed is not None:
+            return feed
+        if (troubles := self._started.troubles(entry.ref)) and entry.started:
             raise UnavailableError(
-                f"the feed {name} is being connected or disconnected",
-                hint="it goes on by itself: send again in a moment",
+                f"the feed {name} could not go on: {troubles[0].reason}",
+                hint=f"mend that, then START FEED {entry.name}",
             )
-        raise ConflictError(f"the feed {name} is stopped", hint=f"START FEED {ref.name}")
-
-    # ------------------------------------------------------------ figures
+        raise ConflictError(f"the feed {name} is stopped", hint=f"START FEED {entry.name}")
 
     def figures(self) -> list[FeedFigures]:
         """Of every feed in the catalog. May be asked from any thread."""
-        return [
-            FeedFigures(f"{entry.dataverse}.{entry.name}", self._counts_of(entry), self._state(entry.ref))
-            for entry in self._catalog.catalog.feeds
-        ]
-
-    def _state(self, ref: Ref) -> FeedState | None:
-        found = self._running.get(ref)
-        if found is None:
-            return None
-        feed, server = found
-        lag, lag_age_s = feed.lag()
-        return FeedState(feed.unlanded_bytes, lag, lag_age_s, None if server is None else server.open)
-
-    def _counts_of(self, entry: FeedEntry) -> FeedCounts:
-        return self._counts.setdefault(entry.folder, FeedCounts())
+        return self._started.figures()
 
     # ------------------------------------------------------------ statements
 
@@ -230,7 +170,9 @@ class Feeds:
         handler = _HANDLERS.get(type(statement))
         if handler is None:
             return None
-        async with self._changing:
+        named: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
+        turn = self._turns.setdefault(feed_ref(named.dataverse or scope.dataverse, named.name), asyncio.Lock())
+        async with turn:
             scope.catalog = self._catalog.catalog  # it may have waited for a change of the same feed
             summary: Summary = await handler(self, statement, scope)
             return summary
@@ -257,12 +199,14 @@ class Feeds:
             autogenerated=False, active=False, folder=new_folder(), history=1, retention_s=REJECTED_RETENTION_S,
         )  # fmt: skip
         scope.catalog.with_(kept_type).with_(kept).with_(entry)  # refuse before anything is on the disk
-        await self._engine.work(lambda: self._tables.create(kept))
         try:
+            await self._engine.work(lambda: self._tables.create(kept))
             await self._catalog.apply([Put(kept_type), Put(kept), Put(entry)])
-        except BaseException:
-            self._tables.drop(kept.folder)
-            raise
+        finally:
+            # What the catalog says decides: one who is cancelled during its commit may have made the feed.
+            made = self._catalog.catalog.find(kept.ref)
+            if not isinstance(made, DatasetEntry) or made.folder != kept.folder:
+                self._tables.drop(kept.folder)
         return {"name": name}
 
     def _values(self, statement: st.CreateFeed, scope: StatementScope) -> dict[str, Any]:
@@ -283,14 +227,30 @@ class Feeds:
         if statement.function is not None:
             found = scope.catalog.function(statement.function.dataverse or scope.dataverse, statement.function.name, 1)
             function = function_ref(found.dataverse, found.name, 1)
-        running = self._running.get(entry.ref)
-        since = running[0].end if running else await asyncio.to_thread(self._end, entry)
-        return await self._changed(
-            replace(entry, connections=(*entry.connections, Connection(dataset.ref, function, since)))
-        )
+        if dataset.ref == entry.rejected:
+            raise ConflictError(f"{dataset.name} is where the feed {entry.name} keeps what it refused")
+        feed = await self._resumed(entry)
+        if feed is None:
+            connection = Connection(dataset.ref, function, await asyncio.to_thread(self._end, entry))
+            await self._put(replace(entry, connections=(*entry.connections, connection)))
+            return {"name": entry.name}
+        target = await self._engine.work(lambda: self._started.target(entry, Connection(dataset.ref, function, 0)))
+        # From here to the mover without a pause: what comes now is kept for the new one.
+        target.position = max(target.position, feed.end)
+        mover = feed.add(target)
+        connection = Connection(dataset.ref, function, target.position)
+        try:
+            await self._put(replace(entry, connections=(*entry.connections, connection)))
+            faults.reach("feeds.connect.recorded")
+        finally:
+            if self._is_connected(entry, dataset.ref):
+                mover.start()
+            else:
+                await uninterrupted(feed.remove(mover))
+        return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
-        path = self._folder / entry.folder
+        path = self._started.folder(entry)
         if not path.exists():
             return 0
         intake = IntakeLog.open(path)
@@ -305,22 +265,41 @@ class Feeds:
         kept = tuple(one for one in entry.connections if one.dataset != ref)
         if len(kept) == len(entry.connections):
             raise NotFoundError(f"the feed {entry.name} is not connected to {statement.dataset}")
-        return await self._changed(replace(entry, connections=kept))
-
-    async def _changed(self, entry: FeedEntry) -> Summary:
-        """The feed as it is now; a started one goes on with it, having landed all it had taken before."""
-        running = entry.ref in self._running
-        if running:
-            self._between.add(entry.ref)
+        if entry.started and not kept:
+            raise ConflictError(
+                f"the feed {entry.name} is started, and {statement.dataset} is the only dataset that it goes to",
+                hint="STOP FEED first, or CONNECT it to another dataset",
+            )
+        feed = await self._resumed(entry)
+        if feed is None:
+            await self._put(replace(entry, connections=kept))
+            return {"name": entry.name}
+        mover = feed.mover(ref)
+        if not statement.force:
+            what = f"the feed {entry.name} cannot be disconnected from {statement.dataset}"
+            await feed.drained([mover], what, "DISCONNECT … FORCE")
+            faults.reach("feeds.disconnect.landed")
         try:
-            if running:
-                await self._halt(entry.ref, drained=True)
-            await self._catalog.apply([Put(entry, when_taken="replace")])
-            if running:
-                await self._run(entry)
+            await self._put(replace(entry, connections=kept))
+            faults.reach("feeds.disconnect.recorded")
         finally:
-            self._between.discard(entry.ref)
+            if not self._is_connected(entry, ref):
+                await uninterrupted(feed.remove(mover))
         return {"name": entry.name}
+
+    def _is_connected(self, entry: FeedEntry, dataset: Ref) -> bool:
+        """Whether the catalog says so, now: one who is cancelled during its commit may have made the change."""
+        kept = self._catalog.catalog.find(entry.ref)
+        return isinstance(kept, FeedEntry) and any(one.dataset == dataset for one in kept.connections)
+
+    async def _resumed(self, entry: FeedEntry) -> RunningFeed | None:
+        """The feed as it runs; one that is started, and could not go on after a restart, is tried again."""
+        return await self._started.resumed(entry) if entry.started else None
+
+    async def _put(self, entry: FeedEntry) -> None:
+        if self._catalog.catalog.find(entry.ref) is None:
+            raise NotFoundError(f"the feed {entry.name} was dropped meanwhile")
+        await self._catalog.apply([Put(entry, when_taken="replace")])
 
     async def _start(self, statement: st.StartFeed, scope: StatementScope) -> Summary:
         entry = self._entry(statement.feed, scope)
@@ -328,21 +307,39 @@ class Feeds:
             raise ConflictError(
                 f"the feed {entry.name} is connected to no dataset", hint="CONNECT FEED … TO DATASET … first"
             )
-        if entry.ref in self._running:
-            return {"name": entry.name, "already": True}
-        await self._run(entry)
+        if entry.started:
+            already = self._started.find(entry.ref) is not None and not self._started.troubles(entry.ref)
+            await self._started.listen(await self._started.resumed(entry))
+            return {"name": entry.name, "already": True} if already else {"name": entry.name}
+        feed = await self._started.prepared(entry)
         try:
-            await self._catalog.apply([Put(replace(entry, started=True), when_taken="replace")])
-        except BaseException:
-            await self._halt(entry.ref, drained=True)
-            raise
+            await self._started.listen(feed)
+            faults.reach("feeds.start.ready")
+            await self._put(replace(entry, started=True))
+            faults.reach("feeds.start.recorded")
+        finally:
+            # Nothing is acknowledged before the catalog says that the feed is started: a crash leaves nothing behind.
+            if self._started.is_started(entry):
+                feed.open()
+            else:
+                await self._started.end(entry.ref)
         return {"name": entry.name}
 
     async def _stop(self, statement: st.StopFeed, scope: StatementScope) -> Summary:
         entry = self._entry(statement.feed, scope)
-        if entry.ref in self._running:
-            await self._halt(entry.ref, drained=True)
-        await self._catalog.apply([Put(replace(entry, started=False), when_taken="replace")])
+        if not entry.started:
+            return {"name": entry.name, "already": True}
+        feed = await self._started.resumed(entry)
+        await feed.drain(f"the feed {entry.name} cannot be stopped")
+        try:
+            faults.reach("feeds.stop.landed")
+            await self._put(replace(entry, started=False))
+            faults.reach("feeds.stop.recorded")
+        finally:
+            if self._started.is_started(entry):
+                feed.open()
+            else:
+                await self._started.end(entry.ref)
         return {"name": entry.name}
 
     async def _drop(self, statement: st.DropFeed, scope: StatementScope) -> Summary:
@@ -356,14 +353,31 @@ class Feeds:
         gone: list[Change] = [Remove(entry.ref)]
         if isinstance(kept, DatasetEntry):
             gone += [Remove(kept.ref), Remove(type_ref(dataverse, f"{_rejected(name)}Type"))]
-        if entry.ref in self._running:
-            await self._halt(entry.ref, drained=True)
-        await self._catalog.apply(gone)
+        feed = self._started.find(entry.ref)
+        if entry.started and not statement.force:
+            feed = await self._resumed_to_drop(entry)
+            await feed.drain(f"the feed {entry.name} cannot be dropped", "DROP … FORCE")
+        try:
+            await self._catalog.apply(gone)
+            faults.reach("feeds.drop.recorded")
+        finally:
+            if not self._started.is_started(entry):
+                await self._started.end(entry.ref)
+            elif feed is not None:
+                feed.open()
         if isinstance(kept, DatasetEntry):
             await self._engine.work(lambda: self._tables.drop(kept.folder))
-        await asyncio.to_thread(shutil.rmtree, self._folder / entry.folder, ignore_errors=True)
-        self._counts.pop(entry.folder, None)
+        await asyncio.to_thread(shutil.rmtree, self._started.folder(entry), ignore_errors=True)
         return {"name": name}
+
+    async def _resumed_to_drop(self, entry: FeedEntry) -> RunningFeed:
+        try:
+            return await self._started.resumed(entry)
+        except TocsinError as error:
+            raise UnavailableError(
+                f"the feed {entry.name} cannot be dropped: what it acknowledged cannot be landed: {error.message}",
+                hint="mend that, or give it up: DROP … FORCE",
+            ) from error
 
     def _entry(self, name: st.Name, scope: StatementScope) -> FeedEntry:
         return scope.catalog.feed(name.dataverse or scope.dataverse, name.name)

@@ -6,6 +6,7 @@ kept under a key made of its place in the log, so that doing it again changes no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 import structlog
 
 from tocsin import faults
-from tocsin.cluster.entries import DatasetEntry, FeedEntry
+from tocsin.cluster.entries import DatasetEntry, FeedEntry, Ref
 from tocsin.cluster.feeds.batches import unpacked
 from tocsin.cluster.intake.log import Entry
 from tocsin.language.expressions import TranslationError
@@ -72,6 +73,10 @@ class Landing:
         self._fit = fitter(feed.type, entry.type, self._generated)
         self.position = max(since, table.position(self._name) or 0)
         self.halted = False
+
+    @property
+    def dataset(self) -> Ref:
+        return self._entry.ref
 
     def land(self, entries: Sequence[Entry]) -> int:
         """The rows of these entries, in the dataset; the position after them."""
@@ -143,6 +148,10 @@ class Rejections:
         self.position = max(since, rejected.position(self._name) or 0)
         self.halted = False
 
+    @property
+    def dataset(self) -> Ref:
+        return self._feed.rejected
+
     def land(self, entries: Sequence[Entry]) -> int:
         after = entries[-1].end
         found = [
@@ -163,9 +172,16 @@ def keep_rejected(
     positions: dict[str, int] | None = None,
 ) -> None:
     now = datetime.now(UTC)
+    seen: Counter[int] = Counter()
+
+    def nth(place: int) -> int:
+        """A function may make several things of one record, and each may be refused."""
+        seen[place] += 1
+        return seen[place]
+
     records = [
         {
-            "id": _key(feed, place, dataset), "at": now, "reason": reason, "field": field, "record": record,
+            "id": _key(feed, place, dataset, nth(place)), "at": now, "reason": reason, "field": field, "record": record,
             **({} if dataset is None else {"dataset": dataset}),
         }
         for place, field, reason, record, dataset in found
@@ -173,8 +189,8 @@ def keep_rejected(
     rejected.upsert(layout.to_arrow(records, REJECTED), positions=positions or {})
 
 
-def _key(feed: FeedEntry, place: int, dataset: str | None) -> UUID:
-    return uuid5(NAMESPACE_OID, f"{feed.folder}/{place}/{dataset or ''}")
+def _key(feed: FeedEntry, place: int, dataset: str | None, nth: int) -> UUID:
+    return uuid5(NAMESPACE_OID, f"{feed.folder}/{place}/{dataset or ''}{'' if nth == 1 else f'/{nth}'}")
 
 
 def _several(value: Any) -> Iterator[Any]:

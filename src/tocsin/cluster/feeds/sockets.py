@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -18,6 +19,8 @@ log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
 CONNECTIONS_LIMIT: Final = 1_000
+# For a record to be whole, once it is begun. Between records a connection may be silent for ever, but see `_make_room`.
+RECORD_TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 1 << 18
 _RETRY_S: Final = 1.0
 
@@ -32,7 +35,8 @@ class SocketServer:
         self._by_lines = options.by_lines
         self._has_header = options.has_header
         self._servers: list[asyncio.Server] = []
-        self._connections: set[asyncio.Task[None]] = set()
+        # In the order in which they last brought a record: the first has been silent for longest.
+        self._connections: OrderedDict[asyncio.Task[None], None] = OrderedDict()
 
     async def listen(self, places: Sequence[tuple[str, int]]) -> None:
         try:
@@ -54,32 +58,47 @@ class SocketServer:
     async def close(self) -> None:
         for server in self._servers:
             server.close()
-        for task in self._connections:
+        tasks = list(self._connections)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._make_room()
+        self._connections[task] = None
         framing: Framing = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
         try:
-            if len(self._connections) <= CONNECTIONS_LIMIT:
-                await self._read(reader, framing)
-            else:
-                self._counts.sockets_dropped += 1
-        except (FrameError, ConnectionError) as error:
-            if isinstance(error, FrameError):
-                self._counts.sockets_dropped += 1
-                self._counts.unframed += 1
-            log.warning("a socket was dropped", feed=self._feed.entry.name, reason=str(error))
+            await self._read(reader, framing, task)
+        except FrameError as error:
+            self._counts.unframed += 1
+            self._dropped(str(error))
+        except TimeoutError:
+            self._counts.unframed += 1
+            self._dropped(f"a record was not whole within {RECORD_TIMEOUT_S:g} s")
+        except ConnectionError as error:
+            log.warning("a socket broke off", feed=self._feed.entry.name, reason=str(error))
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
             with suppress(ConnectionError):
                 writer.close()
 
-    async def _read(self, reader: asyncio.StreamReader, framing: Framing) -> None:
+    def _make_room(self) -> None:
+        """Whoever holds connections and sends nothing loses them first, so that nobody can take all for nothing."""
+        if len(self._connections) >= CONNECTIONS_LIMIT:
+            silent, _ = self._connections.popitem(last=False)
+            silent.cancel()
+            self._dropped(f"there may be {CONNECTIONS_LIMIT}, and this one has been silent for longest")
+
+    def _dropped(self, reason: str) -> None:
+        self._counts.sockets_dropped += 1
+        log.warning("a socket was dropped", feed=self._feed.entry.name, reason=reason)
+
+    async def _read(self, reader: asyncio.StreamReader, framing: Framing, task: asyncio.Task[None]) -> None:
         header: list[bytes] = []
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
 
         async def take(records: list[bytes]) -> None:
             if records and self._has_header and not header:
@@ -87,14 +106,23 @@ class SocketServer:
                 header.append(records.pop(0))
             if records:
                 await self._take([*header, *records])
+                self._connections.move_to_end(task)
 
-        while data := await reader.read(_CHUNK_BYTES):
+        while True:
+            await self._feed.opened()
+            async with asyncio.timeout_at(begun_s + RECORD_TIMEOUT_S if framing.is_begun else None):
+                data = await reader.read(_CHUNK_BYTES)
+            if not data:
+                break
+            was_begun = framing.is_begun
             try:
                 records = framing.feed(data)
             except FrameError as error:
                 await take([record for _, record in error.numbered])
                 raise
             await take(records)
+            if records or not was_begun:
+                begun_s = clock()
         rest = framing.finish()
         if rest and self._by_lines:
             await take([rest])
@@ -103,6 +131,8 @@ class SocketServer:
 
     async def _take(self, records: Sequence[bytes]) -> None:
         while True:
+            # While a statement waits for the feed's records to land, senders wait too.
+            await self._feed.opened()
             try:
                 await self._feed.accept(b"\n".join(records))
                 return

@@ -29,6 +29,11 @@ class FrameError(ValueError):
 
 
 class Framing(Protocol):
+    @property
+    def is_begun(self) -> bool:
+        """Whether there are bytes of a record that has not ended."""
+        ...
+
     def feed(self, data: bytes) -> list[bytes]:
         """The records that are whole with these bytes; FrameError where one is longer than the limit."""
         ...
@@ -46,6 +51,10 @@ class Lines:
         self._limit_bytes = limit_bytes
         self._begun = bytearray()
         self._line = 1
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self._begun)
 
     def feed(self, data: bytes) -> list[bytes]:
         first, *rest = data.split(b"\n")
@@ -83,6 +92,10 @@ class Braces:
         self._depth = 0
         self._in_string = False
         self._escaped = False  # the last byte was a backslash that concerns the next one
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self._begun)
 
     @property
     def begun_on(self) -> int:

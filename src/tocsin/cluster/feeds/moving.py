@@ -1,0 +1,136 @@
+"""From a feed's log into one of its datasets, batch by batch. What fails is tried again, and can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import structlog
+
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.entries import Ref
+from tocsin.cluster.feeds.figures import FeedCounts
+from tocsin.cluster.intake.log import Entry, IntakeLog
+from tocsin.wire.errors import StorageFullError, TocsinError
+
+log = structlog.get_logger()
+
+BATCH_ROWS: Final = 20_000
+BATCH_BYTES: Final = 32 << 20
+_RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
+
+
+class Target(Protocol):
+    counted: bool
+    """Whether it is a dataset that the feed is connected to."""
+    position: int
+    halted: bool
+    """Whether the feed ends: what fails from now on fails because of that."""
+
+    @property
+    def dataset(self) -> Ref: ...
+
+    def land(self, entries: Sequence[Entry]) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What does not work, why, and since when."""
+
+    what: str
+    reason: str
+    since: datetime
+    since_s: float
+    """The same by the loop's clock."""
+    disk_full: bool = False
+
+
+class Mover:
+    """`landed` is called with nothing after each batch, in the thread that landed it; `changed` after each attempt."""
+
+    def __init__(
+        self,
+        feed: str,
+        intake: IntakeLog,
+        target: Target,
+        engine: Engine,
+        *,
+        counts: FeedCounts,
+        landed: Callable[[], None],
+        changed: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.target = target
+        self.trouble: Trouble | None = None
+        self._feed = feed
+        self._log = intake
+        self._engine = engine
+        self._counts = counts
+        self._landed = landed
+        self._changed = changed
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    @property
+    def position(self) -> int:
+        return self.target.position
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"landing {self._feed}")
+
+    def hurry(self) -> None:
+        """Whoever waits for it wants to know now: the next try is at once."""
+        self._hurry.set()
+
+    async def end(self) -> None:
+        """A batch on its way is waited for."""
+        self.target.halted = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            await self._log.wait(self.position)
+            try:
+                await self._engine.land(self._batch, f"feed {self._feed}")
+            except TocsinError as error:
+                log.warning(
+                    "landing must wait", feed=self._feed, dataset=self.target.dataset.name, reason=error.message
+                )
+                self._failed(error)
+            except Exception as error:
+                log.exception("landing failed", feed=self._feed, into=self.target.dataset.name)
+                self._failed(error)
+            else:
+                failures = 0
+                self.trouble = None
+                self._counts.batches += self.target.counted
+                await self._changed()
+                continue
+            self._counts.failures += 1
+            await self._changed()
+            failures = 0 if self._hurry.is_set() else failures
+            self._hurry.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_S[min(failures, len(_RETRY_S) - 1)]):
+                    await self._hurry.wait()
+            failures += 1
+
+    def _failed(self, error: Exception) -> None:
+        now = datetime.now(UTC), asyncio.get_running_loop().time()
+        since, since_s = now if self.trouble is None else (self.trouble.since, self.trouble.since_s)
+        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
+        what = f"landing in {self.target.dataset}"
+        self.trouble = Trouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+
+    def _batch(self) -> None:
+        entries = self._log.read(self.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
+        if entries:
+            self.target.land(entries)
+            self._landed()

@@ -1,0 +1,242 @@
+"""The started feeds of a cluster: brought to life, found, and ended. What a feed cannot do for now is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from tocsin.cluster.catalog import CatalogStore
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.entries import Connection, DatasetEntry, FeedEntry, Ref
+from tocsin.cluster.feeds.feed import RunningFeed
+from tocsin.cluster.feeds.figures import FeedCounts, FeedFigures, FeedState
+from tocsin.cluster.feeds.landing import Enrich, Landing, Rejections
+from tocsin.cluster.feeds.moving import Target, Trouble
+from tocsin.cluster.feeds.options import FeedOptions, feed_options
+from tocsin.cluster.feeds.sockets import SocketServer
+from tocsin.cluster.intake.log import IntakeLog
+from tocsin.cluster.tables import Tables
+from tocsin.pipeline.readers.decoding import decoder
+from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+_RETRY_S: Final = (1.0, 5.0, 30.0)
+
+
+class StartedFeeds:
+    def __init__(
+        self,
+        catalog: CatalogStore,
+        tables: Tables,
+        engine: Engine,
+        folder: Path,
+        enrich: Callable[[FeedEntry, Ref], Enrich],
+    ) -> None:
+        self._catalog = catalog
+        self._tables = tables
+        self._engine = engine
+        self._folder = folder
+        self._enrich = enrich
+        self._running: dict[Ref, RunningFeed] = {}
+        self._troubles: dict[Ref, Trouble] = {}
+        self._counts: dict[str, FeedCounts] = {}
+        """By the folder of their log, which is never another feed's."""
+        self._retrying: dict[Ref, asyncio.Task[None]] = {}
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Feeds that were started go on; logs that no feed owns any more go."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.sweep()
+        for entry in self._catalog.catalog.feeds:
+            if entry.started:
+                try:
+                    await self.resumed(entry)
+                except Exception as error:
+                    # One feed's trouble is not everybody's.
+                    log.error("a feed could not be started", feed=entry.name, reason=str(error))
+
+    def sweep(self) -> None:
+        known = {entry.folder for entry in self._catalog.catalog.feeds}
+        for found in self._folder.iterdir():
+            if found.name not in known:
+                shutil.rmtree(found, ignore_errors=True)
+        for folder in set(self._counts) - known:
+            self._counts.pop(folder, None)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self.end(ref) for ref in list(self._running)))
+
+    def folder(self, entry: FeedEntry) -> Path:
+        return self._folder / entry.folder
+
+    # ------------------------------------------------------------ what there is
+
+    def find(self, ref: Ref) -> RunningFeed | None:
+        return self._running.get(ref)
+
+    def refs(self) -> list[Ref]:
+        return list(self._running)
+
+    def troubles(self, ref: Ref) -> list[Trouble]:
+        """What a started feed cannot do for now; empty where all is well."""
+        found = [] if ref not in self._troubles else [self._troubles[ref]]
+        feed = self._running.get(ref)
+        return found if feed is None else found + feed.troubles
+
+    def counts(self, entry: FeedEntry) -> FeedCounts:
+        return self._counts.setdefault(entry.folder, FeedCounts())
+
+    def figures(self) -> list[FeedFigures]:
+        """Of every feed in the catalog. May be asked from any thread."""
+        return [
+            FeedFigures(f"{entry.dataverse}.{entry.name}", self.counts(entry), self._state(entry.ref))
+            for entry in self._catalog.catalog.feeds
+        ]
+
+    def _state(self, ref: Ref) -> FeedState | None:
+        feed = self._running.get(ref)
+        if feed is None:
+            return None
+        lag, lag_age_s = feed.lag()
+        return FeedState(feed.unlanded_bytes, lag, lag_age_s, feed.connections)
+
+    def is_started(self, entry: FeedEntry) -> bool:
+        """Whether the catalog says so, now."""
+        kept = self._catalog.catalog.find(entry.ref)
+        return isinstance(kept, FeedEntry) and kept.folder == entry.folder and kept.started
+
+    # ------------------------------------------------------------ beginning
+
+    async def resumed(self, entry: FeedEntry) -> RunningFeed:
+        """A feed that the catalog calls started, running. Where its sockets are taken it goes on without them, and
+        takes them as soon as they are free."""
+        feed = self._running.get(entry.ref)
+        if feed is not None:
+            return feed
+        try:
+            feed = await self.prepared(entry)
+        except Exception as error:
+            self._troubled(entry.ref, "starting", error)
+            if isinstance(error, TocsinError):
+                raise
+            raise UnavailableError(f"the feed {entry.name} cannot be started: {error}") from error
+        feed.open()
+        try:
+            await self.listen(feed)
+        except TocsinError as error:
+            log.error("a feed goes on without its sockets", feed=entry.name, reason=str(error))
+            self._retrying[entry.ref] = asyncio.create_task(self._listen_again(feed), name=f"sockets {entry.name}")
+        return feed
+
+    async def prepared(self, entry: FeedEntry) -> RunningFeed:
+        """With its log and datasets open; it neither takes nor lands anything yet. Known from now on."""
+        options = feed_options(dict(entry.options))
+        decode = decoder(options.format, entry.type, options=options.reading)
+        targets = await self._engine.work(lambda: self._targets(entry))
+        intake = await self._opened(self.folder(entry), max(target.position for target in targets))
+        feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
+        for target in targets:
+            feed.add(target)
+        self._troubles.pop(entry.ref, None)
+        self._running[entry.ref] = feed
+        return feed
+
+    def _targets(self, entry: FeedEntry) -> list[Target]:
+        """Blocks while somebody writes to one of the datasets."""
+        rejected = self._tables.table(self._dataset(entry.rejected))
+        return [Rejections(entry, 0, rejected), *(self.target(entry, one) for one in entry.connections)]
+
+    def target(self, entry: FeedEntry, connection: Connection) -> Target:
+        dataset = self._dataset(connection.dataset)
+        rejected = self._tables.table(self._dataset(entry.rejected))
+        enrich = self._enrich(entry, connection.function) if connection.function is not None else None
+        return Landing(entry, connection.since, dataset, self._tables.table(dataset), rejected, enrich)
+
+    def _dataset(self, ref: Ref) -> DatasetEntry:
+        return self._catalog.catalog.dataset(ref.dataverse, ref.name)
+
+    async def _opened(self, folder: Path, landed: int) -> IntakeLog:
+        """The feed's log, which is never behind its datasets: what it would take up to there would never land."""
+
+        def opened() -> IntakeLog:
+            return IntakeLog.open(folder, landed=None if folder.exists() else landed)
+
+        intake = await asyncio.to_thread(opened)
+        if intake.end < landed:
+            await intake.close()
+            raise StoreError(
+                f"the intake log {folder} ends at position {intake.end}, and its datasets are at {landed}",
+                hint="restore log and datasets from one backup",
+            )
+        return intake
+
+    async def listen(self, feed: RunningFeed) -> None:
+        """Begins whatever brings records to it by itself."""
+        options = feed_options(dict(feed.entry.options))
+        if options.sockets and not feed.sources:
+            try:
+                await self._listened(feed, options)
+            except TocsinError as error:
+                self._troubled(feed.entry.ref, "listening", error)
+                raise
+            self._troubles.pop(feed.entry.ref, None)
+
+    async def _listened(self, feed: RunningFeed, options: FeedOptions) -> None:
+        server = SocketServer(feed, options)
+        await server.listen(options.sockets)
+        feed.sources.append(server)
+
+    async def _listen_again(self, feed: RunningFeed) -> None:
+        tries = 0
+        while not feed.sources:
+            await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+            tries += 1
+            with suppress(TocsinError):
+                await self.listen(feed)
+        log.info("a feed has its sockets", feed=feed.entry.name)
+
+    def _troubled(self, ref: Ref, what: str, error: Exception) -> None:
+        known = self._troubles.get(ref)
+        now_s = asyncio.get_running_loop().time()
+        since, since_s = (known.since, known.since_s) if known is not None else (datetime.now(UTC), now_s)
+        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
+        self._troubles[ref] = Trouble(what, reason, since, since_s)
+
+    # ------------------------------------------------------------ the end
+
+    async def end(self, ref: Ref) -> None:
+        """Of a feed that runs, and of what is known about one that does not. Not interrupted by being cancelled."""
+        feed = self._running.pop(ref, None)
+        self._troubles.pop(ref, None)
+        retrying = self._retrying.pop(ref, None)
+        if retrying is not None:
+            retrying.cancel()
+            await asyncio.gather(retrying, return_exceptions=True)
+        if feed is not None:
+            await uninterrupted(feed.stop())
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Runs it to its end, and only then lets its caller be cancelled."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    return task.result()
