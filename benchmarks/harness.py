@@ -105,12 +105,14 @@ class Bench:
 
     name: str
     _rows: list[Sequence[str]] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
     _bars: dict[str, dict[str, float | bool]] = field(default_factory=dict)
 
-    def compared(self, what: str, found: Compared, *, bar: float, baseline: str) -> None:
-        """A ratio that must not exceed the bar."""
+    def compared(self, what: str, found: Compared, *, bar: float | None, baseline: str) -> None:
+        """A ratio that must not exceed the bar; one without a bar is only shown."""
         row = (what, _ms(found.seconds), baseline, _ms(found.baseline_s), f"{found.ratio:.2f}", f"{found.noise:.2f}")
-        self._rows.append((*row, f"≤ {bar:g}", self._mark(what, found.ratio, bar)))
+        marks = ("", "") if bar is None else (f"≤ {bar:g}", self._mark(what, found.ratio, bar))
+        self._rows.append((*row, *marks))
 
     def bar(self, what: str, value: float, *, bar: float, unit: str) -> None:
         """A value that must not exceed the bar."""
@@ -127,6 +129,15 @@ class Bench:
             )
         )
 
+    def reached(self, what: str, value: float, *, bar: float | None, unit: str) -> None:
+        """A value that must reach the bar; one without a bar is only shown."""
+        marks = ("", "") if bar is None else (f"≥ {bar:,g} {unit}", self._mark(what, value, bar, least=True))
+        self._rows.append((what, f"{value:,.0f} {unit}", "", "", "", "", *marks))
+
+    def note(self, words: str) -> None:
+        """Something that a reader of the figures must know."""
+        self._notes.append(words)
+
     def finish(self) -> None:
         """Print everything; exit 1 where a bar does not hold."""
         table = Table(title=f"bench {self.name} (CPU time per operation, medians)")
@@ -135,14 +146,17 @@ class Bench:
         for row in self._rows:
             table.add_row(*row)
         # A pipe has no width of its own: wide enough that no row breaks.
-        Console(width=None if sys.stdout.isatty() else 150).print(table)
+        console = Console(width=None if sys.stdout.isatty() else 170)
+        console.print(table)
+        for words in self._notes:
+            console.print(words)
         print(json.dumps({"bench": self.name, "bars": self._bars}), flush=True)
         sys.exit(0 if all(bar["holds"] for bar in self._bars.values()) else 1)
 
-    def _mark(self, what: str, value: float, bar: float) -> str:
-        holds = value <= bar
+    def _mark(self, what: str, value: float, bar: float, *, least: bool = False) -> str:
+        holds = value >= bar if least else value <= bar
         self._bars[what] = {"value": round(value, 4), "bar": bar, "holds": holds}
-        return "yes" if holds else "NO"
+        return "PASS" if holds else "FAIL"
 
 
 def _ms(seconds: float) -> str:

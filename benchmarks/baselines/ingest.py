@@ -1,10 +1,11 @@
-"""News of 500 bytes as JSON lines, and plain Spark that reads such files and appends them to a Parquet folder."""
+"""News of 500 bytes as JSON lines, and plain Spark that reads such files and appends them to a Delta table."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,21 +43,51 @@ def bodies(count: int, records_each: int, seed: int) -> list[bytes]:
     ]
 
 
+_DELTA: Final = {
+    "spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0",
+    # All the rest of what it asks for is in Spark already.
+    "spark.jars.excludes": (
+        "org.*:*,com.*:*,io.unitycatalog:*,jakarta*:*,io.netty:*,javax*:*,commons*:*,io.delta:delta-kernel*"
+    ),
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # As cheap as small appends can be made: with its defaults, made for large tables, each takes several times longer.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
 class PlainSpark:
-    """A Spark session with its own defaults, and a folder that grows."""
+    """A Spark session, and a Delta table that grows: Spark reads a file of JSON and its own writer appends it.
+
+    The jars come from Maven by Spark's own means. Where it cannot be reached, the rows go to a Parquet folder, which is
+    cheaper: whoever is compared with that has the harder task.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._round = 0
+        try:
+            self._spark = self._started(_DELTA)
+            self.format = "delta"
+        except Exception as problem:
+            sys.stderr.write(f"no Delta from Maven ({type(problem).__name__}): comparing with Parquet\n")
+            self._spark = self._started({})
+            self.format = "parquet"
+        self._spark.sparkContext.setLogLevel("ERROR")
+
+    def _started(self, settings: Mapping[str, str]) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        self._folder = folder
-        self._spark: SparkSession = (
-            SparkSession.builder.master("local[*]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .getOrCreate()
-        )
-        self._spark.sparkContext.setLogLevel("ERROR")
-        self._round = 0
+        building = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false")
+        building = building.config("spark.ui.showConsoleProgress", "false")
+        for name, value in {"spark.sql.warehouse.dir": str(self._folder / "warehouse"), **settings}.items():
+            building = building.config(name, value)
+        started: SparkSession = building.getOrCreate()
+        return started
 
     def files(self, texts: Sequence[bytes], bodies_each: int) -> list[str]:
         """The same records as files of so many bodies, for Spark to read."""
@@ -70,11 +101,11 @@ class PlainSpark:
         return paths
 
     def append(self, paths: Sequence[str]) -> None:
-        """Each file is one append to a new folder."""
+        """Each file is one append to a new table."""
         self._round += 1
         out = self._folder / f"out-{self._round}"
         for path in paths:
-            self._spark.read.schema(SCHEMA).json(path).write.mode("append").parquet(str(out))
+            self._spark.read.schema(SCHEMA).json(path).write.format(self.format).mode("append").save(str(out))
         shutil.rmtree(out)
 
     def stop(self) -> None:
