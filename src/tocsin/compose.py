@@ -18,6 +18,9 @@ from tocsin.cluster import holder
 from tocsin.cluster.backup import Progress, no_progress, write_backup
 from tocsin.cluster.backup import restore as restored
 from tocsin.cluster.catalog import CatalogStore
+from tocsin.cluster.changes import Changes
+from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.channels.procedures import Procedures
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
@@ -125,15 +128,20 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         tables.start({entry.folder for entry in known.datasets})
         engine = Engine(spark, _scratch(settings), threads=chosen.statements.concurrent + 2)
         feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
-        statements = ScriptRunner(catalog, tables, engine, feeds, chosen)
+        changes = Changes(tables, engine)
+        procedures = Procedures(catalog, tables, engine, changes)
+        rooms = (feeds, Brokers(catalog))
+        statements = ScriptRunner(catalog, tables, engine, changes, procedures, rooms, chosen)
         try:
             await feeds.start()
+            await procedures.start()
             backup = _backup(settings, store, catalog, tables)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds
             )
             yield Cluster(app, statements, store, catalog, tables, feeds)
         finally:
+            await procedures.close()
             await feeds.close()
             await statements.close()
             await tables.close()

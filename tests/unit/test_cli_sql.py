@@ -247,7 +247,7 @@ def test_completion_offers_names_and_keywords_in_the_case_that_was_begun() -> No
 
     assert offered("sel") == ["Selections", "select"]
     assert offered("SEL") == ["Selections", "SELECT"]
-    assert offered("select * from rep") == ["Reports"]
+    assert offered("select * from repo") == ["Reports"]
     assert offered("select ") == []
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -30,6 +31,7 @@ from tocsin.wire.errors import ConflictError, StatementError, StoppedError, Stor
 
 Summary = Mapping[str, Any]
 T = TypeVar("T")
+NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Going:
@@ -53,17 +55,21 @@ class Changes:
         # A DELETE reads what it removes: nobody may write to its dataset in between.
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
+    async def run(
+        self, statement: st.Statement, scope: StatementScope, positions: Mapping[str, int] = NO_POSITIONS
+    ) -> Summary | None:
+        """What it did, or None when it is no change. With rows that INSERT, UPSERT or DELETE change, the positions are
+        committed; a change of nothing is no commit."""
         match statement:
             case st.Insert():
-                return await self._insert(statement, scope)
+                return await self._insert(statement, scope, positions)
             case st.Delete():
-                return await self._delete(statement, scope)
+                return await self._delete(statement, scope, positions)
             case st.Load():
                 return await self._load(statement, scope)
         return None
 
-    def _dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
+    def dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
         dataverse = name.dataverse or scope.dataverse
         if scope.find_dataset(dataverse, name.name) is not None and dataverse == "Metadata":
             raise ConflictError("the dataverse Metadata is changed by CREATE and DROP only")
@@ -82,8 +88,8 @@ class Changes:
 
     # ------------------------------------------------------------ INSERT, UPSERT
 
-    async def _insert(self, statement: st.Insert, scope: StatementScope) -> Summary:
-        entry = self._dataset(statement.dataset, scope)
+    async def _insert(self, statement: st.Insert, scope: StatementScope, positions: Mapping[str, int]) -> Summary:
+        entry = self.dataset(statement.dataset, scope)
 
         def work(going: Going) -> Commit:
             values = self._values(statement.source, scope)
@@ -91,15 +97,18 @@ class Changes:
             rows = layout.to_arrow(records, entry.type)
             table = self._tables.table(entry)
             going.on()
+            kept = positions if rows.num_rows else NO_POSITIONS
             if statement.upsert:
-                return table.upsert(rows)
-            return table.insert(rows, keys_are_new=generated)
+                return table.upsert(rows, positions=kept)
+            return table.insert(rows, keys_are_new=generated, positions=kept)
 
         commit = await self._carried_out(work, entry, statement)
         return {"upserted" if statement.upsert else "inserted": commit.rows, "commit": commit.number}
 
     def _values(self, source: exp.Expr, scope: StatementScope) -> list[Any]:
         try:
+            if scope.bound:
+                raise NotConstantError
             found = evaluate(source, scope.now)
         except ConstantError as error:
             raise TranslationError(str(error), error.offset) from None
@@ -113,25 +122,17 @@ class Changes:
 
     # ------------------------------------------------------------ DELETE
 
-    async def _delete(self, statement: st.Delete, scope: StatementScope) -> Summary:
-        entry = self._dataset(statement.dataset, scope)
+    async def _delete(self, statement: st.Delete, scope: StatementScope, positions: Mapping[str, int]) -> Summary:
+        entry = self.dataset(statement.dataset, scope)
 
         def work(going: Going) -> Commit:
             table = self._tables.table(entry)
-            if statement.where is None:
-                return table.delete_all()
-            alias = statement.alias or entry.name
-            wanted = [exp.alias_(_path(alias, path), f"k{i}") for i, path in enumerate(entry.keys)]
-            source = exp.Table(
-                this=exp.to_identifier(entry.name, quoted=True), db=exp.to_identifier(entry.dataverse, quoted=True),
-                alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
-            )  # fmt: skip
-            query = exp.Select(
-                expressions=wanted, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy())
-            )
+            query = doomed(statement, entry)
+            if query is None:
+                return table.delete_all(positions=positions)
             keys = _key_rows(self._engine.rows(scope.translated(query).sql), entry)
             going.on()
-            return table.delete(keys)
+            return table.delete(keys, positions=positions)
 
         commit = await self._carried_out(work, entry, statement)
         return {"deleted": commit.rows, "commit": commit.number}
@@ -139,7 +140,7 @@ class Changes:
     # ------------------------------------------------------------ LOAD
 
     async def _load(self, statement: st.Load, scope: StatementScope) -> Summary:
-        entry = self._dataset(statement.dataset, scope)
+        entry = self.dataset(statement.dataset, scope)
         generate = entry.keys[0] if entry.autogenerated else None
 
         def work(going: Going) -> Commit:
@@ -149,6 +150,19 @@ class Changes:
 
         commit = await self._carried_out(work, entry, statement)
         return {"loaded": commit.rows, "commit": commit.number}
+
+
+def doomed(statement: st.Delete, entry: DatasetEntry) -> exp.Expr | None:
+    """The query for the keys of what a DELETE removes; None when it removes everything."""
+    if statement.where is None:
+        return None
+    alias = statement.alias or entry.name
+    wanted = [exp.alias_(_path(alias, path), f"k{i}") for i, path in enumerate(entry.keys)]
+    source = exp.Table(
+        this=exp.to_identifier(entry.name, quoted=True), db=exp.to_identifier(entry.dataverse, quoted=True),
+        alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
+    )  # fmt: skip
+    return exp.Select(expressions=wanted, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy()))
 
 
 def decoded(rows: pa.Table, translated: Translated) -> list[Any]:

@@ -121,6 +121,10 @@ class Engine:
         planned._jdf.queryExecution().executedPlan()
         return frame.toArrow()
 
+    def discard(self, sql: str) -> None:
+        """Runs a query to its end; its rows go nowhere."""
+        self.spark.sql(sql).write.format("noop").mode("overwrite").save()
+
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """An answer of any size: Spark puts it on the disk, from where it is read in order, a little at a time."""
         folder = self._scratch / f"answer-{uuid4().hex}"

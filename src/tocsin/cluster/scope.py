@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from tocsin.cluster.tables import Tables
 from tocsin.language.dialect import ValueOf
 from tocsin.language.names import Dataset
 from tocsin.language.queries import Queries, Translated
+from tocsin.language.scope import Frame
+from tocsin.language.typed import Typed
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
@@ -26,10 +29,21 @@ from tocsin.rules.model.types import BIGINT, Field, ObjectType
 class StatementScope:
     """Names and scans for the translator. It holds the snapshots it gave out until `close`."""
 
-    def __init__(self, catalog: Catalog, tables: Tables, engine: Engine, dataverse: str, now: datetime) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        tables: Tables,
+        engine: Engine,
+        dataverse: str,
+        now: datetime,
+        *,
+        bound: Mapping[str, Typed] = MappingProxyType({}),
+    ) -> None:
+        """`bound` are the variables that a query finds outside of itself: a procedure's arguments."""
         self.catalog = catalog
         self.dataverse = dataverse
         self.now = now
+        self.bound = bound
         self._tables = tables
         self._engine = engine
         self._held: list[Snapshot] = []
@@ -45,7 +59,9 @@ class StatementScope:
         return self.translator().translate(node)
 
     def translator(self) -> Queries:
-        return Queries(self, self._engine.oracle, self, self.dataverse, self.now)
+        made = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
+        made.frame = Frame(dict(self.bound))
+        return made
 
     # ------------------------------------------------------------ Names
 

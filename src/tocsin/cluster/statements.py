@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import pyarrow as pa
 
 from tocsin.cluster.catalog import DEFAULT, CatalogStore
 from tocsin.cluster.changes import Changes, decoded
+from tocsin.cluster.channels.procedures import Procedures
 from tocsin.cluster.definitions import Definitions
 from tocsin.cluster.engine import Engine
-from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables
@@ -31,19 +32,41 @@ from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 _BATCH_ROWS = 2_000
 
 
+class Desk(Protocol):
+    """Carries out statements of its own kind."""
+
+    async def run(self, statement: st.Statement, scope: StatementScope) -> Mapping[str, Any] | None:
+        """What it did, or None when the statement is for another desk."""
+
+
+class Room(Desk, Protocol):
+    """A desk with something behind it that goes on by itself."""
+
+    def leaving(self, dataverse: str) -> AbstractAsyncContextManager[None]:
+        """Around the drop of a dataverse: when it is over, nothing goes on of what is no longer in the catalog."""
+
+
 class ScriptRunner:
     """The cluster's `Statements`. Every statement sees the catalog as it is when the statement begins."""
 
-    def __init__(
-        self, catalog: CatalogStore, tables: Tables, engine: Engine, feeds: Feeds, settings: ClusterSettings
+    def __init__(  # noqa: PLR0917
+        self,
+        catalog: CatalogStore,
+        tables: Tables,
+        engine: Engine,
+        changes: Changes,
+        procedures: Procedures,
+        rooms: Sequence[Room],
+        settings: ClusterSettings,
     ) -> None:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
         self._rows_limit = settings.statements.rows_limit
         self._definitions = Definitions(catalog, tables, engine, settings.datasets.history)
-        self._changes = Changes(tables, engine)
-        self._feeds = feeds
+        self._changes = changes
+        self._procedures = procedures
+        self._rooms: tuple[Room, ...] = (procedures, *rooms)
 
     async def close(self) -> None:
         self._engine.close()
@@ -86,11 +109,16 @@ class ScriptRunner:
                     lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text
                 )
                 return Outcome(number, kind, {}, _one(orjson.dumps(plan)))
+            if isinstance(statement, st.Execute):
+                return await self._called(number, statement, scope, stream)
             if isinstance(statement, st.DropDataverse):
-                async with self._feeds.leaving(statement.name):
+                async with AsyncExitStack() as leaving:
+                    for room in self._rooms:
+                        await leaving.enter_async_context(room.leaving(statement.name))
                     return Outcome(number, kind, await self._definitions.run(statement, scope) or {}, None)
-            for room in (self._definitions, self._changes, self._feeds):
-                summary = await room.run(statement, scope)
+            desks: tuple[Desk, ...] = (self._definitions, self._changes, *self._rooms)
+            for desk in desks:
+                summary = await desk.run(statement, scope)
                 if summary is not None:
                     if isinstance(statement, st.Insert) and statement.upsert:
                         kind = "upsert"
@@ -98,6 +126,18 @@ class ScriptRunner:
         finally:
             scope.close()
         raise StatementError(f"{kind.replace('_', ' ').upper()} is no statement of this cluster")
+
+    async def _called(self, number: int, statement: st.Execute, scope: StatementScope, stream: bool) -> Outcome:
+        call = await self._procedures.called(statement, scope)
+        with call.told():
+            if isinstance(call.statement, st.Query):
+                query, own = call.statement, call.scope
+                rows = self._streamed(query, own) if stream else await self._whole(query, own)
+                return Outcome(number, "execute", {}, call.told_of(rows))
+            try:
+                return Outcome(number, "execute", await self._changes.run(call.statement, call.scope) or {}, None)
+            finally:
+                call.scope.close()
 
     # ------------------------------------------------------------ answers
 

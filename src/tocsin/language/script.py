@@ -63,6 +63,7 @@ def parse_procedure(text: str) -> Statement:
     parser = _parser(text, tokens)
     found = _guarded(text, parser, parser.parse_procedure)
     _shallow_parts(text, found)
+    object.__setattr__(found, "text", text)
     return found
 
 

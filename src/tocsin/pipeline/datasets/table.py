@@ -171,7 +171,7 @@ class DatasetTable:
                 return self._append(rows, hashed, positions)
             return self._rewrite(located, hashed, rows, positions)
 
-    def delete(self, keys: pa.Table) -> Commit:
+    def delete(self, keys: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Remove the rows whose key is listed (the key columns of `keys` count; others are ignored).
 
         Where none is there, nothing is committed, and the commit returned is the last one with no rows.
@@ -183,15 +183,15 @@ class DatasetTable:
             if once is not None:
                 wanted, hashed = wanted.take(once), hashed[once]
             located = self.locate(wanted, hashed)
-            return self._rewrite(located, hashed, None, _NO_POSITIONS) if located else self._unchanged()
+            return self._rewrite(located, hashed, None, positions) if located else self._unchanged()
 
-    def delete_all(self) -> Commit:
-        """Remove every row, reading none."""
+    def delete_all(self, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
+        """Remove every row, reading none; where there is none, nothing is committed."""
         with self._turn():
             state = self.log.state
             if not state.files:
                 return self._unchanged()
-            commit = self._commit([], list(state.files.values()), state.rows, rewrite=True, positions=_NO_POSITIONS)
+            commit = self._commit([], list(state.files.values()), state.rows, rewrite=True, positions=positions)
             self._index = KeyIndex()
             return commit
 
