@@ -1,11 +1,12 @@
-"""A cluster without Spark and HTTP: what needs neither runs as in the real one, and starts in a second."""
+"""A cluster without Spark: what needs neither runs as in the real one, and starts in a second."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from unittest import mock
 import pyarrow.parquet as pq
 from aiohttp import web
 
+from tests.integration.processes import Client
 from tocsin import compose
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.engine import Engine
@@ -22,6 +24,7 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.outcome import Statements
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.serving.application import bound, listening
 from tocsin.settings import Settings
 from tocsin.store.store import ClusterStore
 
@@ -77,9 +80,42 @@ class Parts:
 
 
 @asynccontextmanager
-async def opened(data: Path) -> AsyncIterator[Parts]:
+async def opened(data: Path, **flags: Any) -> AsyncIterator[Parts]:
     """What a cluster has when it has started. Upkeep is left to the caller, who wants to know when it happens."""
-    settings = Settings.load(None, {}, {"data": data, "cluster.datasets.upkeep_period_s": 86_400})
+    settings = Settings.load(None, {}, {"data": data, "cluster.datasets.upkeep_period_s": 86_400, **flags})
     with mock.patch.object(compose, "Engine", Sparkless):
         async with compose.assembled(settings, None) as made:
             yield Parts(settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app)
+
+
+class ServedParts:
+    """Such a cluster behind its real HTTP server, on a loop and thread of its own, for clients that block."""
+
+    def __init__(self, data: Path, **flags: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._stack = AsyncExitStack()
+        self.parts = self.wait(self._stack.enter_async_context(opened(data, **flags)))
+        self.client = Client(self.wait(self._stack.enter_async_context(self._served())))
+
+    @asynccontextmanager
+    async def _served(self) -> AsyncIterator[str]:
+        with bound("127.0.0.1", 0) as (sock, address):
+            async with listening(self.parts.app, sock):
+                yield address
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def run(self, script: str) -> list[dict[str, Any]]:
+        return self.wait(self.parts.run(script))
+
+    def rows(self, dataset: str, dataverse: str = "v") -> list[dict[str, Any]]:
+        return self.parts.rows(self.parts.catalog.catalog.dataset(dataverse, dataset))
+
+    def close(self) -> None:
+        self.wait(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

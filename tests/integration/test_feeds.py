@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from tests.integration.feed_places import Place
 from tests.local_cluster import LocalCluster
+from tocsin.cluster.feeds.landing import Landing
+from tocsin.cluster.intake.log import Entry
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, TocsinError
 
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
@@ -314,6 +317,49 @@ def test_what_a_function_makes_and_does_not_fit_is_kept_with_the_record_it_came_
     place.send(*({"id": number, "said": "a", "of": 1 if number in (3, 4) else "b"} for number in range(1, 6)))
     assert place.held() == {1: "b", 5: "b"}
     assert [(json.loads(one["record"])["id"], one["field"]) for one in place.rejected()] == [(3, "said"), (4, "said")]
+
+
+# ---------------------------------------------------------------- beside statements
+
+
+def test_neither_do_statements_keep_records_from_landing_nor_feeds_statements_from_running(
+    cluster: LocalCluster, fed: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    engine = cluster.cluster.feeds._engine
+    many = cluster.settings.cluster.statements.concurrent + 10
+
+    async def busy() -> list[asyncio.Future[bool]]:
+        return [asyncio.ensure_future(engine.work(go.wait)) for _ in range(many)]
+
+    async def ended(waiting: list[asyncio.Future[bool]]) -> None:
+        await asyncio.gather(*waiting)
+
+    waiting = cluster.wait(busy())
+    try:
+        fed.send({"id": 1, "said": "a"})
+    finally:
+        go.set()
+        cluster.wait(ended(waiting))
+    assert fed.held() == {1: "a"}
+
+    go.clear()
+    land = Landing.land
+
+    def held(landing: Landing, entries: Sequence[Entry]) -> int:
+        go.wait()
+        return land(landing, entries)
+
+    monkeypatch.setattr(Landing, "land", held)
+    for number in range(8):
+        fed.run(f"CREATE FEED F{number} WITH {HTTP}; CONNECT FEED F{number} TO DATASET D; START FEED F{number}")
+        name = f"{fed.dataverse}.F{number}"
+        cluster.wait(cluster.cluster.feeds.accept(name, b'{"id": %d, "said": "b"}' % number, None, visible=False))
+    assert fed.held() == {1: "a"}
+    go.set()
+    for number in range(8):
+        fed.run(f"STOP FEED F{number}")
+    assert fed.held() == dict.fromkeys(range(8), "b")
 
 
 # ---------------------------------------------------------------- after a restart
