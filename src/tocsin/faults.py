@@ -21,6 +21,8 @@ POINTS: Final[dict[str, str]] = {
     "intake.append.synced": "records of a feed are durable, nobody has been told",
     "intake.append.cut": "what an unfinished write left at the end of a feed's log is cut off, not synced",
     "intake.trim.removed": "one file of a feed's log that nothing needs is removed, others are not",
+    "polling.seen.written": "what a polled feed has seen is written and synced, under its temporary name only",
+    "polling.seen.renamed": "what a polled feed has seen has its name, the folder is not synced",
     "landing.before": "a batch of a feed is ready for its dataset, nothing is written",
     "landing.committed": "a batch of a feed is in its dataset with its position, nobody has been told",
     "feeds.start.ready": "a feed is ready to take records, the catalog still says that it is stopped",

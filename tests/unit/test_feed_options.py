@@ -11,15 +11,18 @@ from tocsin.wire.errors import InputError
 
 HTTP = {"adapter-name": "http_adapter", "type-name": "T"}
 SOCKET = {"adapter-name": "socket_adapter", "type-name": "T", "sockets": "127.0.0.1:10001"}
+URL = {"adapter-name": "url_adapter", "type-name": "T", "url": "https://example.org/items"}
 
 
 def test_a_feed_reads_json_unless_told_otherwise() -> None:
     assert feed_options(HTTP).format == "json"
 
 
-@pytest.mark.parametrize(("short", "full"), [("http", "http_adapter"), ("socket", "socket_adapter")])
+@pytest.mark.parametrize(
+    ("short", "full"), [("http", "http_adapter"), ("socket", "socket_adapter"), ("url", "url_adapter")]
+)
 def test_the_short_names_of_adapters_mean_the_same(short: str, full: str) -> None:
-    given = SOCKET if short == "socket" else HTTP
+    given = {"socket": SOCKET, "url": URL}.get(short, HTTP)
     assert feed_options({**given, "adapter-name": short}).adapter == full
 
 
@@ -40,6 +43,16 @@ def test_options_of_the_format_go_to_its_reader() -> None:
 
 
 @pytest.mark.parametrize(
+    ("period", "expected_s"),
+    [(None, 60.0), ("PT1M", 60.0), ("PT5M30S", 330.0), ("P1D", 86_400.0), ("90", 90.0), (90, 90.0), ("1.5", 1.5)],
+)
+def test_a_period_is_a_duration_or_seconds_and_a_minute_when_nothing_is_said(period: Any, expected_s: float) -> None:
+    options = feed_options(URL if period is None else {**URL, "period": period})
+    assert options.polling is not None
+    assert options.polling.period_s == expected_s
+
+
+@pytest.mark.parametrize(
     ("format_", "header", "expected"),
     [
         ("csv", None, True),
@@ -57,7 +70,23 @@ def test_only_lines_have_a_header(format_: str, header: str | None, expected: bo
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, 'adapter-name: must be one of http_adapter, socket_adapter, got ""'),
+        ({}, 'adapter-name: must be one of http_adapter, socket_adapter, url_adapter, got ""'),
+        ({"adapter-name": "url", "type-name": "T"}, "url: must be an address such as"),
+        ({**URL, "url": "ftp://example.org/x"}, "url: must be an address such as"),
+        ({**URL, "url": "https:///x"}, "url: must be an address such as"),
+        ({**URL, "url": "https://example.org:99999/x"}, "url: must be an address such as"),
+        ({**URL, "url": "https://example.org/a b"}, "url: must be an address such as"),
+        ({**URL, "url": "https://example.org/\r\nX: y"}, "url: must be an address such as"),
+        ({**URL, "format": "csv"}, "format: must be one of json, geojson, rss"),
+        ({**HTTP, "format": "rss"}, 'got "rss"'),
+        ({**HTTP, "url": "https://example.org"}, "unknown option url"),
+        ({**URL, "sockets": "127.0.0.1:1"}, "unknown option sockets"),
+        ({**URL, "delimiter": ";"}, "unknown option delimiter"),
+        ({**URL, "period": "often"}, 'period: must be a duration such as "PT1M", or seconds, got "often"'),
+        ({**URL, "period": "0"}, "period: must be from 1 s to 31 days"),
+        ({**URL, "period": "-PT5M"}, "period: must be from 1 s to 31 days"),
+        ({**URL, "period": "P60D"}, "period: must be from 1 s to 31 days"),
+        ({**URL, "period": "P1M"}, "period: months are of no fixed length"),
         ({"adapter-name": "pigeon"}, 'got "pigeon"'),
         ({"adapter-name": "http_adapter"}, "type-name: must name the type"),
         ({**HTTP, "type-name": ""}, "type-name: must name the type"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
@@ -139,18 +139,11 @@ class RunningFeed:
 
     async def accept(self, body: bytes, key: str | None = None) -> Accepted:
         """Takes what is in a body; when this returns, the accepted records are durable."""
-        if not self._door.is_set():
-            raise ConflictError(f"the feed {self.entry.name} is {self._state}", hint="try again in a moment")
-        self._taking += 1
-        try:
+        async with self._let_in():
             payload, rows, status, answer = await asyncio.to_thread(self._read, body)
             if rows == 0:
                 return Accepted(200, answer, self._log.end)
             appended = await self._log.append(payload, rows, key=key, answer=orjson.dumps([status, answer]))
-        finally:
-            self._taking -= 1
-            if not self._door.is_set():
-                await self._notify()
         if appended.repeated:
             status, answer = orjson.loads(appended.answer)
         else:
@@ -158,6 +151,27 @@ class RunningFeed:
             self.counts.rejected += rows - answer["accepted"]
             self.counts.taken_bytes += len(body)
         return Accepted(status, answer, appended.position)
+
+    async def take(self, decoded: Sequence[Decoded], seen: Sequence[bytes]) -> None:
+        """Takes what a poll found; records and marks of the items are durable, as one, when this returns."""
+        async with self._let_in():
+            payload = await asyncio.to_thread(packed, decoded, self.entry.type, seen)
+            await self._log.append(payload, len(decoded))
+        accepted = sum(one.record is not None for one in decoded)
+        self.counts.accepted += accepted
+        self.counts.rejected += len(decoded) - accepted
+
+    @asynccontextmanager
+    async def _let_in(self) -> AsyncIterator[None]:
+        if not self._door.is_set():
+            raise ConflictError(f"the feed {self.entry.name} is {self._state}", hint="try again in a moment")
+        self._taking += 1
+        try:
+            yield
+        finally:
+            self._taking -= 1
+            if not self._door.is_set():
+                await self._notify()
 
     def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
         decoded: Sequence[Decoded] = self._decode(body)

@@ -36,7 +36,7 @@ from tocsin.cluster.feeds.figures import FeedFigures
 from tocsin.cluster.feeds.landing import REJECTED, Enrich
 from tocsin.cluster.feeds.moving import Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
-from tocsin.cluster.feeds.started import StartedFeeds, uninterrupted
+from tocsin.cluster.feeds.started import StartedFeeds, decoder_of, uninterrupted
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.scope import BatchScope, StatementScope
 from tocsin.cluster.tables import Tables, new_folder
@@ -44,7 +44,6 @@ from tocsin.language import statements as st
 from tocsin.language.constants import NotConstantError, evaluate
 from tocsin.language.dialect import FieldOf, ObjectOf
 from tocsin.language.expressions import TranslationError
-from tocsin.pipeline.readers.decoding import decoder
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
@@ -184,7 +183,7 @@ class Feeds:
         options = self._options(statement, scope)
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)
-        decoder(options.format, type_entry.type, options=options.reading)  # refuses what it cannot read
+        decoder_of(options, type_entry.type)  # refuses what it cannot read
         entry = FeedEntry(
             dataverse, name,
             options=tuple(sorted((option, str(value)) for option, value in self._values(statement, scope).items())),

@@ -29,6 +29,9 @@ class FeedCounts:
     failures: int = 0
     sockets_dropped: int = 0
     unframed: int = 0
+    polls: int = 0
+    polls_unchanged: int = 0
+    polls_failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[FeedCounts], int]]]] = {
     "tocsin_feed_landing_failures": ("Batches that could not land and were tried again.", lambda one: one.failures),
     "tocsin_feed_sockets_dropped": ("Socket connections ended by the cluster.", lambda one: one.sockets_dropped),
     "tocsin_feed_socket_records_dropped": ("Records in no readable frame, lost.", lambda one: one.unframed),
+    "tocsin_feed_polls": ("Times that the feed's address was asked.", lambda one: one.polls),
+    "tocsin_feed_polls_unchanged": ("Times that it said that nothing had changed.", lambda one: one.polls_unchanged),
+    "tocsin_feed_polls_failed": ("Times that it gave no answer that could be taken.", lambda one: one.polls_failed),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[FeedState], float | None]]]] = {
     "tocsin_feed_unlanded_bytes": ("Bytes of the log not yet in every dataset.", lambda one: one.unlanded_bytes),

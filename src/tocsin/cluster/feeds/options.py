@@ -6,21 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tocsin.cluster.feeds.polled_options import POLLED, Polling, polling
 from tocsin.pipeline.readers.decoding import FORMATS
 from tocsin.wire.errors import InputError
 
 HTTP: Final = "http_adapter"
 SOCKET: Final = "socket_adapter"
+URL: Final = "url_adapter"
 
 # Every option by adapter; those of the format come on top.
 ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
     HTTP: (),
     SOCKET: ("sockets", "address-type"),
+    URL: ("url", "period"),
 }
 COMMON: Final = ("adapter-name", "type-name", "format")
 LINES: Final = ("csv", "delimited-text")
 STREAMED: Final = ("json", "adm", *LINES)
-_SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET}  # the short names newer scripts use
+_SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET, "url": URL}  # the short names newer scripts use
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class FeedOptions:
     reading: Mapping[str, str]
     """Options of the format."""
     sockets: tuple[tuple[str, int], ...] = ()
+    polling: Polling | None = None
 
     @property
     def by_lines(self) -> bool:
@@ -53,19 +57,21 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
     if not texts.get("type-name"):
         raise InputError("type-name: must name the type of the feed's records")
     format_ = texts.get("format", "json").lower()
-    if format_ not in FORMATS:
-        raise InputError(f'format: must be one of {", ".join(FORMATS)}, got "{format_}"')
+    formats = POLLED if adapter == URL else FORMATS
+    if format_ not in formats:
+        raise InputError(f'format: must be one of {", ".join(formats)}, got "{format_}"')
     if adapter == SOCKET and format_ not in STREAMED:
         raise InputError(f'format: a socket takes one of {", ".join(STREAMED)}, got "{format_}"')
-    known = (*COMMON, *ADAPTERS[adapter], *FORMATS[format_])
+    known = (*COMMON, *ADAPTERS[adapter], *formats[format_])
     for name in texts:
         if name not in known:
             raise InputError(f"unknown option {name}", hint=f"known here: {', '.join(known)}")
     if texts.get("address-type", "IP").upper() != "IP":
         raise InputError('address-type: must be "IP"')
-    reading = {name: texts[name] for name in FORMATS[format_] if name in texts}
+    reading = {name: texts[name] for name in formats[format_] if name in texts}
     sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
-    return FeedOptions(adapter, texts["type-name"], format_, reading, sockets)
+    polled = polling(texts, format_) if adapter == URL else None
+    return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled)
 
 
 def _text(name: str, value: Any) -> str:

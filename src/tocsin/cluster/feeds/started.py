@@ -20,10 +20,14 @@ from tocsin.cluster.feeds.figures import FeedCounts, FeedFigures, FeedState
 from tocsin.cluster.feeds.landing import Enrich, Landing, Rejections
 from tocsin.cluster.feeds.moving import Target, Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
+from tocsin.cluster.feeds.polling import Poller
+from tocsin.cluster.feeds.seen import SeenItems
 from tocsin.cluster.feeds.sockets import SocketServer
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.tables import Tables
-from tocsin.pipeline.readers.decoding import decoder
+from tocsin.pipeline.readers import polled
+from tocsin.pipeline.readers.decoding import Decode, decoder
+from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 log = structlog.get_logger()
@@ -143,12 +147,19 @@ class StartedFeeds:
     async def prepared(self, entry: FeedEntry) -> RunningFeed:
         """With its log and datasets open; it neither takes nor lands anything yet. Known from now on."""
         options = feed_options(dict(entry.options))
-        decode = decoder(options.format, entry.type, options=options.reading)
+        decode = decoder_of(options, entry.type)
         targets = await self._engine.work(lambda: self._targets(entry))
-        intake = await self._opened(self.folder(entry), max(target.position for target in targets))
+        folder = self.folder(entry)
+        seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
+        intake = await self._opened(folder, max(target.position for target in targets), seen)
         feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
         for target in targets:
             feed.add(target)
+        if options.polling is not None and seen is not None:
+            # It asks nobody before the feed is open.
+            poller = Poller(feed, options.polling, seen, polled.judge(entry.type), self.counts(entry))
+            poller.start()
+            feed.sources.append(poller)
         self._troubles.pop(entry.ref, None)
         self._running[entry.ref] = feed
         return feed
@@ -167,11 +178,11 @@ class StartedFeeds:
     def _dataset(self, ref: Ref) -> DatasetEntry:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
 
-    async def _opened(self, folder: Path, landed: int) -> IntakeLog:
+    async def _opened(self, folder: Path, landed: int, seen: SeenItems | None) -> IntakeLog:
         """The feed's log, which is never behind its datasets: what it would take up to there would never land."""
 
         def opened() -> IntakeLog:
-            return IntakeLog.open(folder, landed=None if folder.exists() else landed)
+            return IntakeLog.open(folder, landed=None if folder.exists() else landed, witness=seen)
 
         intake = await asyncio.to_thread(opened)
         if intake.end < landed:
@@ -226,6 +237,13 @@ class StartedFeeds:
             await asyncio.gather(retrying, return_exceptions=True)
         if feed is not None:
             await uninterrupted(feed.stop())
+
+
+def decoder_of(options: FeedOptions, kind: ObjectType) -> Decode:
+    """For the bodies that publishers send; InputError where the options do not fit the type."""
+    if options.polling is not None:
+        return polled.decoder(options.format, kind)
+    return decoder(options.format, kind, options=options.reading)
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:

@@ -27,6 +27,7 @@ from tocsin.cluster.intake.keys import Remembered, RememberedKeys
 from tocsin.cluster.intake.limits import check_room, check_size
 from tocsin.cluster.intake.recent import RecentEntries, within
 from tocsin.cluster.intake.segments import Segment, SegmentWriter
+from tocsin.cluster.intake.witness import Witness
 from tocsin.pipeline.datasets.durability import sync_folder
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
@@ -49,16 +50,19 @@ class IntakeLog:
         remember_bytes: int = 64 << 20,
         recent_bytes: int = 8 << 20,
         landed: int | None = None,
+        witness: Witness | None = None,
         clock: Callable[[], float] = time.time,
     ) -> IntakeLog:
         """The log in the folder, made if need be. A write that a crash tore is cut off; other damage is a `StoreError`.
 
         `landed` is how far the datasets are: a new log begins there, and one that ends before it, or begins behind it,
         has lost something and is refused. `remember_bytes` bounds the remembered keys with their answers (the oldest
-        are forgotten early where more come), `recent_bytes` the entries that are kept in memory for the next read.
+        are forgotten early where more come), `recent_bytes` the entries that are kept in memory for the next read. The
+        `witness` sees every entry, and no segment goes before it has kept what it knows of it.
         """
         keys, recent = RememberedKeys(remember_s, remember_bytes), RecentEntries(recent_bytes)
         log = cls(folder, segment_bytes=segment_bytes, limit_bytes=limit_bytes, keys=keys, recent=recent, clock=clock)
+        log._witness = witness
         log._recover(landed)
         log._thread.start()
         return log
@@ -92,6 +96,7 @@ class IntakeLog:
         self._under_way: dict[str, Asked] = {}
         self._sleepers: set[Sleeper] = set()
         self._closed = False
+        self._witness: Witness | None = None
         # The writer thread's own.
         self._writer: SegmentWriter
         self._groups: queue.SimpleQueue[list[Asked] | None] = queue.SimpleQueue()
@@ -258,6 +263,13 @@ class IntakeLog:
             needed = self._landed if oldest is None else min(self._landed, oldest)
             # Never the newest: its name is the promise that positions do not go back.
             gone = [segment for segment in self._segments[:-1] if segment.end <= needed]
+        if gone and self._witness is not None:
+            try:
+                self._witness.keep(gone[-1].end)
+            except OSError as problem:
+                # What landed has landed all the same: they go another time.
+                _log.warning("the intake log cannot be trimmed", folder=str(self._folder), reason=str(problem))
+                return
         for segment in gone:
             try:
                 segment.path.unlink(missing_ok=True)
@@ -324,8 +336,8 @@ class IntakeLog:
                 segment.grow(entry.first, entry.rows, asked.size_bytes)
                 self._total_bytes += asked.size_bytes
                 self._waiting_bytes -= asked.size_bytes
+                self._recall(entry)
                 if asked.key is not None:
-                    self._recall(entry)
                     self._under_way.pop(asked.key, None)
                 for done, repeated in asked.waiting:
                     outcomes.append((done, Appended(entry.end, entry.answer, repeated)))
@@ -370,6 +382,8 @@ class IntakeLog:
         self._writer = files.writer(self._segments[-1])
 
     def _recall(self, entry: Entry) -> None:
+        if self._witness is not None:
+            self._witness.recall(entry)
         if entry.key is not None:
             self._keys.add(entry.key, Remembered(entry.first, entry.end, entry.answer, entry.at_s))
 

@@ -1,0 +1,59 @@
+"""Items of a polled address as records that fit a type, each judged by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from tocsin.pipeline.readers import decoding
+from tocsin.pipeline.readers.decoding import Decode, Decoded, Limits
+from tocsin.pipeline.readers.found import too_long
+from tocsin.pipeline.readers.items import items
+from tocsin.rules.model.checking import RecordError
+from tocsin.rules.model.jsonform import plain, reader
+from tocsin.rules.model.types import ObjectType
+
+Judge = Callable[[Iterable[dict[str, Any]]], list[Decoded]]
+
+
+def judge(kind: ObjectType, limits: Limits | None = None) -> Judge:
+    """A function from items to what they are as records, in their order. Make once, use often, from any thread."""
+    check = reader(kind)
+    limit_bytes = (limits or Limits()).record_bytes
+
+    def judged(found: Iterable[dict[str, Any]]) -> list[Decoded]:
+        decoded = []
+        for index, item in enumerate(found):
+            text = _text(item)
+            if len(text) > limit_bytes:
+                decoded.append(Decoded(index, None, "", too_long(0, limit_bytes).reason, text[:limit_bytes]))
+                continue
+            try:
+                decoded.append(Decoded(index, check(item)))
+            except RecordError as error:
+                decoded.append(Decoded(index, None, error.field, error.reason, text))
+        return decoded
+
+    return judged
+
+
+def decoder(format: str, kind: ObjectType) -> Decode:  # noqa: A002 - what it is everywhere
+    """For a body that somebody sends instead: all that is in it."""
+    if format == "json":
+        return decoding.decoder(format, kind)
+    judged = judge(kind)
+    return lambda body: judged(record for _, record in items(body, format))
+
+
+def _text(item: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(plain(item))
+    except (TypeError, RecursionError):  # a number beyond 64 bits, half of a surrogate pair, too many levels
+        pass
+    try:
+        return json.dumps(plain(item)).encode()
+    except RecursionError:
+        return b""
