@@ -20,7 +20,7 @@ from tocsin.cluster.backup import restore as restored
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.brokers import Brokers
-from tocsin.cluster.channels.procedures import Procedures
+from tocsin.cluster.channels.procedures import AT_ONCE, Procedures
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
@@ -126,7 +126,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         chosen = settings.cluster
         tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets})
-        engine = Engine(spark, _scratch(settings), threads=chosen.statements.concurrent + 2)
+        engine = Engine(spark, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
         feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes)

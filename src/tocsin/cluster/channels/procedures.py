@@ -6,11 +6,11 @@ What a tick changes and the tick itself are one commit of the dataset: killed at
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from sqlglot import exp
@@ -36,6 +36,7 @@ from tocsin.rules.periods import last_tick
 log = structlog.get_logger()
 
 Summary = Mapping[str, Any]
+AT_ONCE: Final = 4  # procedures that run by themselves; each takes a thread of the engine's meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +69,22 @@ class Call:
 
 
 class Procedures:
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         catalog: CatalogStore,
         tables: Tables,
         engine: Engine,
         changes: Changes,
         now: Callable[[], datetime] = schedule.wall_clock,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
         self._changes = changes
         self._now = now
+        self._sleep = sleep
+        self._turns = asyncio.Semaphore(AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
 
     # ------------------------------------------------------------ life
@@ -123,7 +127,8 @@ class Procedures:
             if missed:
                 log.warning("a procedure missed ticks", procedure=str(entry.ref), tick=tick, missed=missed)
             try:
-                await self._tick(entry, tick, due)
+                async with self._turns:
+                    await self._tick(entry, tick, due)
             except Exception as error:
                 # The next tick tries again.
                 if self._catalog.catalog.find(entry.ref) == entry:
@@ -138,7 +143,7 @@ class Procedures:
         except Exception as error:
             log.error("a procedure cannot be started", procedure=str(entry.ref), reason=str(error))
             return
-        await schedule.keep(entry.anchor, entry.period, done, run, self._now)
+        await schedule.keep(entry.anchor, entry.period, done, run, self._now, self._sleep)
 
     def _done(self, entry: ProcedureEntry) -> int:
         """The last tick that is known to have run."""
