@@ -97,8 +97,8 @@ def source(adapter: str, options: Mapping[str, str]) -> Source:
 # ---------------------------------------------------------------- where the files are
 
 
-def _files(paths: str) -> tuple[Path, ...]:
-    found: list[Path] = []
+def without_hosts(paths: str) -> Iterator[str]:
+    """The paths in a text such as `localhost:///data/a.json, /data/b.json`."""
     for written in paths.split(","):
         text = written.strip()
         if not text:
@@ -113,6 +113,12 @@ def _files(paths: str) -> tuple[Path, ...]:
                     f"after the host the path must be absolute, got {written.strip()!r}",
                     hint='such as "localhost:///data/x.json"',
                 )
+        yield text
+
+
+def _files(paths: str) -> tuple[Path, ...]:
+    found: list[Path] = []
+    for text in without_hosts(paths):
         try:
             found += _expanded(text)
         except OSError as error:
@@ -199,7 +205,7 @@ def _found(path: Path, wanted: Source, kind: ObjectType, generate: tuple[str, ..
     if wanted.format == "parquet":
         yield from parquet.read(path)
         return
-    with _opened(path) as file:
+    with opened(path) as file:
         if wanted.format == "json":
             yield from json_text.read(file)
         elif wanted.format == "adm":
@@ -212,7 +218,7 @@ def _found(path: Path, wanted: Source, kind: ObjectType, generate: tuple[str, ..
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, unpacked where it is gzip, whatever its name."""
     try:
         with io.BufferedReader(io.FileIO(path), _BUFFER_BYTES) as file:

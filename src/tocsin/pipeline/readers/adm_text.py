@@ -16,6 +16,27 @@ _CHUNK_BYTES: Final = 1 << 18
 
 def read(file: BinaryIO) -> Iterator[Found]:
     """The objects of a file, each with the line that it begins on."""
+    for one in each(file):
+        if isinstance(one, BadRecord):
+            raise one
+        yield one
+
+
+def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
+    """The same, but an object that cannot be read is handed over as what is wrong with it, and the next ones follow, as
+    long as it can be seen where it ends."""
+    for line, text in framed(file):
+        if isinstance(line, BadRecord):
+            yield line
+            continue
+        try:
+            yield line, parse(text, line), len(text)
+        except BadRecord as error:
+            yield error
+
+
+def framed(file: BinaryIO) -> Iterator[tuple[int | BadRecord, bytes]]:
+    """The texts between balanced braces, each with its line; the last may be what cannot be told apart."""
     braces = Braces(RECORD_LIMIT_BYTES)
     mark = file.read(len(codecs.BOM_UTF8))
     chunk = (b"" if mark == codecs.BOM_UTF8 else mark) + file.read(_CHUNK_BYTES)
@@ -23,12 +44,14 @@ def read(file: BinaryIO) -> Iterator[Found]:
         try:
             found = braces.numbered(chunk)
         except FrameError as error:
-            raise BadRecord(error.line, error.reason) from None
-        for line, text in found:
-            yield line, parse(text, line), len(text)
+            yield from error.numbered
+            yield BadRecord(error.line, error.reason), b""
+            return
+        yield from found
         chunk = file.read(_CHUNK_BYTES)
-    if braces.finish() is not None:
-        raise BadRecord(braces.begun_on, "the file ends inside of the object that begins on this line")
+    rest = braces.finish()
+    if rest is not None:
+        yield BadRecord(braces.begun_on, "the file ends inside of the object that begins on this line", raw=rest), rest
 
 
 def parse(text: bytes, line: int = 1) -> dict[str, Any]:

@@ -22,6 +22,14 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 def read(path: Path) -> Iterator[Found]:
     """The rows of a file as objects, each with its number; a column that is null is NULL."""
+    for row in each(path):
+        if isinstance(row, BadRecord):
+            raise row
+        yield row
+
+
+def each(path: Path) -> Iterator[Found | BadRecord]:
+    """The same, but a row with a value that cannot be kept is handed over as what is wrong with it."""
     number = 0
     try:
         # Buffered: else a whole column of a row group, of any size, is read at once.
@@ -35,31 +43,41 @@ def read(path: Path) -> Iterator[Found]:
                 size_bytes = batch.nbytes // max(batch.num_rows, 1)
                 for record in _records(batch, number):
                     number += 1
-                    yield number, record, size_bytes
+                    yield record if isinstance(record, BadRecord) else (number, record, size_bytes)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         text = str(error).splitlines()
         raise BadFile(f"it is not Parquet, or damaged: {text[0] if text else type(error).__name__}") from error
 
 
-def _records(batch: pa.RecordBatch, before: int) -> Iterator[dict[str, Any]]:
-    columns: list[list[Any]] = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        try:
-            kind = _in_microseconds(column.type)
-            # Not safe: nanoseconds beyond the microsecond are cut off, as everywhere here.
-            values = (column if kind == column.type else column.cast(kind, safe=False)).to_pylist()
-        except (OverflowError, ValueError) as error:
-            if isinstance(error, pa.ArrowException):
-                raise
-            last = before + batch.num_rows
-            reason = f"one of the records {before + 1} to {last} has a value that cannot be kept: {error}"
-            raise BadRecord(before + 1, reason, field_step(name)) from None
-        if _needs_change(kind):
-            values = [_changed(name, value, before + place) for place, value in enumerate(values, 1)]
-        columns.append(values)
+def _records(batch: pa.RecordBatch, before: int) -> Iterator[dict[str, Any] | BadRecord]:
     names = batch.schema.names
+    columns = [_values(name, column, before) for name, column in zip(names, batch.columns, strict=True)]
     for row in zip(*columns, strict=True):
-        yield dict(zip(names, row, strict=True))
+        bad = next((value for value in row if value.__class__ is BadRecord), None)
+        yield dict(zip(names, row, strict=True)) if bad is None else bad
+
+
+def _values(name: str, column: pa.Array, before: int) -> list[Any]:
+    """The values of a column, each that cannot be kept as a BadRecord in its place."""
+    kind = _in_microseconds(column.type)
+    try:
+        # Not safe: nanoseconds beyond the microsecond are cut off, as everywhere here.
+        cast = column if kind == column.type else column.cast(kind, safe=False)
+        values = cast.to_pylist()
+    except (OverflowError, ValueError) as error:
+        if isinstance(error, pa.ArrowException):
+            raise
+        values = [_value(name, value, before + place) for place, value in enumerate(cast, 1)]
+    if _needs_change(kind):
+        return [_changed(name, value, before + place) for place, value in enumerate(values, 1)]
+    return values
+
+
+def _value(name: str, value: pa.Scalar[Any], number: int) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError) as error:
+        return BadRecord(number, f"has a value that cannot be kept: {error}", field_step(name))
 
 
 def _repeated(names: list[str]) -> str | None:
@@ -104,7 +122,7 @@ def _changed(name: str, value: Any, number: int) -> Any:
     try:
         return _plainer(value)
     except (ValueError, OverflowError) as error:
-        raise BadRecord(number, str(error), field_step(name)) from None
+        return BadRecord(number, str(error), field_step(name))
 
 
 def _plainer(value: Any) -> Any:

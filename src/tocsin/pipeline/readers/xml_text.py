@@ -35,8 +35,23 @@ _NIL: Final = ("http://www.w3.org/2001/XMLSchema-instance", "nil")
 
 def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found]:
     """The records of a file, each with the line that it begins on."""
-    for element in found(file, record):
-        yield element.line, parse(element, kind), element.size_bytes
+    for one in each(file, kind, record):
+        if isinstance(one, BadRecord):
+            raise one
+        yield one
+
+
+def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found | BadRecord]:
+    """The same, but an element that is no record is handed over as what is wrong with it, and the next ones follow;
+    where the file is not XML, it ends."""
+    try:
+        for element in found(file, record):
+            try:
+                yield element.line, parse(element, kind), element.size_bytes
+            except BadRecord as error:
+                yield error
+    except BadRecord as error:
+        yield error
 
 
 def found(file: BinaryIO, record: str = "", limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Element]:

@@ -1,0 +1,72 @@
+"""What a feed of files may say: where they are, and how often it looks there."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from tocsin.pipeline.landing import arrived
+from tocsin.pipeline.loading import without_hosts
+from tocsin.rules.model.values import parse_duration
+from tocsin.wire.errors import InputError, NotFoundError
+
+FORMATS: Final = arrived.FORMATS
+PERIOD_S: Final = 1.0
+LEAST_PERIOD_S: Final = 0.1
+MOST_PERIOD_S: Final = 31 * 86_400.0
+_SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    paths: tuple[str, ...]
+    reading: arrived.Reading
+    period_s: float = PERIOD_S
+
+    def check(self) -> None:
+        """NotFoundError where a path leads nowhere; a pattern may match nothing yet."""
+        for path in self.paths:
+            if not glob.has_magic(path) and not Path(path).exists():
+                raise NotFoundError(
+                    f"there is no file or folder {path}", hint="the path is one of the machine that the cluster runs on"
+                )
+
+
+def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) -> Watching:  # noqa: A002
+    """The options, checked; InputError names the one that is wrong."""
+    paths = tuple(_absolute(path) for path in without_hosts(texts.get("path", "")))
+    if not paths:
+        raise InputError('path: must name a file or a folder, such as "localhost:///data/incoming"')
+    for place, path in enumerate(paths):
+        for other in paths[:place] + paths[place + 1 :]:
+            if PurePosixPath(path).is_relative_to(other):
+                raise InputError(f"path: {path} is in {other}: its files would be taken twice")
+    period_s = _period_s(texts["period"]) if "period" in texts else PERIOD_S
+    return Watching(paths, arrived.reading(format, reading), period_s)
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise InputError(f'path: must be absolute, got "{path}"')
+    return str(PurePosixPath(path))
+
+
+def _period_s(text: str) -> float:
+    wanted = text.strip()
+    if _SECONDS.fullmatch(wanted):
+        period_s = float(wanted)
+    else:
+        try:
+            duration = parse_duration(wanted)
+        except ValueError:
+            raise InputError(f'period: must be a duration such as "PT5S", or seconds, got "{text}"') from None
+        if duration.months:
+            raise InputError(f'period: months are of no fixed length; say it in days, got "{text}"')
+        period_s = duration.micros / 1e6
+    if not LEAST_PERIOD_S <= period_s <= MOST_PERIOD_S:
+        raise InputError(f'period: must be from {LEAST_PERIOD_S:g} s to {MOST_PERIOD_S / 86_400:g} days, got "{text}"')
+    return period_s

@@ -1,0 +1,102 @@
+"""Files that arrive, each named once: a streaming query of Spark's that looks into folders and reads nothing."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+
+from tocsin.pipeline.landing.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FILES_PER_BATCH: Final = 1_000
+_MAGIC: Final = frozenset("{}[]*?\\")
+
+Taken = Callable[[int, Sequence[Path]], None]
+"""Takes the files of a batch. If it fails or never returns, the same batch comes again when the query does."""
+
+
+class Arrivals:
+    """One query. `watch` runs it in the caller's thread until it ends."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Checkpoint, paths: Sequence[str], period_s: float) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._paths = paths
+        self._period_ms = max(1, round(period_s * 1000))
+        self._lock = threading.Lock()
+        self._query: StreamingQuery | None = None
+        self._ended = False
+        self._failure: BaseException | None = None
+
+    def watch(self, taken: Taken) -> None:
+        """Hands over each batch of new files, one after the other; returns when it is ended, or raises why it ended."""
+        # Whatever the batch raises reaches the caller of this; py4j would print it as well.
+        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+        self._checkpoint.mend()
+        self._failure = None
+
+        def batch(_: DataFrame, number: int) -> None:
+            try:
+                taken(number, self._checkpoint.files(number))
+            except BaseException as error:
+                self._failure = error
+                raise
+
+        with self._lock:
+            if self._ended:
+                return
+            query = self._query = (
+                self._found()
+                .writeStream.foreachBatch(batch)
+                .option("checkpointLocation", str(self._checkpoint.folder))
+                .trigger(processingTime=f"{self._period_ms} milliseconds")
+                .start()
+            )
+        try:
+            query.awaitTermination()
+        except PySparkException as error:
+            if self._failure is not None:
+                raise self._failure from error
+            raise
+        finally:
+            self._query = None
+
+    def _found(self) -> DataFrame:
+        found: Any = None
+        for path in self._paths:
+            one = (
+                # Of the files only the names matter here: the format is the one that asks for nothing.
+                self._spark.readStream.format("text")
+                .schema("value string")
+                .option("recursiveFileLookup", "true")
+                # By default a file that is a week older than the newest one would never be taken.
+                .option("maxFileAge", "36500d")
+                .option("maxFilesPerTrigger", max(1, FILES_PER_BATCH // len(self._paths)))
+                .load(_pattern(path))
+            )
+            found = one if found is None else found.union(one)
+        return found  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        """The query ends, and with it `watch`; not to be called while a batch is taken."""
+        with self._lock:
+            self._ended = True
+            query = self._query
+        if query is not None:
+            query.stop()
+
+
+def _pattern(path: str) -> str:
+    """What Spark takes for this path: a name is never a pattern where there is something of that name."""
+    if glob.has_magic(path) and not Path(path).exists():
+        return path
+    return "".join(f"\\{sign}" if sign in _MAGIC else sign for sign in path)
