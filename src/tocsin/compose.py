@@ -135,7 +135,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         try:
             await feeds.start()
             await procedures.start()
-            backup = _backup(settings, store, catalog, tables)
+            backup = _backup(settings, store, catalog, tables, feeds)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds
             )
@@ -232,10 +232,10 @@ class LiveTables(Mapping[str, DatasetTable]):
         return len(self._catalog.catalog.datasets)
 
 
-def _backup(settings: Settings, store: ClusterStore, catalog: CatalogStore, tables: Tables) -> Backup:
+def _backup(settings: Settings, store: ClusterStore, catalog: CatalogStore, tables: Tables, feeds: Feeds) -> Backup:
     async def write(destination: Path, on_progress: Progress = no_progress) -> Mapping[str, Any]:
         manifest = await write_backup(
-            store, LiveTables(catalog, tables), destination, data=settings.data, standstill=catalog.standstill,
+            store, LiveTables(catalog, tables), destination, data=settings.data, standstill=feeds.standstill(),
             on_progress=on_progress,
         )  # fmt: skip
         return manifest.summary()

@@ -387,9 +387,7 @@ def test_bad_parquet_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1], "a": [b"\xff"]}), path)
     assert f"{path}, record 1: a: is binary" in refusal(path, REPORT, "parquet")
     pq.write_table(pa.table({"id": [1], "a": pa.array([2**62], pa.timestamp("us"))}), path)
-    assert f"{path}, record 1: a: has a value that cannot be kept" in refusal(
-        path, REPORT, "parquet"
-    )
+    assert f"{path}, record 1: a: has a value that cannot be kept" in refusal(path, REPORT, "parquet")
     whole = path.read_bytes()
     for damaged in (b"", b"PAR1", whole[:-9], b"{}", whole[: len(whole) // 2]):
         assert "it is not Parquet, or damaged" in refusal(write(tmp_path, damaged), REPORT, "parquet")

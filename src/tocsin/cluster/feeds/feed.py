@@ -15,7 +15,7 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import FeedEntry, Ref
 from tocsin.cluster.feeds.batches import packed
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.moving import Mover, Target, Trouble
+from tocsin.cluster.feeds.moving import Mover, Moving, Target, Trouble
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.readers.decoding import Decode, Decoded
 from tocsin.wire.errors import ConflictError, StorageFullError, StoreError, UnavailableError
@@ -53,7 +53,7 @@ class RunningFeed:
         self.counts = counts
         self.sources: list[Source] = []
         self._log = intake
-        self._movers: list[Mover] = []
+        self._movers: list[Moving] = []
         self._decode = decode
         self._engine = engine
         self._door = asyncio.Event()
@@ -64,7 +64,7 @@ class RunningFeed:
 
     # ------------------------------------------------------------ its datasets
 
-    def add(self, target: Target) -> Mover:
+    def add(self, target: Target) -> Moving:
         """One more place to land in, once its mover starts; from now on the log keeps what that one needs."""
         # What was trimmed from the log had landed everywhere.
         target.position = max(target.position, self._log.first)
@@ -80,12 +80,12 @@ class RunningFeed:
         self._movers.append(mover)
         return mover
 
-    async def remove(self, mover: Mover) -> None:
+    async def remove(self, mover: Moving) -> None:
         await mover.end()
         self._movers.remove(mover)
         await self._notify()
 
-    def mover(self, dataset: Ref) -> Mover:
+    def mover(self, dataset: Ref) -> Moving:
         return next(mover for mover in self._movers if mover.target.dataset == dataset)
 
     def _trim(self) -> None:
@@ -190,7 +190,7 @@ class RunningFeed:
         """Returns when a query would see everything below the position; UnavailableError if the feed ends before."""
         await self._until(position, self._movers)
 
-    async def drained(self, movers: Sequence[Mover], impossible: str, otherwise: str = "") -> None:
+    async def drained(self, movers: Sequence[Moving], impossible: str, otherwise: str = "") -> None:
         """Returns when all that was acknowledged has landed there. Where landing fails and goes on failing, the error
         says what is `impossible`, and what to do `otherwise`."""
         for mover in movers:
@@ -198,7 +198,7 @@ class RunningFeed:
         await self._until(self._log.end, movers, impossible, otherwise)
 
     async def _until(
-        self, position: int, movers: Sequence[Mover], impossible: str | None = None, otherwise: str = ""
+        self, position: int, movers: Sequence[Moving], impossible: str | None = None, otherwise: str = ""
     ) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()

@@ -31,12 +31,13 @@ from tocsin.cluster.entries import (
     function_ref,
     type_ref,
 )
-from tocsin.cluster.feeds.feed import Accepted, RunningFeed
+from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.figures import FeedFigures
 from tocsin.cluster.feeds.landing import REJECTED, Enrich
 from tocsin.cluster.feeds.moving import Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
-from tocsin.cluster.feeds.started import StartedFeeds, decoder_of, uninterrupted
+from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of, uninterrupted
+from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.scope import BatchScope, StatementScope
 from tocsin.cluster.tables import Tables, new_folder
@@ -79,7 +80,7 @@ class Feeds:
     @asynccontextmanager
     async def leaving(self, dataverse: str) -> AsyncIterator[None]:
         """Around the drop of a dataverse: what its feeds acknowledged for datasets of others is there first."""
-        closed: list[tuple[FeedEntry, RunningFeed]] = []
+        closed: list[tuple[FeedEntry, AnyFeed]] = []
         try:
             for entry in self._catalog.catalog.feeds:
                 outside = any(one.dataset.dataverse != dataverse for one in entry.connections)
@@ -93,6 +94,12 @@ class Feeds:
                 if self._started.is_started(entry):
                     feed.open()
         await self.settle()
+
+    @asynccontextmanager
+    async def standstill(self) -> AsyncIterator[None]:
+        """While it is held, nothing in the catalog changes, and no dataset moves on against the notes of its files."""
+        async with self._catalog.standstill, self._started.standstill.still():
+            yield
 
     def troubles(self, ref: Ref) -> list[Trouble]:
         """What a started feed cannot do for now, why, and since when."""
@@ -148,7 +155,7 @@ class Feeds:
             await feed.until_landed(accepted.position)
         return accepted
 
-    def _going(self, entry: FeedEntry, name: str) -> RunningFeed:
+    def _going(self, entry: FeedEntry, name: str) -> AnyFeed:
         feed = self._started.find(entry.ref)
         if feed is not None:
             return feed
@@ -183,7 +190,8 @@ class Feeds:
         options = self._options(statement, scope)
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)
-        decoder_of(options, type_entry.type)  # refuses what it cannot read
+        if options.files is None:
+            decoder_of(options, type_entry.type)  # refuses what it cannot read
         entry = FeedEntry(
             dataverse, name,
             options=tuple(sorted((option, str(value)) for option, value in self._values(statement, scope).items())),
@@ -249,6 +257,8 @@ class Feeds:
         return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
+        if feed_options(dict(entry.options)).files is not None:
+            return after_last(self._started.checkpoint(entry))
         path = self._started.folder(entry)
         if not path.exists():
             return 0
@@ -291,7 +301,7 @@ class Feeds:
         kept = self._catalog.catalog.find(entry.ref)
         return isinstance(kept, FeedEntry) and any(one.dataset == dataset for one in kept.connections)
 
-    async def _resumed(self, entry: FeedEntry) -> RunningFeed | None:
+    async def _resumed(self, entry: FeedEntry) -> AnyFeed | None:
         """The feed as it runs; one that is started, and could not go on after a restart, is tried again."""
         return await self._started.resumed(entry) if entry.started else None
 
@@ -310,6 +320,9 @@ class Feeds:
             already = self._started.find(entry.ref) is not None and not self._started.troubles(entry.ref)
             await self._started.listen(await self._started.resumed(entry))
             return {"name": entry.name, "already": True} if already else {"name": entry.name}
+        files = feed_options(dict(entry.options)).files
+        if files is not None:
+            files.check()
         feed = await self._started.prepared(entry)
         try:
             await self._started.listen(feed)
@@ -369,7 +382,7 @@ class Feeds:
         await asyncio.to_thread(shutil.rmtree, self._started.folder(entry), ignore_errors=True)
         return {"name": name}
 
-    async def _resumed_to_drop(self, entry: FeedEntry) -> RunningFeed:
+    async def _resumed_to_drop(self, entry: FeedEntry) -> AnyFeed:
         try:
             return await self._started.resumed(entry)
         except TocsinError as error:

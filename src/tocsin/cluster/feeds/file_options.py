@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from tocsin.cluster.feeds import periods
 from tocsin.pipeline.landing import arrived
 from tocsin.pipeline.loading import without_hosts
-from tocsin.rules.model.values import parse_duration
 from tocsin.wire.errors import InputError, NotFoundError
 
 FORMATS: Final = arrived.FORMATS
 PERIOD_S: Final = 1.0
 LEAST_PERIOD_S: Final = 0.1
-MOST_PERIOD_S: Final = 31 * 86_400.0
-_SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) 
         for other in paths[:place] + paths[place + 1 :]:
             if PurePosixPath(path).is_relative_to(other):
                 raise InputError(f"path: {path} is in {other}: its files would be taken twice")
-    period_s = _period_s(texts["period"]) if "period" in texts else PERIOD_S
+    period_s = periods.period_s(texts["period"], LEAST_PERIOD_S) if "period" in texts else PERIOD_S
     return Watching(paths, arrived.reading(format, reading), period_s)
 
 
@@ -53,20 +50,3 @@ def _absolute(path: str) -> str:
     if not path.startswith("/"):
         raise InputError(f'path: must be absolute, got "{path}"')
     return str(PurePosixPath(path))
-
-
-def _period_s(text: str) -> float:
-    wanted = text.strip()
-    if _SECONDS.fullmatch(wanted):
-        period_s = float(wanted)
-    else:
-        try:
-            duration = parse_duration(wanted)
-        except ValueError:
-            raise InputError(f'period: must be a duration such as "PT5S", or seconds, got "{text}"') from None
-        if duration.months:
-            raise InputError(f'period: months are of no fixed length; say it in days, got "{text}"')
-        period_s = duration.micros / 1e6
-    if not LEAST_PERIOD_S <= period_s <= MOST_PERIOD_S:
-        raise InputError(f'period: must be from {LEAST_PERIOD_S:g} s to {MOST_PERIOD_S / 86_400:g} days, got "{text}"')
-    return period_s

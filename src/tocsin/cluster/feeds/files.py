@@ -1,215 +1,230 @@
 """A started feed of files: each file that arrives lands once, whatever is killed whenever.
 
-    Spark names new files ─▶ a batch ─▶ read in pieces ─▶ landed, with the position of the last piece
-
-There is no log: the files are one. A position is the number of a batch, of a file in it, and of a piece of that file;
-it means that all before it is in the dataset. Which files a batch has is noted, and synced, before any of it lands, and a
-file gives the same pieces each time. So a batch that comes again goes on where it was, in each dataset for itself, and
-does not look again at files that are in all of them.
+It has no log, for the files are one, and nothing of it is acknowledged to anybody: who stops it waits for the file that
+is being read, and the next one is read when it is started again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import structlog
 
-from tocsin import faults
-from tocsin.cluster.engine import Engine, told
-from tocsin.cluster.entries import FeedEntry
-from tocsin.cluster.feeds.batches import packed
-from tocsin.cluster.feeds.feed import BATCH_BYTES, BATCH_ROWS, Accepted
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.entries import FeedEntry, Ref
+from tocsin.cluster.feeds.feed import Accepted
+from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.file_options import Watching
-from tocsin.cluster.feeds.landing import Landing, Rejections
+from tocsin.cluster.feeds.moving import Moving, Target, Trouble
 from tocsin.cluster.feeds.standstill import Standstill
-from tocsin.pipeline.landing.arrivals import Arrivals
-from tocsin.pipeline.landing.arrived import Part, parts
+from tocsin.cluster.feeds.watching import RETRY_S, Ended, Piece, Watch, after_last
 from tocsin.pipeline.landing.checkpoint import Checkpoint
-from tocsin.wire.errors import ConflictError, TocsinError
+from tocsin.wire.errors import ConflictError, StorageFullError, TocsinError
 
 log = structlog.get_logger()
 
-_RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
-# A position has 63 bits: a batch a second for 68 years, 65,536 files in each, as many pieces (half a terabyte) of each.
-_FILE_BITS: Final = 16
-_PART_BITS: Final = 16
-_PLACE_BITS: Final = 20  # more than a piece has records
 
+class Receiver:
+    """One dataset of a feed of files. Nothing lands anywhere while one of them is not started."""
 
-def position(batch: int, file: int = 0, part: int = 0) -> int:
-    """After this part of this file of this batch comes the next one; files and batches roll over by themselves."""
-    return (((batch << _FILE_BITS) + file) << _PART_BITS) + part
-
-
-def after_last(checkpoint: Checkpoint) -> int:
-    """What is found from now on comes after it."""
-    return position(checkpoint.last_batch + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Records of one file that land together: from position `start` to `end`."""
-
-    start: int
-    end: int
-    rows: int
-    payload: bytes
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.trouble: Trouble | None = None
+        self.started = asyncio.Event()
+        self.ended = False
+        self.turn = asyncio.Lock()
+        """Held while something lands in it."""
 
     @property
-    def first(self) -> int:
-        """A place for its first record, and for as many as follow."""
-        return self.start << _PLACE_BITS
+    def position(self) -> int:
+        return self.target.position
 
+    def start(self) -> None:
+        self.started.set()
 
-class _Ended(Exception):
-    """The feed is to end: what was not landed comes again."""
+    def hurry(self) -> None:
+        """Nobody waits for a file."""
+
+    async def end(self) -> None:
+        """What is landing is waited for."""
+        self.ended = True
+        self.target.halted = True
+        self.started.set()
+        async with self.turn:
+            pass
 
 
 class FileFeed:
-    def __init__(  # noqa: PLR0917
+    """Made closed: `open` lets it take files."""
+
+    sources: Final = ()
+    connections: Final = None
+
+    def __init__(
         self,
         entry: FeedEntry,
         wanted: Watching,
         checkpoint: Checkpoint,
-        rejections: Rejections,
-        landings: Sequence[Landing],
         engine: Engine,
         standstill: Standstill,
+        *,
+        counts: FeedCounts,
     ) -> None:
         self.entry = entry
+        self.counts = counts
         self._wanted = wanted
         self._checkpoint = checkpoint
-        self._landings = landings
-        # Rejected ones first: what is in every dataset is wholly done.
-        self._targets: list[Rejections | Landing] = [rejections, *landings]
         self._engine = engine
         self._standstill = standstill
-        self._arrivals = Arrivals(engine.spark, checkpoint, wanted.paths, wanted.period_s)
-        self._thread: threading.Thread | None = None
-        self._loop = asyncio.get_running_loop()
-        self._ending = threading.Event()  # with the file that is being read
-        self._halting = threading.Event()  # with the piece
-        self._in_batch = threading.Lock()
+        # Rejected records come first: what is in every dataset is wholly done.
+        self._receivers: list[Receiver] = []
+        self._watch: Watch | None = None
+        self._trouble: Trouble | None = None
+
+    # ------------------------------------------------------------ its datasets
+
+    def add(self, target: Target) -> Moving:
+        """One more place to land in, from its position on."""
+        receiver = Receiver(target)
+        self._receivers.append(receiver)
+        return receiver
+
+    async def remove(self, mover: Moving) -> None:
+        self._receivers = [one for one in self._receivers if one is not mover]
+        await mover.end()
+
+    def mover(self, dataset: Ref) -> Moving:
+        return next(one for one in self._receivers if one.target.dataset == dataset)
+
+    @property
+    def troubles(self) -> list[Trouble]:
+        found = [self._trouble, *(one.trouble for one in self._receivers)]
+        return [one for one in found if one is not None]
 
     @property
     def end(self) -> int:
+        """What is found from now on comes after it."""
         return after_last(self._checkpoint)
 
-    def start(self) -> None:
-        if self._landings:  # files wait until there is somewhere to put them
-            self._thread = threading.Thread(target=self._watch, name=f"files of {self.entry.name}", daemon=True)
-            self._thread.start()
+    @property
+    def unlanded_bytes(self) -> int:
+        return 0
 
-    async def accept(self, body: bytes, key: str | None = None) -> Accepted:
+    def lag(self) -> tuple[int, float]:
+        """Nothing of it was acknowledged."""
+        return 0, 0.0
+
+    # ------------------------------------------------------------ in
+
+    def open(self) -> None:
+        for receiver in self._receivers:
+            receiver.start()
+        if self._watch is None:
+            self._watch = Watch(
+                self.entry.name,
+                self.entry.type,
+                self._wanted,
+                self._checkpoint,
+                self._engine,
+                land=self._land,
+                landed=self._landed,
+                troubled=self._troubled,
+            )
+            self._watch.start()
+
+    async def accept(self, _body: bytes, _key: str | None = None) -> Accepted:
         raise ConflictError(
             f"the feed {self.entry.name} takes files, not requests",
             hint=f"put a file into {self._wanted.paths[0]}, or CREATE FEED with the http_adapter",
         )
 
-    async def until_landed(self, position: int) -> None:
+    async def until_landed(self, _position: int) -> None:
         """Nobody has a position to wait for."""
 
-    async def stop(self, *, drained: bool) -> None:
-        """No file is taken any more; with `drained`, the one that is being read has landed wholly when this returns."""
-        self._ending.set()
-        if not drained:
-            self._halting.set()
-            for target in self._targets:
-                target.halted = True
-        await asyncio.to_thread(self._end)
+    # ------------------------------------------------------------ out
 
-    def _end(self) -> None:
-        with self._in_batch:
-            pass
-        if self._thread is not None:
-            self._arrivals.end()
-            self._thread.join()
-
-    # ------------------------------------------------------------ a thread that waits for Spark
-
-    def _watch(self) -> None:
-        failures = 0
-        while not self._ending.is_set():
-            before = self._checkpoint.last_batch
-            try:
-                self._arrivals.watch(self._taken)
-            except _Ended:
-                return
-            except TocsinError as error:
-                log.warning("a feed of files must wait", feed=self.entry.name, reason=error.message)
-            except Exception as error:
-                if not self._engine.is_alive():
-                    return
-                log.warning("a feed of files must wait", feed=self.entry.name, reason=told(error).message)
-            failures = 0 if self._checkpoint.last_batch > before else failures
-            self._ending.wait(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
-            failures += 1
-
-    # ------------------------------------------------------------ a thread of Spark's, for each batch
-
-    def _taken(self, batch: int, files: Sequence[Path]) -> None:
-        with self._in_batch:
-            if self._ending.is_set():
-                raise _Ended
-            faults.reach("files.batch.named")
-            self._checkpoint.sync()
-            faults.reach("files.batch.synced")
-            for group in self._groups(batch, files):
-                asyncio.run_coroutine_threadsafe(self._land(group), self._loop).result()
-                if self._halting.is_set():
-                    raise _Ended
-            faults.reach("files.batch.landed")
-
-    def _groups(self, batch: int, files: Sequence[Path]) -> Iterator[list[Piece]]:
-        """Pieces of one or many files, as many as land well together."""
-        landed = min(target.position for target in self._landings)
-        group: list[Piece] = []
-        for number, path in enumerate(files):
-            if position(batch, number + 1) <= landed:
-                continue
-            if self._ending.is_set():
-                if group:
-                    yield group
-                raise _Ended
-            for count, part in enumerate(parts(path, self._wanted.reading, self.entry.type)):
-                group.append(self._piece(batch, number, count, part))
-                if sum(one.rows for one in group) >= BATCH_ROWS or sum(len(one.payload) for one in group) >= BATCH_BYTES:
-                    yield group
-                    group = []
-        if group:
-            yield group
-
-    def _piece(self, batch: int, file: int, count: int, part: Part) -> Piece:
-        end = position(batch, file + 1) if part.is_last else position(batch, file, count + 1)
-        return Piece(position(batch, file, count), end, len(part.records), packed(part.records, self.entry.type))
-
-    # ------------------------------------------------------------ the event loop
+    def _landed(self) -> int:
+        """What is below is in every dataset, and wholly done."""
+        return min(one.position for one in list(self._receivers) if one.target.counted)
 
     async def _land(self, group: Sequence[Piece]) -> None:
-        for target in self._targets:
+        receivers = list(self._receivers)
+        for receiver in receivers:
+            await receiver.started.wait()
+        for receiver in receivers:
             failures = 0
-            while not await self._landed(target, group):
-                if self._ending.is_set():
-                    raise _Ended
-                await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            while not await self._landed_in(receiver, group):
+                if self._watch is None or self._watch.is_ending:
+                    raise Ended
+                await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
                 failures += 1
+        self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
+        self.counts.rejected += sum(piece.refused for piece in group)
 
-    async def _landed(self, target: Rejections | Landing, group: Sequence[Piece]) -> bool:
-        pieces = [piece for piece in group if piece.end > target.position]
-        if not pieces:
-            return True
-        try:
-            async with self._standstill.working():
-                await self._engine.work(lambda: target.land(pieces), f"feed {self.entry.name}")
-        except TocsinError as error:
-            log.warning("landing must wait", feed=self.entry.name, reason=error.message)
-        except Exception:
-            log.exception("landing failed", feed=self.entry.name)
-        else:
-            return True
-        return False
+    async def _landed_in(self, receiver: Receiver, group: Sequence[Piece]) -> bool:
+        target = receiver.target
+        async with receiver.turn, self._standstill.working():
+            pieces = [piece for piece in group if piece.end > target.position]
+            if not pieces or receiver.ended:
+                return True
+            try:
+                await self._engine.land(lambda: target.land(pieces), f"feed {self.entry.name}")
+            except Exception as error:
+                self.counts.failures += 1
+                receiver.trouble = self._told(f"landing in {target.dataset}", error, receiver.trouble)
+                return False
+        receiver.trouble = None
+        self.counts.batches += target.counted
+        return True
+
+    def _troubled(self, error: TocsinError | None) -> None:
+        self._trouble = None if error is None else self._told("looking for files", error, self._trouble)
+
+    def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
+        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
+        unforeseen = None if isinstance(error, TocsinError) else error
+        log.warning("a feed must wait", feed=self.entry.name, what=what, reason=reason, exc_info=unforeseen)
+        now = datetime.now(UTC), asyncio.get_running_loop().time()
+        since, since_s = now if known is None else (known.since, known.since_s)
+        return Trouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+
+    # ------------------------------------------------------------ end
+
+    async def drained(self, movers: Sequence[Moving], impossible: str, otherwise: str = "") -> None:
+        """Nothing was acknowledged that would have to land."""
+
+    async def drain(self, impossible: str, otherwise: str = "") -> None:  # noqa: ARG002
+        """No file is taken any more, and the one that is being read has landed wholly when this returns; where landing
+        fails, it comes again when the feed is opened. Where the caller is cancelled, the feed goes on as before."""
+        watch = self._watch
+        if watch is None:
+            return
+        watch.finish()
+        if not await self._ended(watch):
+            self.open()
+            raise asyncio.CancelledError
+
+    async def stop(self) -> None:
+        """The end. What has not landed is found again when the feed is started again."""
+        if self._watch is not None:
+            self._watch.halt()
+            await self._ended(self._watch)
+        await asyncio.gather(*(receiver.end() for receiver in self._receivers))
+
+    async def _ended(self, watch: Watch) -> bool:
+        """Waits for its end, in any case; whether it was let to."""
+        ending = asyncio.ensure_future(asyncio.to_thread(watch.join))
+        patient = True
+        while not ending.done():
+            try:
+                await asyncio.wait((ending,))
+            except asyncio.CancelledError:
+                patient = False
+                watch.halt()
+        ending.result()
+        self._watch = None
+        self._trouble = None
+        return patient

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import orjson
@@ -19,7 +19,6 @@ import structlog
 from tocsin import faults
 from tocsin.cluster.entries import DatasetEntry, FeedEntry, Ref
 from tocsin.cluster.feeds.batches import unpacked
-from tocsin.cluster.intake.log import Entry
 from tocsin.language.expressions import TranslationError
 from tocsin.language.typed import FunctionError
 from tocsin.pipeline.datasets import layout
@@ -43,6 +42,21 @@ REJECTED: ObjectType = ObjectType(
 
 # The function of APPLY FUNCTION: records in, what it makes of each out (None: dropped; a list: several).
 Enrich = Callable[[pa.Table], Sequence[Any]]
+
+
+class Landable(Protocol):
+    """Records that land together: an entry of a feed's log, or a piece of a file."""
+
+    @property
+    def first(self) -> int:
+        """A place for its first record, and for as many as follow, that no other record of the feed ever has."""
+
+    @property
+    def end(self) -> int:
+        """The feed's position after it."""
+
+    @property
+    def payload(self) -> bytes: ...
 
 
 def position_name(feed: FeedEntry) -> str:
@@ -78,7 +92,7 @@ class Landing:
     def dataset(self) -> Ref:
         return self._entry.ref
 
-    def land(self, entries: Sequence[Entry]) -> int:
+    def land(self, entries: Sequence[Landable]) -> int:
         """The rows of these entries, in the dataset; the position after them."""
         tables = [unpacked(one.payload).rows for one in entries]
         rows = pa.concat_tables(tables)
@@ -152,7 +166,7 @@ class Rejections:
     def dataset(self) -> Ref:
         return self._feed.rejected
 
-    def land(self, entries: Sequence[Entry]) -> int:
+    def land(self, entries: Sequence[Landable]) -> int:
         after = entries[-1].end
         found = [
             (entry.first + one["index"], one["field"], one["reason"], one["record"], None)

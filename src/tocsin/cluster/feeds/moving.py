@@ -14,7 +14,8 @@ import structlog
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import Ref
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.intake.log import Entry, IntakeLog
+from tocsin.cluster.feeds.landing import Landable
+from tocsin.cluster.intake.log import IntakeLog
 from tocsin.wire.errors import StorageFullError, TocsinError
 
 log = structlog.get_logger()
@@ -34,7 +35,7 @@ class Target(Protocol):
     @property
     def dataset(self) -> Ref: ...
 
-    def land(self, entries: Sequence[Entry]) -> int: ...
+    def land(self, entries: Sequence[Landable]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,24 @@ class Trouble:
     since_s: float
     """The same by the loop's clock."""
     disk_full: bool = False
+
+
+class Moving(Protocol):
+    """What brings a feed's records into one of its datasets."""
+
+    trouble: Trouble | None
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def position(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def hurry(self) -> None: ...
+
+    async def end(self) -> None: ...
 
 
 class Mover:

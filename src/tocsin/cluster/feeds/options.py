@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tocsin.cluster.feeds import file_options
+from tocsin.cluster.feeds.file_options import Watching, watching
 from tocsin.cluster.feeds.polled_options import POLLED, Polling, polling
 from tocsin.pipeline.readers.decoding import FORMATS
 from tocsin.wire.errors import InputError
@@ -13,12 +15,14 @@ from tocsin.wire.errors import InputError
 HTTP: Final = "http_adapter"
 SOCKET: Final = "socket_adapter"
 URL: Final = "url_adapter"
+FILES: Final = "localfs"
 
 # Every option by adapter; those of the format come on top.
 ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
     HTTP: (),
     SOCKET: ("sockets", "address-type"),
     URL: ("url", "period"),
+    FILES: ("path", "period"),
 }
 COMMON: Final = ("adapter-name", "type-name", "format")
 LINES: Final = ("csv", "delimited-text")
@@ -35,6 +39,7 @@ class FeedOptions:
     """Options of the format."""
     sockets: tuple[tuple[str, int], ...] = ()
     polling: Polling | None = None
+    files: Watching | None = None
 
     @property
     def by_lines(self) -> bool:
@@ -57,7 +62,7 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
     if not texts.get("type-name"):
         raise InputError("type-name: must name the type of the feed's records")
     format_ = texts.get("format", "json").lower()
-    formats = POLLED if adapter == URL else FORMATS
+    formats = POLLED if adapter == URL else file_options.FORMATS if adapter == FILES else FORMATS
     if format_ not in formats:
         raise InputError(f'format: must be one of {", ".join(formats)}, got "{format_}"')
     if adapter == SOCKET and format_ not in STREAMED:
@@ -71,7 +76,8 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
     reading = {name: texts[name] for name in formats[format_] if name in texts}
     sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
     polled = polling(texts, format_) if adapter == URL else None
-    return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled)
+    files = watching(texts, format_, reading) if adapter == FILES else None
+    return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled, files)
 
 
 def _text(name: str, value: Any) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import structlog
 
@@ -17,14 +17,17 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import Connection, DatasetEntry, FeedEntry, Ref
 from tocsin.cluster.feeds.feed import RunningFeed
 from tocsin.cluster.feeds.figures import FeedCounts, FeedFigures, FeedState
+from tocsin.cluster.feeds.files import FileFeed
 from tocsin.cluster.feeds.landing import Enrich, Landing, Rejections
 from tocsin.cluster.feeds.moving import Target, Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.polling import Poller
 from tocsin.cluster.feeds.seen import SeenItems
 from tocsin.cluster.feeds.sockets import SocketServer
+from tocsin.cluster.feeds.standstill import Standstill
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.tables import Tables
+from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.readers import polled
 from tocsin.pipeline.readers.decoding import Decode, decoder
 from tocsin.rules.model.types import ObjectType
@@ -33,6 +36,7 @@ from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 log = structlog.get_logger()
 
 T = TypeVar("T")
+AnyFeed: TypeAlias = RunningFeed | FileFeed
 
 _RETRY_S: Final = (1.0, 5.0, 30.0)
 
@@ -51,7 +55,9 @@ class StartedFeeds:
         self._engine = engine
         self._folder = folder
         self._enrich = enrich
-        self._running: dict[Ref, RunningFeed] = {}
+        self._running: dict[Ref, AnyFeed] = {}
+        self.standstill = Standstill()
+        """Of the feeds whose files are their log."""
         self._troubles: dict[Ref, Trouble] = {}
         self._counts: dict[str, FeedCounts] = {}
         """By the folder of their log, which is never another feed's."""
@@ -85,9 +91,13 @@ class StartedFeeds:
     def folder(self, entry: FeedEntry) -> Path:
         return self._folder / entry.folder
 
+    def checkpoint(self, entry: FeedEntry) -> Checkpoint:
+        """Of a feed of files, in the place of a log."""
+        return Checkpoint(self.folder(entry))
+
     # ------------------------------------------------------------ what there is
 
-    def find(self, ref: Ref) -> RunningFeed | None:
+    def find(self, ref: Ref) -> AnyFeed | None:
         return self._running.get(ref)
 
     def refs(self) -> list[Ref]:
@@ -123,7 +133,7 @@ class StartedFeeds:
 
     # ------------------------------------------------------------ beginning
 
-    async def resumed(self, entry: FeedEntry) -> RunningFeed:
+    async def resumed(self, entry: FeedEntry) -> AnyFeed:
         """A feed that the catalog calls started, running. Where its sockets are taken it goes on without them, and
         takes them as soon as they are free."""
         feed = self._running.get(entry.ref)
@@ -144,24 +154,34 @@ class StartedFeeds:
             self._retrying[entry.ref] = asyncio.create_task(self._listen_again(feed), name=f"sockets {entry.name}")
         return feed
 
-    async def prepared(self, entry: FeedEntry) -> RunningFeed:
+    async def prepared(self, entry: FeedEntry) -> AnyFeed:
         """With its log and datasets open; it neither takes nor lands anything yet. Known from now on."""
         options = feed_options(dict(entry.options))
-        decode = decoder_of(options, entry.type)
         targets = await self._engine.work(lambda: self._targets(entry))
+        feed: AnyFeed
+        if options.files is not None:
+            feed = FileFeed(
+                entry, options.files, self.checkpoint(entry), self._engine, self.standstill, counts=self.counts(entry)
+            )
+        else:
+            feed = await self._logged(entry, options, targets)
+        for target in targets:
+            feed.add(target)
+        self._troubles.pop(entry.ref, None)
+        self._running[entry.ref] = feed
+        return feed
+
+    async def _logged(self, entry: FeedEntry, options: FeedOptions, targets: Sequence[Target]) -> RunningFeed:
+        decode = decoder_of(options, entry.type)
         folder = self.folder(entry)
         seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
         intake = await self._opened(folder, max(target.position for target in targets), seen)
         feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
-        for target in targets:
-            feed.add(target)
         if options.polling is not None and seen is not None:
             # It asks nobody before the feed is open.
             poller = Poller(feed, options.polling, seen, polled.judge(entry.type), self.counts(entry))
             poller.start()
             feed.sources.append(poller)
-        self._troubles.pop(entry.ref, None)
-        self._running[entry.ref] = feed
         return feed
 
     def _targets(self, entry: FeedEntry) -> list[Target]:
@@ -193,10 +213,10 @@ class StartedFeeds:
             )
         return intake
 
-    async def listen(self, feed: RunningFeed) -> None:
+    async def listen(self, feed: AnyFeed) -> None:
         """Begins whatever brings records to it by itself."""
         options = feed_options(dict(feed.entry.options))
-        if options.sockets and not feed.sources:
+        if isinstance(feed, RunningFeed) and options.sockets and not feed.sources:
             try:
                 await self._listened(feed, options)
             except TocsinError as error:
@@ -209,7 +229,7 @@ class StartedFeeds:
         await server.listen(options.sockets)
         feed.sources.append(server)
 
-    async def _listen_again(self, feed: RunningFeed) -> None:
+    async def _listen_again(self, feed: AnyFeed) -> None:
         tries = 0
         while not feed.sources:
             await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])

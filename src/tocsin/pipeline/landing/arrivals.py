@@ -84,7 +84,7 @@ class Arrivals:
                 .load(_pattern(path))
             )
             found = one if found is None else found.union(one)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def end(self) -> None:
         """The query ends, and with it `watch`; not to be called while a batch is taken."""

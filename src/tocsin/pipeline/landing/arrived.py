@@ -51,9 +51,7 @@ class Part:
 
 def reading(format: str, options: Mapping[str, str]) -> Reading:  # noqa: A002 - what it is everywhere
     """The options of the format, understood; InputError where one makes no sense."""
-    return Reading(
-        format, delimited.form_of(options, header=format == "csv"), options.get("record", "").strip()
-    )
+    return Reading(format, delimited.form_of(options, header=format == "csv"), options.get("record", "").strip())
 
 
 def parts(path: Path, how: Reading, kind: ObjectType, rows: int = PIECE_ROWS) -> Iterator[Part]:

@@ -37,23 +37,25 @@ class Checkpoint:
         return max(self._numbers("offsets"), default=_NONE)
 
     def files(self, batch: int) -> list[Path]:
-        """All files of a batch in the order in which they are read: always the same, also when some are gone."""
+        """All files of a batch, oldest first: always the same, also when some are gone by now."""
         after = self._looks(batch)
         before = self._looks(batch - 1) if batch else []
         before += [_NONE] * (len(after) - len(before))
-        return [
-            path
+        found = [
+            file
             for source, (first, last) in enumerate(zip(before, after, strict=True))
             for look in range(first + 1, last + 1)
-            for path in self._found(source, look)
+            for file in self._found(source, look)
         ]
+        return [path for _, path in sorted(found)]
 
     def _looks(self, batch: int) -> list[int]:
         """How far each source is after this batch."""
         _, _, *lines = (self.folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
         return [_NONE if line == "-" else int(json.loads(line)["logOffset"]) for line in lines]
 
-    def _found(self, source: int, look: int) -> Iterator[Path]:
+    def _found(self, source: int, look: int) -> Iterator[tuple[int, Path]]:
+        """When each was changed last, and where it is."""
         place = self.folder / "sources" / str(source)
         try:
             text = (place / str(look)).read_text(encoding="utf-8")
@@ -63,7 +65,7 @@ class Checkpoint:
         for line in text.splitlines()[1:]:
             entry = json.loads(line)
             if entry["batchId"] == look:
-                yield Path(unquote(urlsplit(entry["path"]).path))
+                yield entry["timestamp"], Path(unquote(urlsplit(entry["path"]).path))
 
     # ------------------------------------------------------------ power cuts
 
@@ -95,7 +97,9 @@ class Checkpoint:
     def _drop_torn(self, folder: str) -> None:
         while numbers := self._numbers(folder):
             number = max(numbers)
-            found = [path for path in (self.folder / folder).iterdir() if path.name in (str(number), f"{number}.compact")]
+            found = [
+                path for path in (self.folder / folder).iterdir() if path.name in (str(number), f"{number}.compact")
+            ]
             torn = [path for path in found if (lines := _lines(path)) is None or len(lines) < 2]
             for path in torn:
                 _remove(path)

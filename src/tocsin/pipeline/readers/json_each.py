@@ -1,7 +1,7 @@
 """JSON of which every record is judged by itself: what is broken is told, and its neighbours pass.
 
-A record per line, or records one after the other (in arrays or not) between balanced braces. Which of the two it is, the
-beginning of the file decides: where both leave something broken, the lines do if one of them is a record.
+A record per line, or records one after the other (in arrays or not) between balanced braces. Which of the two it is,
+the beginning of the file decides: where both leave something broken, the lines do if one of them is a record.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[Found | BadRecord]:
             while line and not line.endswith(b"\n"):
                 line = file.readline(_CHUNK_BYTES)
             continue
-        if not line.strip():
+        line = line.strip()
+        if not line:
             continue
         try:
             value = parse_quickly(line)

@@ -63,7 +63,7 @@ def _values(name: str, column: pa.Array, before: int) -> list[Any]:
     try:
         # Not safe: nanoseconds beyond the microsecond are cut off, as everywhere here.
         cast = column if kind == column.type else column.cast(kind, safe=False)
-        values = cast.to_pylist()
+        values: list[Any] = cast.to_pylist()
     except (OverflowError, ValueError) as error:
         if isinstance(error, pa.ArrowException):
             raise
