@@ -27,7 +27,6 @@ from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.settings import Settings
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StorageFullError, TocsinError
 
-
 WITHIN_S = 90.0  # the first query of a session takes many times as long as the next
 
 

@@ -70,7 +70,7 @@ def test_only_lines_have_a_header(format_: str, header: str | None, expected: bo
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, 'adapter-name: must be one of http_adapter, socket_adapter, url_adapter, got ""'),
+        ({}, 'adapter-name: must be one of http_adapter, socket_adapter, url_adapter, localfs, got ""'),
         ({"adapter-name": "url", "type-name": "T"}, "url: must be an address such as"),
         ({**URL, "url": "ftp://example.org/x"}, "url: must be an address such as"),
         ({**URL, "url": "https:///x"}, "url: must be an address such as"),
