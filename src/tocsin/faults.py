@@ -53,6 +53,12 @@ POINTS: Final[dict[str, str]] = {
     "dataset.checkpoint.written": "a checkpoint of the log is written, not synced",
     "dataset.cleanup.data-removed": "one data file that nothing needs is removed, others are not",
     "dataset.cleanup.log-removed": "one log file that nothing needs is removed, others are not",
+    "channel-store.execution.written": "an execution's results and its channel's vector are written, not committed",
+    "channel-store.execution.committed": "an execution is durable, nobody has been told",
+    "channel-store.subscriptions.written": "subscriptions are made or ended, nothing is committed",
+    "channel-store.subscriptions.committed": "subscriptions have durably been made or ended, nobody has been told",
+    "channel-store.retention.step": "some old results are removed, others are not",
+    "channel-store.drop.step": "some rows of a dropped channel are removed, others are not",
     "backup.copied": "a backup is whole and checked, under its temporary name only",
     "restore.verified": "a restored data folder is whole and checked, under its temporary name only",
 }

@@ -1,0 +1,32 @@
+"""Where a result stands among its interest's, and where a broker stands among all news.
+
+Both begin with the epoch, so that what an earlier life of a store gave out is never mistaken for the present one's.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# An interest has at most so many results in one execution, so that (execution, ordinal) fits 63 bits.
+ORDINAL_BITS: Final = 28
+LAST_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
+
+
+class Cursor(NamedTuple):
+    """The total order of an interest's results; the marker of fetches and acknowledgements."""
+
+    epoch: int
+    execution: int
+    ordinal: int
+
+
+class Position(NamedTuple):
+    """How far somebody has followed a cluster's news. `number` grows with every result committed, in any channel."""
+
+    epoch: int
+    number: int
+
+
+# Before everything.
+START: Final = Cursor(0, 0, 0)
+BEGINNING: Final = Position(0, 0)

@@ -1,0 +1,384 @@
+"""The channel store: interests and who holds them, executions and their results, and how far brokers have come.
+
+    channel ── interest ── result          a result is kept once per interest, and found by its cursor
+                  └─────── subscription    many share an interest; each belongs to a broker
+
+The catalog (ClusterStore) says which channels there are; this store keeps their rows, under the number it gave out.
+Every backend keeps what is promised here; the contract suite (tests/contract/test_channel_store.py) tries to break it.
+
+Each call is one transaction, durable when it returns (kill -9, power cut), unless it says that it works in steps: then
+each step is one, others write between two of them, and a call that was interrupted can be made again. Reads see the
+last committed state and never wait for a writer. A cancellation during a write is raised when the write is over.
+
+Errors: NotFoundError for a channel that is not there; StorageFullError when there is no room (nothing committed is
+lost, the store goes on once there is room); UnavailableError when somebody else holds the store, or it is closed;
+StoreError when it is damaged, not ours, or newer than this program.
+
+Times are microseconds since 1970 (`_us`) and come from the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
+from tocsin.wire.errors import InputError
+
+SUBSCRIPTION_ID_LIMIT: Final = 200
+PARAMETERS_LIMIT: Final = 100_000
+PAGE: Final = 1_000
+CHANGES: Final = 100_000
+NEWS: Final = 100_000
+CHUNK_BYTES: Final = 1 << 20
+EXECUTIONS_KEPT: Final = 1_000
+
+
+class Broker(NamedTuple):
+    dataverse: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A subscription to be made. `parameters` is the canonical text: equal texts are one interest.
+
+    `id` is the client's own key; without one the store makes a UUID.
+    """
+
+    parameters: str
+    broker: Broker
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """`since`: after this cursor it sees results, those of executions later than its making."""
+
+    id: str
+    channel_id: int
+    interest: int
+    parameters: str
+    broker: Broker
+    since: Cursor
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """`made`: it was not there before. `new_interest`: this call made the interest."""
+
+    id: str
+    interest: int
+    since: Cursor
+    made: bool
+    new_interest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """`removed`: the ids that were there. `emptied`: the interests that went with their last subscription."""
+
+    removed: list[str]
+    emptied: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """`change` numbers the last change of the interests; `result_bytes` is about what its results take on the disk."""
+
+    channel_id: int
+    last_execution: int
+    vector: dict[str, int]
+    tick_us: int | None
+    change: int
+    interests: int
+    subscriptions: int
+    results: int
+    result_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interests:
+    """A chunk of all interests, as columns, oldest first. Whoever has read all asks for the changes since `change`."""
+
+    change: int
+    ids: list[int]
+    parameters: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class InterestChanges:
+    """What happened up to `change`. An id in `removed` may be one the reader never heard of."""
+
+    change: int
+    added: list[tuple[int, str]]
+    removed: list[int]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One run of a channel that came to its end. `vector`: how far it read, per dataset. `details`: JSON."""
+
+    number: int
+    started_us: int
+    ended_us: int
+    vector: Mapping[str, int]
+    tick_us: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that failed: it will be tried again under the same number. `details`: JSON, such as the culprits."""
+
+    number: int
+    started_us: int
+    ended_us: int
+    reason: str
+    tick_us: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """`position` stands after this execution's results. `results` counts those kept, see `commit_execution`."""
+
+    position: Position
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An execution as it is kept; `reason` says why it failed, None when it did not. `results` were found by it."""
+
+    number: int
+    epoch: int
+    tick_us: int | None
+    started_us: int
+    ended_us: int
+    vector: dict[str, int]
+    results: int
+    reason: str | None
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The results of one interest after `after`, up to and with `to`, the first `limit` of them."""
+
+    interest: int
+    after: Cursor
+    to: Cursor | None = None
+    limit: int | None = None
+
+
+class Result(NamedTuple):
+    """`executed_us`: the execution's tick, or where it has none, its start."""
+
+    cursor: Cursor
+    executed_us: int
+    payload: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Some results of the range with this place in the request.
+
+    `gap`: results after the range's beginning (or after what came of it before) and up to this cursor are gone;
+    everything later is there. `known` is False when there is no such interest, or no more.
+    """
+
+    range: int
+    results: list[Result]
+    gap: Cursor | None = None
+    known: bool = True
+
+
+class NewsItem(NamedTuple):
+    """This interest of this broker's has results up to `cursor`."""
+
+    broker: Broker
+    channel_id: int
+    interest: int
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened up to `position`; `more` when that is not all yet.
+
+    `gaps`: channels of which results were removed before they could be told here. Whoever holds interests in them
+    fetches these from its own cursors, and is told there what is gone.
+    """
+
+    position: Position
+    items: list[NewsItem]
+    gaps: list[int]
+    more: bool
+
+
+class ChannelStore(Protocol):
+    @property
+    def schema_version(self) -> int:
+        """The version the stored data have. Known once the store is open."""
+
+    @property
+    def epoch(self) -> int:
+        """The present life of the store, which cursors and positions made from now on begin with."""
+
+    async def open(self) -> None:
+        """Creates the store if there is none, or brings an older one to the present version: wholly or not at all."""
+
+    async def close(self) -> None:
+        """Waits for what runs. May be called twice."""
+
+    async def backup_to(self, path: Path) -> None:
+        """Writes a whole, checked copy of one committed state to a new file, while others read and write.
+
+        The file appears complete or not at all; ConflictError when there is one already.
+        """
+
+    async def renew_epoch(self) -> int:
+        """Begins a new life, after a restore: greater than every epoch before. Execution numbers go on.
+
+        Cursors and positions of earlier lives keep their place before everything that comes now, also those that this
+        store never gave out.
+        """
+
+    # --- channels
+
+    async def add_channel(self) -> int:
+        """A number for a channel, never given twice."""
+
+    async def drop_channel(self, channel_id: int) -> None:
+        """In steps; to everybody else the channel is gone after the first. Nothing happens when it is not there."""
+
+    async def channel_ids(self) -> list[int]:
+        """All channels, in order; those too whose dropping was interrupted, which want to be dropped again."""
+
+    async def state(self, channel_id: int) -> ChannelState: ...
+
+    # --- subscriptions and interests
+
+    async def subscribe(self, channel_id: int, wanted: Sequence[Wanted], *, created_us: int) -> list[Subscribed]:
+        """All or none, answered in the order asked.
+
+        An id that is there with the same parameters and broker is answered as the first time; with others
+        ConflictError.
+        """
+
+    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
+        """All of these that are there. Results of interests that went are gone to all readers at once."""
+
+    async def change_broker(self, channel_id: int, subscription_id: str, broker: Broker) -> Subscription:
+        """`since` stays, and so does what is not acknowledged: the new broker is taken to lack what the old one did.
+
+        Raises NotFoundError when there is no such subscription. News tell the new broker of later results only.
+        """
+
+    async def subscription(self, channel_id: int, subscription_id: str) -> Subscription | None: ...
+
+    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[Subscription]:
+        """A page in the order of ids (by code point), those greater than `after`."""
+
+    async def subscriptions_of(
+        self, broker: Broker, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
+    ) -> list[Subscription]:
+        """A page of a broker's, in the order of (channel_id, id), those greater than `after`."""
+
+    def interests(self, channel_id: int) -> AsyncIterator[Interests]:
+        """All interests in chunks. Those that come or go meanwhile may be in it or not: the changes tell."""
+
+    async def interest_changes(self, channel_id: int, since: int, *, limit: int = CHANGES) -> InterestChanges | None:
+        """What came and went since the change numbered `since`, at a cost proportional to it.
+
+        None when that is too long ago: read all interests again.
+        """
+
+    # --- executions
+
+    async def commit_execution(
+        self, channel_id: int, execution: Execution, interests: Sequence[int], payloads: Sequence[bytes]
+    ) -> Committed:
+        """Results, the channel's vector, tick and last execution, and the news of it: together.
+
+        `payloads[i]` is a result of `interests[i]`; the order given is the order of an interest's ordinals. Results of
+        interests that went meanwhile, or are not this channel's, are left out. Raises ConflictError when the number
+        is not the last one + 1.
+        """
+
+    async def record_failure(self, channel_id: int, failure: Failure) -> None:
+        """Advances nothing."""
+
+    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[Recorded]:
+        """Those kept, failed ones too, the one that ended last first."""
+
+    # --- results
+
+    def fetch(self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[list[Fetched]]:
+        """The results of all ranges, range after range, in cursor order, in chunks of about `chunk_bytes`.
+
+        A chunk holds at least one result, however large. Every range is answered at least once, maybe with nothing.
+        What retention removes while the reader takes its time is told as a gap, too.
+        """
+
+    async def retain(
+        self,
+        channel_id: int,
+        *,
+        ended_before_us: int | None = None,
+        max_bytes: int | None = None,
+        executions: int = EXECUTIONS_KEPT,
+    ) -> int:
+        """Removes, in steps: results of executions that ended before; then the oldest executions' until `max_bytes`
+        holds, but never those of the newest with results; executions without results beyond the newest so many; and
+        what interests that went have left. How many results went.
+
+        What was trimmed or belonged to interests that went may stay on the disk, unseen, while it is the smaller part
+        of its execution.
+        """
+
+    async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
+        """Removes, in steps, of each of these interests the results up to and with the cursor. How many."""
+
+    # --- news
+
+    async def position(self) -> Position:
+        """After everything committed so far."""
+
+    async def news(self, after: Position, *, broker: Broker | None = None, limit: int = NEWS) -> News:
+        """Which interests that a broker (or any) holds have results after this position, in the order of commits.
+
+        `limit` bounds the results looked at. An interest may come again on a later page, with a later cursor.
+        """
+
+    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> None:
+        """The broker needs nothing up to these cursors, per interest. Never goes back; unknown interests are passed
+        over."""
+
+    def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
+        """Per interest, in chunks, what all of its brokers have acknowledged: below this `trim` harms nobody."""
+
+
+def check_broker(broker: Broker) -> None:
+    check_text("dataverse", broker.dataverse, DATAVERSE_LIMIT)
+    check_text("broker's name", broker.name, NAME_LIMIT)
+
+
+def check_wanted(wanted: Wanted) -> None:
+    """Refuses what not every backend could keep."""
+    check_broker(wanted.broker)
+    check_text("list of parameters", wanted.parameters, PARAMETERS_LIMIT)
+    if wanted.id is not None:
+        check_text("subscription's id", wanted.id, SUBSCRIPTION_ID_LIMIT)
+        if not wanted.id:
+            raise InputError("a subscription's id cannot be empty", hint="leave it out to get one")

@@ -1,0 +1,81 @@
+"""How a channel store of any earlier version becomes one of the present version (see upgrades).
+
+`place` is an interest's cursor without its epoch: execution × 2²⁸ + ordinal, so that one number is compared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tocsin.store.upgrades import Upgrade
+
+CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
+    Upgrade(
+        1,
+        "channels, subscriptions, interests, executions and results",
+        {
+            "sqlite": (
+                # The last number given out for each kind of thing, so that none is given twice.
+                "CREATE TABLE counters (name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL) WITHOUT ROWID",
+                # From which result on the epoch holds, and from which place of each channel on.
+                "CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, first INTEGER NOT NULL)",
+                """CREATE TABLE channel_epochs (
+                    channel_id INTEGER NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL,
+                    PRIMARY KEY (channel_id, epoch)) WITHOUT ROWID""",
+                # changes_from: changes of interests are known from this one on.
+                # swept_to: results of interests that went up to this change are known to be dead.
+                # removed_to: the highest result that retention has removed.
+                """CREATE TABLE channels (
+                    id INTEGER PRIMARY KEY, dropped INTEGER NOT NULL DEFAULT 0,
+                    last_execution INTEGER NOT NULL DEFAULT 0, vector TEXT NOT NULL DEFAULT '{}', tick_us INTEGER,
+                    change INTEGER NOT NULL DEFAULT 0, changes_from INTEGER NOT NULL DEFAULT 0,
+                    swept_to INTEGER NOT NULL DEFAULT 0,
+                    interests INTEGER NOT NULL DEFAULT 0, subscriptions INTEGER NOT NULL DEFAULT 0,
+                    results INTEGER NOT NULL DEFAULT 0, result_bytes INTEGER NOT NULL DEFAULT 0,
+                    removed_to INTEGER NOT NULL DEFAULT 0)""",
+                """CREATE TABLE brokers (
+                    id INTEGER PRIMARY KEY, dataverse TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (dataverse, name))""",
+                # lost: the highest place of which a result was removed.
+                """CREATE TABLE interests (
+                    id INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, parameters TEXT NOT NULL,
+                    change INTEGER NOT NULL, lost INTEGER NOT NULL DEFAULT 0,
+                    UNIQUE (channel_id, parameters))""",
+                "CREATE UNIQUE INDEX interests_change ON interests (channel_id, change)",
+                # Interests that went, and the changes that took them.
+                """CREATE TABLE former_interests (
+                    channel_id INTEGER NOT NULL, change INTEGER NOT NULL, interest INTEGER NOT NULL,
+                    added INTEGER NOT NULL, lost INTEGER NOT NULL,
+                    PRIMARY KEY (channel_id, change)) WITHOUT ROWID""",
+                """CREATE TABLE subscriptions (
+                    channel_id INTEGER NOT NULL, id TEXT NOT NULL, interest INTEGER NOT NULL, broker INTEGER NOT NULL,
+                    since INTEGER NOT NULL, created_us INTEGER NOT NULL,
+                    PRIMARY KEY (channel_id, id)) WITHOUT ROWID""",
+                "CREATE INDEX subscriptions_broker ON subscriptions (broker, channel_id, id)",
+                # A broker's hold on an interest, whatever the number of its subscriptions, and the place acknowledged.
+                """CREATE TABLE holds (
+                    interest INTEGER NOT NULL, broker INTEGER NOT NULL,
+                    subscriptions INTEGER NOT NULL, acknowledged INTEGER NOT NULL,
+                    PRIMARY KEY (interest, broker)) WITHOUT ROWID""",
+                # An execution's results are the rows first..last; `stored` of them are on the disk, `live` still seen.
+                """CREATE TABLE executions (
+                    channel_id INTEGER NOT NULL, number INTEGER NOT NULL, epoch INTEGER NOT NULL,
+                    tick_us INTEGER, started_us INTEGER NOT NULL, ended_us INTEGER NOT NULL,
+                    vector TEXT NOT NULL, details TEXT NOT NULL, results INTEGER NOT NULL,
+                    first INTEGER NOT NULL, last INTEGER NOT NULL,
+                    stored INTEGER NOT NULL, live INTEGER NOT NULL, bytes INTEGER NOT NULL,
+                    PRIMARY KEY (channel_id, number)) WITHOUT ROWID""",
+                """CREATE TABLE failures (
+                    id INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, number INTEGER NOT NULL,
+                    epoch INTEGER NOT NULL, tick_us INTEGER, started_us INTEGER NOT NULL, ended_us INTEGER NOT NULL,
+                    reason TEXT NOT NULL, details TEXT NOT NULL)""",
+                "CREATE INDEX failures_channel ON failures (channel_id, id)",
+                # A payload that an execution found several times is kept by the first row; the others name that row.
+                # rowid + index, not WITHOUT ROWID: that slows down as the table grows.
+                """CREATE TABLE results (
+                    id INTEGER PRIMARY KEY, interest INTEGER NOT NULL, place INTEGER NOT NULL,
+                    payload BLOB, same_as INTEGER)""",
+                "CREATE INDEX results_place ON results (interest, place)",
+            )
+        },
+    ),
+)

@@ -1,0 +1,305 @@
+"""The channel store in one SQLite file (see sqlite_file): one writer, two readers that never wait for it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tocsin import faults
+from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.store import sqlite_channel_rows as rows
+from tocsin.store import sqlite_news, sqlite_results, sqlite_retention, sqlite_subscriptions
+from tocsin.store.channel_store import (
+    CHANGES,
+    CHUNK_BYTES,
+    EXECUTIONS_KEPT,
+    NEWS,
+    PAGE,
+    Broker,
+    ChannelState,
+    Committed,
+    Execution,
+    Failure,
+    Fetched,
+    InterestChanges,
+    Interests,
+    News,
+    Range,
+    Recorded,
+    Subscribed,
+    Subscription,
+    Unsubscribed,
+    Wanted,
+    check_broker,
+    check_wanted,
+)
+from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
+from tocsin.store.sqlite_errors import explained
+from tocsin.store.sqlite_file import BUSY_TIMEOUT_S, SqliteFile
+from tocsin.store.sqlite_retention import STEP, Stored
+from tocsin.store.upgrades import Upgrade
+
+Answer = TypeVar("Answer")
+
+# "TCSC"
+APPLICATION_ID: Final = 0x54435343
+INTERESTS: Final = 20_000
+TRIMMED: Final = 1_000
+# Measured: larger pages suit results of some hundred bytes, and the index of a million interests' fits this cache.
+PAGE_BYTES: Final = 8192
+CACHE_BYTES: Final = 32 << 20
+
+
+class SqliteChannelStore(SqliteFile):
+    """A ChannelStore in the file `path`. `max_bytes` bounds it (StorageFullError beyond it)."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int | None = None,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        chain: Sequence[Upgrade] = CHANNEL_UPGRADES,
+    ) -> None:
+        super().__init__(
+            path,
+            APPLICATION_ID,
+            chain,
+            max_bytes=max_bytes,
+            busy_timeout_s=busy_timeout_s,
+            readers=2,
+            page_bytes=PAGE_BYTES,
+            cache_bytes=CACHE_BYTES,
+        )
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        self.schema_version  # noqa: B018 - raises when the store is not open
+        return self._epoch
+
+    async def open(self) -> None:
+        await super().open()
+        self._epoch = await self.read(rows.current_epoch)
+
+    async def renew_epoch(self) -> int:
+        self._epoch = await self._write(rows.renew_epoch)
+        return self._epoch
+
+    def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
+        rows.begin_epoch(writer, now)
+
+    # --- channels
+
+    async def add_channel(self) -> int:
+        return await self._write(rows.add_channel)
+
+    async def drop_channel(self, channel_id: int) -> None:
+        await self._write(lambda writer: sqlite_retention.hide(writer, channel_id))
+        await self._repeat(lambda writer: sqlite_retention.drop_some(writer, channel_id), "channel-store.drop.step")
+
+    async def channel_ids(self) -> list[int]:
+        return await self.read(rows.channel_ids)
+
+    async def state(self, channel_id: int) -> ChannelState:
+        return await self.read(lambda reader: rows.state(reader, channel_id))
+
+    # --- subscriptions and interests
+
+    async def subscribe(self, channel_id: int, wanted: Sequence[Wanted], *, created_us: int) -> list[Subscribed]:
+        for each in wanted:
+            check_wanted(each)
+        return await self._write(
+            lambda writer: sqlite_subscriptions.subscribe(writer, channel_id, wanted, created_us),
+            "channel-store.subscriptions",
+        )
+
+    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
+        return await self._write(
+            lambda writer: sqlite_subscriptions.unsubscribe(writer, channel_id, ids), "channel-store.subscriptions"
+        )
+
+    async def change_broker(self, channel_id: int, subscription_id: str, broker: Broker) -> Subscription:
+        check_broker(broker)
+        return await self._write(
+            lambda writer: sqlite_subscriptions.change_broker(writer, channel_id, subscription_id, broker),
+            "channel-store.subscriptions",
+        )
+
+    async def subscription(self, channel_id: int, subscription_id: str) -> Subscription | None:
+        return await self.read(lambda reader: sqlite_subscriptions.subscription(reader, channel_id, subscription_id))
+
+    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[Subscription]:
+        return await self.read(lambda reader: sqlite_subscriptions.subscriptions(reader, channel_id, after, limit))
+
+    async def subscriptions_of(
+        self, broker: Broker, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
+    ) -> list[Subscription]:
+        return await self.read(lambda reader: sqlite_subscriptions.subscriptions_of(reader, broker, after, limit))
+
+    async def interests(self, channel_id: int) -> AsyncIterator[Interests]:
+        chunk, after = await self.read(
+            lambda reader: sqlite_subscriptions.first_interests(reader, channel_id, INTERESTS)
+        )
+        yield chunk
+        while after is not None:
+            following = partial(
+                sqlite_subscriptions.next_interests,
+                channel_id=channel_id,
+                change=chunk.change,
+                after=after,
+                limit=INTERESTS,
+            )
+            chunk, after = await self.read(following)
+            if chunk.ids:
+                yield chunk
+
+    async def interest_changes(self, channel_id: int, since: int, *, limit: int = CHANGES) -> InterestChanges | None:
+        return await self.read(lambda reader: sqlite_subscriptions.interest_changes(reader, channel_id, since, limit))
+
+    # --- executions
+
+    async def commit_execution(
+        self, channel_id: int, execution: Execution, interests: Sequence[int], payloads: Sequence[bytes]
+    ) -> Committed:
+        return await self._write(
+            lambda writer: sqlite_results.commit(writer, channel_id, execution, interests, payloads),
+            "channel-store.execution",
+        )
+
+    async def record_failure(self, channel_id: int, failure: Failure) -> None:
+        await self._write(lambda writer: rows.add_failure(writer, channel_id, failure))
+
+    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[Recorded]:
+        return await self.read(lambda reader: rows.executions(reader, channel_id, limit))
+
+    # --- results
+
+    async def fetch(self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[list[Fetched]]:
+        left = iter(sqlite_results.asked(ranges))
+        todo = list(islice(left, sqlite_results.RANGES))
+        while todo:
+            # Each chunk is a read of its own: a reader that takes its time does not keep the log from being emptied.
+            chunk, todo = await self.read(partial(sqlite_results.fetch, todo=todo, chunk_bytes=chunk_bytes))
+            if chunk:
+                yield chunk
+            todo += islice(left, sqlite_results.RANGES - len(todo))
+
+    async def retain(
+        self,
+        channel_id: int,
+        *,
+        ended_before_us: int | None = None,
+        max_bytes: int | None = None,
+        executions: int = EXECUTIONS_KEPT,
+    ) -> int:
+        await self.state(channel_id)  # raises when there is none
+        removed = await self._retention(lambda writer: sqlite_retention.sweep_former(writer, channel_id))
+        await self._compact(channel_id)
+        if ended_before_us is not None:
+            old = partial(sqlite_retention.too_old, channel_id=channel_id, ended_before_us=ended_before_us)
+            removed += await self._remove(channel_id, old)
+        if max_bytes is not None:
+            much = partial(sqlite_retention.too_much, channel_id=channel_id, max_bytes=max_bytes)
+            removed += await self._remove(channel_id, much)
+        await self._retention(lambda writer: sqlite_retention.forget(writer, channel_id, executions))
+        return removed
+
+    async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
+        await self.state(channel_id)
+        removed = 0
+        cursors = iter(below.items())
+        while some := dict(islice(cursors, TRIMMED)):
+            removed += await self._write(partial(sqlite_retention.trim, channel_id=channel_id, below=some))
+            faults.reach("channel-store.retention.step")
+        await self._compact(channel_id)
+        return removed
+
+    # --- news
+
+    async def position(self) -> Position:
+        return await self.read(sqlite_news.position)
+
+    async def news(self, after: Position, *, broker: Broker | None = None, limit: int = NEWS) -> News:
+        return await self.read(lambda reader: sqlite_news.news(reader, after, broker, limit))
+
+    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> None:
+        await self._write(lambda writer: sqlite_news.acknowledge(writer, broker, cursors))
+
+    async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
+        after: int | None = 0
+        while after is not None:
+            page = partial(sqlite_news.lowest_acknowledged, channel_id=channel_id, after=after, limit=INTERESTS)
+            lowest, after = await self.read(page)
+            if lowest:
+                yield lowest
+
+    # --- steps
+
+    async def _compact(self, channel_id: int) -> None:
+        """What is dead goes from executions that are mostly dead."""
+        for execution in await self.read(lambda reader: sqlite_retention.mostly_dead(reader, channel_id)):
+            if execution.live == 0:
+                await self._remove_execution(channel_id, execution, told=False)
+                continue
+            dead = await self.read(partial(sqlite_retention.dead_rows, execution=execution))
+            for at in range(0, len(dead), STEP):
+                await self._write(
+                    partial(
+                        sqlite_retention.remove_dead,
+                        channel_id=channel_id,
+                        number=execution.number,
+                        ids=dead[at : at + STEP],
+                    )
+                )
+                faults.reach("channel-store.retention.step")
+
+    async def _remove(self, channel_id: int, choose: Callable[[sqlite3.Connection], list[Stored]]) -> int:
+        removed = 0
+        while victims := await self.read(choose):
+            for execution in victims:
+                removed += await self._remove_execution(channel_id, execution, told=True)
+        return removed
+
+    async def _remove_execution(self, channel_id: int, execution: Stored, *, told: bool) -> int:
+        return await self._retention(
+            lambda writer: sqlite_retention.remove_rows(writer, channel_id, execution.number, told=told)
+        )
+
+    async def _retention(self, step: Callable[[sqlite3.Connection], tuple[int, bool]]) -> int:
+        return await self._repeat(step, "channel-store.retention.step")
+
+    async def _repeat(self, step: Callable[[sqlite3.Connection], tuple[int, bool]], point: str) -> int:
+        """Steps until there are no more; others may write between two of them. How many results they ended."""
+        total, more = 0, True
+        while more:
+            count, more = await self._write(step)
+            faults.reach(point)
+            total += count
+        return total
+
+    async def _write(self, work: Callable[[sqlite3.Connection], Answer], point: str | None = None) -> Answer:
+        async with self.turn:
+            return await self.call(lambda: self._transact(work, point))
+
+    def _transact(self, work: Callable[[sqlite3.Connection], Answer], point: str | None) -> Answer:
+        writer = self.writer()
+        with explained(self.path):
+            writer.execute("BEGIN IMMEDIATE")
+            try:
+                answer = work(writer)
+                if point is not None:
+                    faults.reach(f"{point}.written")
+                writer.execute("COMMIT")
+            finally:
+                # After some errors (a full disk) SQLite has rolled back by itself.
+                if writer.in_transaction:
+                    writer.execute("ROLLBACK")
+        if point is not None:
+            faults.reach(f"{point}.committed")
+        return answer

@@ -1,0 +1,159 @@
+"""Results of a channel store, in and out, as rows of an SQLite connection. The caller holds the transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Position
+from tocsin.store import sqlite_channel_rows as rows
+from tocsin.store.channel_store import Committed, Execution, Fetched, Range, Result
+from tocsin.store.epochs import HIGHEST
+from tocsin.wire.errors import ConflictError, InputError, LimitError
+
+# What a row takes besides its payload, about.
+ROW_BYTES: Final = 48
+# Ranges asked for in one statement.
+RANGES: Final = 1_000
+
+# CROSS JOIN and INDEXED BY fix the order of the loops, hence of the rows: range after range, and each by place. Sorting
+# instead would read all before the first.
+FETCH: Final = f"""
+    WITH asked (key, interest, after, upto, channel_id) AS MATERIALIZED (
+        SELECT key, value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?))
+    SELECT a.key, r.place, coalesce(r.payload, s.payload), coalesce(e.tick_us, e.started_us)
+    FROM asked a
+    CROSS JOIN results r INDEXED BY results_place
+        ON r.interest = a.interest AND r.place > a.after AND r.place <= a.upto
+    CROSS JOIN executions e ON e.channel_id = a.channel_id AND e.number = r.place >> {ORDINAL_BITS}
+    LEFT JOIN results s ON s.id = r.same_as
+    """  # noqa: S608 - our own number
+LIMITED: Final = "SELECT place FROM results WHERE interest = ? AND place > ? ORDER BY place LIMIT 1 OFFSET ?"
+
+
+def commit(
+    connection: sqlite3.Connection,
+    channel_id: int,
+    execution: Execution,
+    interests: Sequence[int],
+    payloads: Sequence[bytes],
+) -> Committed:
+    last = rows.last_execution(connection, channel_id)
+    if execution.number != last + 1:
+        raise ConflictError(f"execution {execution.number} cannot follow execution {last}")
+    if len(interests) != len(payloads):
+        raise InputError(f"{len(interests)} interests and {len(payloads)} payloads do not belong together")
+    gone = _not_of(connection, channel_id, set(interests))
+    # In the order of interests the index grows page by page; within an interest the order given stays.
+    order = sorted(range(len(interests)), key=interests.__getitem__)
+    if gone:
+        order = [at for at in order if interests[at] not in gone]
+    first = rows.give(connection, "result", len(order))
+    new = _NewRows(first, execution.number << ORDINAL_BITS)
+    connection.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?)", new.of(order, interests, payloads))
+    rows.add_execution(connection, channel_id, execution, first=first, count=len(order), size_bytes=new.size_bytes)
+    position = Position(rows.current_epoch(connection), rows.given(connection, "result"))
+    return Committed(position, len(order))
+
+
+class _NewRows:
+    """Rows as they are kept, numbered from `first` on: a payload that comes again names the row that has it."""
+
+    def __init__(self, first: int, first_place: int) -> None:
+        self.size_bytes = 0
+        self._first = first
+        self._first_place = first_place
+
+    def of(
+        self, order: Sequence[int], interests: Sequence[int], payloads: Sequence[bytes]
+    ) -> Iterator[tuple[int, int, int, bytes | None, int | None]]:
+        holder: dict[bytes, int] = {}
+        previous, place, size_bytes = None, 0, ROW_BYTES * len(order)
+        for id_, at in enumerate(order, self._first):
+            interest, payload = interests[at], payloads[at]
+            if interest == previous:
+                place += 1
+                if place & LAST_ORDINAL == 0:
+                    raise LimitError(f"an execution found more than {LAST_ORDINAL} results for one interest")
+            else:
+                previous, place = interest, self._first_place
+            held_by = holder.setdefault(payload, id_)
+            if held_by == id_:
+                size_bytes += len(payload)
+                yield id_, interest, place, payload, None
+            else:
+                yield id_, interest, place, None, held_by
+        self.size_bytes = size_bytes
+
+
+def _not_of(connection: sqlite3.Connection, channel_id: int, interests: set[int]) -> set[int]:
+    sql = """SELECT j.value FROM json_each(?) j
+        WHERE NOT EXISTS (SELECT 1 FROM interests i WHERE i.id = j.value AND i.channel_id = ?)"""
+    return {row[0] for row in connection.execute(sql, (json.dumps(sorted(interests)), channel_id))}
+
+
+# --- fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is left of a range: the results after `after` (a place; None before the first look)."""
+
+    number: int
+    range: Range
+    left: int | None
+    after: int | None = None
+
+
+def asked(ranges: Sequence[Range]) -> list[Asked]:
+    for each in ranges:
+        if each.limit is not None and not 0 < each.limit <= HIGHEST:
+            raise InputError(f"a limit of {each.limit} results makes no sense", hint="at least 1")
+    # A number that no interest can have is not found, rather than refused.
+    known = [each if abs(each.interest) <= HIGHEST else replace(each, interest=0) for each in ranges]
+    return [Asked(number, each, each.limit) for number, each in enumerate(known)]
+
+
+def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: int) -> tuple[list[Fetched], list[Asked]]:
+    """A chunk of what is asked for, and what is left to do of `todo`, which has at most RANGES ranges."""
+    epochs = rows.ChannelEpochs(connection)
+    sql = """SELECT j.key, i.channel_id, i.lost FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value
+        CROSS JOIN channels c ON c.id = i.channel_id AND NOT c.dropped"""
+    ids = json.dumps([each.range.interest for each in todo])
+    interests = {key: (channel_id, lost) for key, channel_id, lost in connection.execute(sql, (ids,))}
+
+    answers: list[Fetched] = []
+    query: list[tuple[int, int, int, int]] = []
+    for key, each in enumerate(todo):
+        if key not in interests:
+            answers.append(Fetched(each.number, [], known=False))
+            query.append((0, 0, 0, 0))
+            continue
+        channel_id, lost = interests[key]
+        after = epochs[channel_id].place(each.range.after) if each.after is None else each.after
+        to = HIGHEST if each.range.to is None else epochs[channel_id].place(each.range.to)
+        # What is gone beyond the range's end is none of this range's business.
+        gap = epochs[channel_id].cursor(min(lost, to)) if after < min(lost, to) else None
+        answers.append(Fetched(each.number, [], gap))
+        after = max(after, lost)
+        if each.left is not None:
+            # A limit is the place of the last result within it.
+            last = connection.execute(LIMITED, (each.range.interest, after, each.left - 1)).fetchone()
+            to = to if last is None else min(to, last[0])
+        query.append((each.range.interest, after, to, channel_id))
+
+    size_bytes = 0
+    found = connection.execute(FETCH, (json.dumps(query),))
+    for key, place, payload, executed_us in found:
+        answers[key].results.append(Result(epochs[interests[key][0]].cursor(place), executed_us, payload))
+        size_bytes += len(payload) + ROW_BYTES
+        if size_bytes >= chunk_bytes:
+            found.close()
+            each, count = todo[key], len(answers[key].results)
+            left = None if each.left is None else each.left - count
+            rest = [] if left == 0 else [replace(each, after=place, left=left)]
+            return answers[: key + 1], [*rest, *todo[key + 1 :]]
+    return answers, []

@@ -1,0 +1,242 @@
+"""Subscriptions and interests of a channel store, as rows of an SQLite connection. The caller holds the transaction.
+
+Many at once are passed as one JSON list: one statement, whatever their number.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
+
+from tocsin.rules.model.cursors import Cursor
+from tocsin.store import sqlite_channel_rows as rows
+from tocsin.store.channel_store import (
+    Broker,
+    InterestChanges,
+    Interests,
+    Subscribed,
+    Subscription,
+    Unsubscribed,
+    Wanted,
+)
+from tocsin.store.epochs import end_of
+from tocsin.wire.errors import ConflictError, NotFoundError
+
+SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us
+    FROM subscriptions s JOIN interests i ON i.id = s.interest JOIN brokers b ON b.id = s.broker
+    JOIN channels c ON c.id = s.channel_id AND NOT c.dropped """
+
+
+def subscribe(
+    connection: sqlite3.Connection, channel_id: int, wanted: Sequence[Wanted], created_us: int
+) -> list[Subscribed]:
+    last = rows.last_execution(connection, channel_id)
+    since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
+    named = _named(connection, channel_id, [each.id for each in wanted if each.id is not None])
+    brokers = {broker: rows.broker_id_made(connection, broker) for broker in {each.broker for each in wanted}}
+    interests = _interests(connection, channel_id, {each.parameters for each in wanted})
+    unknown = list(dict.fromkeys(each.parameters for each in wanted if each.parameters not in interests))
+    first, change = rows.give(connection, "interest", len(unknown)), _change(connection, channel_id, len(unknown))
+    interests.update(zip(unknown, range(first, first + len(unknown)), strict=True))
+
+    answers: list[Subscribed] = []
+    made: list[tuple[int, str, int, int, int, int]] = []
+    for each in wanted:
+        before = named.get(each.id) if each.id is not None else None
+        if before is None:
+            id_, interest = each.id or str(uuid4()), interests[each.parameters]
+            made.append((channel_id, id_, interest, brokers[each.broker], last, created_us))
+            answers.append(Subscribed(id_, interest, since, True, interest >= first))
+            if each.id is not None:
+                named[id_] = (interest, each.parameters, each.broker, since)
+        else:
+            interest, parameters, broker, old_since = before
+            if (parameters, broker) != (each.parameters, each.broker):
+                raise ConflictError(
+                    f"there is another subscription with the id {each.id}",
+                    hint="the same id always means the same parameters and broker; choose another",
+                )
+            answers.append(Subscribed(str(each.id), interest, old_since, False, False))
+
+    connection.executemany(
+        "INSERT INTO interests (id, channel_id, parameters, change) VALUES (?, ?, ?, ?)",
+        ((first + n, channel_id, parameters, change + n) for n, parameters in enumerate(unknown)),
+    )
+    connection.executemany("INSERT INTO subscriptions VALUES (?, ?, ?, ?, ?, ?)", made)
+    held = Counter((interest, broker) for _, _, interest, broker, _, _ in made)
+    connection.executemany(
+        """INSERT INTO holds VALUES (?, ?, ?, ?)
+        ON CONFLICT DO UPDATE SET subscriptions = subscriptions + excluded.subscriptions""",
+        # What was before is not needed: the broker holds it from now on.
+        ((interest, broker, count, end_of(last)) for (interest, broker), count in held.items()),
+    )
+    _count(connection, channel_id, len(unknown), len(made))
+    return answers
+
+
+def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
+    rows.last_execution(connection, channel_id)
+    found = connection.execute(
+        """SELECT s.id, s.interest, s.broker FROM json_each(?) j
+        CROSS JOIN subscriptions s ON s.channel_id = ? AND s.id = j.value""",
+        (json.dumps(list(dict.fromkeys(ids))), channel_id),
+    ).fetchall()
+    connection.executemany(
+        "DELETE FROM subscriptions WHERE channel_id = ? AND id = ?", [(channel_id, id_) for id_, _, _ in found]
+    )
+    for (interest, broker), count in Counter((interest, broker) for _, interest, broker in found).items():
+        _release(connection, interest, broker, count)
+    emptied = _end_empty(connection, channel_id, {interest for _, interest, _ in found})
+    _count(connection, channel_id, -len(emptied), -len(found))
+    return Unsubscribed([id_ for id_, _, _ in found], emptied)
+
+
+def change_broker(
+    connection: sqlite3.Connection, channel_id: int, subscription_id: str, broker: Broker
+) -> Subscription:
+    rows.last_execution(connection, channel_id)
+    sql = "SELECT interest, broker FROM subscriptions WHERE channel_id = ? AND id = ?"
+    row = connection.execute(sql, (channel_id, subscription_id)).fetchone()
+    if row is None:
+        raise NotFoundError(f"there is no subscription {subscription_id}")
+    interest, old = row
+    new = rows.broker_id_made(connection, broker)
+    if new != old:
+        sql = "UPDATE subscriptions SET broker = ? WHERE channel_id = ? AND id = ?"
+        connection.execute(sql, (new, channel_id, subscription_id))
+        connection.execute(
+            """INSERT INTO holds SELECT interest, ?, 1, acknowledged FROM holds WHERE interest = ? AND broker = ?
+            ON CONFLICT DO UPDATE SET
+            subscriptions = subscriptions + 1, acknowledged = min(acknowledged, excluded.acknowledged)""",
+            (new, interest, old),
+        )
+        _release(connection, interest, old, 1)
+    changed = subscription(connection, channel_id, subscription_id)
+    assert changed is not None, "it was found above"
+    return changed
+
+
+def subscription(connection: sqlite3.Connection, channel_id: int, subscription_id: str) -> Subscription | None:
+    rows.last_execution(connection, channel_id)
+    where = "WHERE s.channel_id = ? AND s.id = ?"
+    found = _subscriptions(connection, where, (channel_id, subscription_id))
+    return found[0] if found else None
+
+
+def subscriptions(connection: sqlite3.Connection, channel_id: int, after: str, limit: int) -> list[Subscription]:
+    rows.last_execution(connection, channel_id)
+    where = "WHERE s.channel_id = ? AND s.id > ? ORDER BY s.id LIMIT ?"
+    return _subscriptions(connection, where, (channel_id, after, limit))
+
+
+def subscriptions_of(
+    connection: sqlite3.Connection, broker: Broker, after: tuple[int, str], limit: int
+) -> list[Subscription]:
+    where = "WHERE s.broker = ? AND (s.channel_id, s.id) > (?, ?) ORDER BY s.channel_id, s.id LIMIT ?"
+    return _subscriptions(connection, where, (rows.broker_id(connection, broker), *after, limit))
+
+
+def interests(
+    connection: sqlite3.Connection, channel_id: int, after: int, limit: int
+) -> tuple[list[int], list[str], list[int]]:
+    """Ids, parameters and change numbers of those added after the change `after`."""
+    rows.last_execution(connection, channel_id)
+    sql = "SELECT id, parameters, change FROM interests WHERE channel_id = ? AND change > ? ORDER BY change LIMIT ?"
+    found = connection.execute(sql, (channel_id, after, limit)).fetchall()
+    return [row[0] for row in found], [row[1] for row in found], [row[2] for row in found]
+
+
+def first_interests(connection: sqlite3.Connection, channel_id: int, limit: int) -> tuple[Interests, int | None]:
+    """The first chunk, and where the next one begins."""
+    change = rows.state(connection, channel_id).change
+    return next_interests(connection, channel_id, change, 0, limit)
+
+
+def next_interests(
+    connection: sqlite3.Connection, channel_id: int, change: int, after: int, limit: int
+) -> tuple[Interests, int | None]:
+    ids, parameters, changes = interests(connection, channel_id, after, limit)
+    return Interests(change, ids, parameters), changes[-1] if len(ids) == limit else None
+
+
+def interest_changes(connection: sqlite3.Connection, channel_id: int, since: int, limit: int) -> InterestChanges | None:
+    last = rows.state(connection, channel_id).change
+    sql = "SELECT changes_from FROM channels WHERE id = ?"
+    if since < connection.execute(sql, (channel_id,)).fetchone()[0]:
+        return None
+    ids, parameters, changes = interests(connection, channel_id, since, limit)
+    sql = """SELECT interest, added, change FROM former_interests
+        WHERE channel_id = ? AND change > ? ORDER BY change LIMIT ?"""
+    gone = connection.execute(sql, (channel_id, since, limit)).fetchall()
+    # A list that was cut off says nothing about what came after its end.
+    upto = min([last, *(changes[-1:] if len(ids) == limit else []), *([gone[-1][2]] if len(gone) == limit else [])])
+    came = zip(ids, parameters, changes, strict=True)
+    added = [(id_, text) for id_, text, change in came if change <= upto]
+    removed = [interest for interest, begun, change in gone if begun <= since and change <= upto]
+    return InterestChanges(upto, added, removed, upto < last)
+
+
+def _subscriptions(
+    connection: sqlite3.Connection, where: str, parameters: tuple[int | str | None, ...]
+) -> list[Subscription]:
+    epochs = rows.ChannelEpochs(connection)
+    return [
+        Subscription(
+            id_, channel, interest, text, Broker(dataverse, name), epochs[channel].cursor(end_of(since)), created
+        )
+        for id_, channel, interest, text, dataverse, name, since, created in connection.execute(
+            SELECT + where, parameters
+        ).fetchall()
+    ]
+
+
+def _named(
+    connection: sqlite3.Connection, channel_id: int, ids: list[str]
+) -> dict[str | None, tuple[int, str, Broker, Cursor]]:
+    where = "WHERE s.channel_id = ? AND s.id IN (SELECT value FROM json_each(?))"
+    found = _subscriptions(connection, where, (channel_id, json.dumps(ids))) if ids else []
+    return {each.id: (each.interest, each.parameters, each.broker, each.since) for each in found}
+
+
+def _interests(connection: sqlite3.Connection, channel_id: int, texts: set[str]) -> dict[str, int]:
+    sql = """SELECT i.parameters, i.id FROM json_each(?) j
+        CROSS JOIN interests i ON i.channel_id = ? AND i.parameters = j.value"""
+    return dict(connection.execute(sql, (json.dumps(sorted(texts)), channel_id)))
+
+
+def _change(connection: sqlite3.Connection, channel_id: int, count: int) -> int:
+    """The first of `count` new change numbers."""
+    sql = "UPDATE channels SET change = change + ? WHERE id = ? RETURNING change"
+    return int(connection.execute(sql, (count, channel_id)).fetchone()[0]) - count + 1
+
+
+def _count(connection: sqlite3.Connection, channel_id: int, interests: int, subscriptions: int) -> None:
+    sql = "UPDATE channels SET interests = interests + ?, subscriptions = subscriptions + ? WHERE id = ?"
+    connection.execute(sql, (interests, subscriptions, channel_id))
+
+
+def _release(connection: sqlite3.Connection, interest: int, broker: int, count: int) -> None:
+    sql = "UPDATE holds SET subscriptions = subscriptions - ? WHERE interest = ? AND broker = ?"
+    connection.execute(sql, (count, interest, broker))
+    sql = "DELETE FROM holds WHERE interest = ? AND broker = ? AND subscriptions <= 0"
+    connection.execute(sql, (interest, broker))
+
+
+def _end_empty(connection: sqlite3.Connection, channel_id: int, touched: set[int]) -> list[int]:
+    """Removes those of the interests that nobody holds."""
+    empty = connection.execute(
+        """SELECT i.id, i.change, i.lost FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value
+        WHERE NOT EXISTS (SELECT 1 FROM holds h WHERE h.interest = i.id)""",
+        (json.dumps(sorted(touched)),),
+    ).fetchall()
+    change = _change(connection, channel_id, len(empty))
+    connection.executemany("DELETE FROM interests WHERE id = ?", [(interest,) for interest, _, _ in empty])
+    connection.executemany(
+        "INSERT INTO former_interests (channel_id, change, interest, added, lost) VALUES (?, ?, ?, ?, ?)",
+        ((channel_id, change + n, interest, added, lost) for n, (interest, added, lost) in enumerate(empty)),
+    )
+    return [interest for interest, _, _ in empty]

@@ -1,0 +1,128 @@
+"""What is particular to a channel store in an SQLite file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor
+from tocsin.store import sqlite_retention
+from tocsin.store.channel_store import Broker, Execution, Range, Wanted
+from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
+from tocsin.store.epochs import HIGHEST, Epochs, end_of
+from tocsin.store.sqlite import SqliteStore
+from tocsin.store.sqlite_channels import SqliteChannelStore
+from tocsin.store.upgrades import latest
+from tocsin.wire.errors import StoreError
+
+BROKER = Broker("Default", "b")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Any:
+    store = SqliteChannelStore(tmp_path / "channels.db")
+    await store.open()
+    yield store
+    await store.close()
+
+
+def test_the_versions_are_numbered_from_one_without_a_gap() -> None:
+    assert [step.version for step in CHANNEL_UPGRADES] == list(range(1, latest(CHANNEL_UPGRADES) + 1))
+
+
+async def test_a_commit_waits_for_the_disk(store: SqliteChannelStore) -> None:
+    assert await store.call(lambda: store.writer().execute("PRAGMA synchronous").fetchone()[0]) == 2
+    assert await store.read(lambda reader: reader.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
+    assert store.path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [(SqliteStore, SqliteChannelStore), (SqliteChannelStore, SqliteStore)])
+async def test_one_store_is_not_taken_for_the_other(tmp_path: Path, first: Any, second: Any) -> None:
+    path = tmp_path / "store.sqlite"
+    made = first(path)
+    await made.open()
+    await made.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="not a store of Tocsin's"):
+        await second(path).open()
+    assert path.read_bytes() == before
+
+
+async def test_a_thousand_ranges_take_a_handful_of_statements(store: SqliteChannelStore) -> None:
+    channel_id = await store.add_channel()
+    made = await store.subscribe(channel_id, [Wanted(f"[{n}]", BROKER) for n in range(1_000)], created_us=1)
+    interests = [each.interest for each in made]
+    await store.commit_execution(channel_id, Execution(1, 1, 2, {}), interests, [b"x"] * 1_000)
+    said: list[str] = []
+    for reader in store._readers:
+        reader.set_trace_callback(said.append)
+    results = [
+        each
+        async for chunk in store.fetch([Range(interest, START) for interest in interests])
+        for part in chunk
+        for each in part.results
+    ]
+    assert len(results) == 1_000
+    assert len([sql for sql in said if "FROM" in sql]) <= 5, said
+
+
+async def test_changes_that_are_too_long_ago_send_the_reader_to_all_interests(
+    store: SqliteChannelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_retention, "FORMER_KEPT", 3)
+    channel_id = await store.add_channel()
+    await store.subscribe(channel_id, [Wanted(f"[{n}]", BROKER, f"{n}") for n in range(10)], created_us=1)
+    early = (await store.state(channel_id)).change
+    await store.unsubscribe(channel_id, [f"{n}" for n in range(5)])
+    middle = (await store.state(channel_id)).change
+    await store.unsubscribe(channel_id, ["5", "6"])
+    assert await store.interest_changes(channel_id, early) is not None
+    await store.retain(channel_id)
+    assert await store.interest_changes(channel_id, early) is None
+    late = await store.interest_changes(channel_id, middle)
+    assert late is not None
+    assert len(late.removed) == 2
+    chunks = [chunk async for chunk in store.interests(channel_id)]
+    assert [chunk.parameters for chunk in chunks] == [["[7]", "[8]", "[9]"]]
+
+
+async def test_all_interests_come_in_chunks_of_one_state_and_its_changes(
+    store: SqliteChannelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tocsin.store.sqlite_channels.INTERESTS", 2)
+    channel_id = await store.add_channel()
+    await store.subscribe(channel_id, [Wanted(f"[{n}]", BROKER, f"{n}") for n in range(6)], created_us=1)
+    known: dict[int, str] = {}
+    change = 0
+    async for chunk in store.interests(channel_id):
+        if not known:
+            await store.unsubscribe(channel_id, ["0", "3"])
+            await store.subscribe(channel_id, [Wanted("[new]", BROKER)], created_us=1)
+        assert len(chunk.ids) <= 2
+        known |= dict(zip(chunk.ids, chunk.parameters, strict=True))
+        change = chunk.change
+    changes = await store.interest_changes(channel_id, change)
+    assert changes is not None
+    known |= dict(changes.added)
+    for id_ in changes.removed:
+        known.pop(id_, None)
+    assert sorted(known.values()) == ["[1]", "[2]", "[4]", "[5]", "[new]"]
+
+
+def test_cursors_of_all_lives_are_ordered_as_the_results_they_stand_for() -> None:
+    # Lives 10 (executions 1-3), 20 (none), 30 (from 4 on).
+    epochs = Epochs.of([(30, end_of(3) + 1), (10, end_of(0) + 1), (20, end_of(3) + 1)])
+    there = [Cursor(10, n, m) for n in (1, 2, 3) for m in (0, 1)] + [Cursor(30, n, m) for n in (4, 5) for m in (0, 1)]
+    assert [epochs.cursor(epochs.place(cursor)) for cursor in there] == there
+    strange = [
+        Cursor(epoch, execution, ordinal)
+        for epoch in (0, 5, 10, 15, 20, 25, 30, 35)
+        for execution in (0, 1, 3, 4, 9)
+        for ordinal in (0, 1, LAST_ORDINAL)
+    ]
+    for asked in (*there, *strange):
+        after = [cursor for cursor in there if epochs.place(cursor) > epochs.place(asked)]
+        assert after == [cursor for cursor in there if cursor > asked], asked
+    assert epochs.place(Cursor(35, 0, 0)) == HIGHEST
