@@ -16,7 +16,7 @@ from tocsin.cluster.entries import DatasetEntry
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables
 from tocsin.language import statements as st
-from tocsin.language.constants import ConstantError, NotConstantError, evaluate
+from tocsin.language.constants import ConstantError, NotConstantError, evaluate, with_values
 from tocsin.language.expressions import TranslationError
 from tocsin.language.queries import Translated
 from tocsin.pipeline import loading
@@ -107,9 +107,7 @@ class Changes:
 
     def _values(self, source: exp.Expr, scope: StatementScope) -> list[Any]:
         try:
-            if scope.bound:
-                raise NotConstantError
-            found = evaluate(source, scope.now)
+            found = evaluate(with_values(source, scope.values), scope.now)
         except ConstantError as error:
             raise TranslationError(str(error), error.offset) from None
         except NotConstantError:

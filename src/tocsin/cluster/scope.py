@@ -16,11 +16,11 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
 from tocsin.cluster.metadata import DATASETS
 from tocsin.cluster.tables import Tables
+from tocsin.language.binding import bound
 from tocsin.language.dialect import ValueOf
 from tocsin.language.names import Dataset
 from tocsin.language.queries import Queries, Translated
 from tocsin.language.scope import Frame
-from tocsin.language.typed import Typed
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
@@ -37,13 +37,13 @@ class StatementScope:
         dataverse: str,
         now: datetime,
         *,
-        bound: Mapping[str, Typed] = MappingProxyType({}),
+        values: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`bound` are the variables that a query finds outside of itself: a procedure's arguments."""
+        """`values` are those of the variables that a query finds outside of itself: a procedure's arguments."""
         self.catalog = catalog
         self.dataverse = dataverse
         self.now = now
-        self.bound = bound
+        self.values = values
         self._tables = tables
         self._engine = engine
         self._held: list[Snapshot] = []
@@ -60,7 +60,7 @@ class StatementScope:
 
     def translator(self) -> Queries:
         made = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
-        made.frame = Frame(dict(self.bound))
+        made.frame = Frame({name: bound(value) for name, value in self.values.items()})
         return made
 
     # ------------------------------------------------------------ Names

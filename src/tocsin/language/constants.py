@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from sqlglot import exp
@@ -25,6 +26,24 @@ class ConstantError(ValueError):
     def __init__(self, message: str, offset: int | None) -> None:
         super().__init__(message)
         self.offset = offset
+
+
+class Given(exp.Expression):
+    """A value in the place of the variable that holds it."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
+
+def with_values(node: exp.Expr, values: Mapping[str, Any]) -> exp.Expr:
+    """The expression with these values for these variables, for `evaluate` alone: what has variables of its own, which
+    may have the same names, is no constant and stays none."""
+
+    def replaced(one: exp.Expr) -> exp.Expr:
+        if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name in values:
+            return Given(this=values[one.name])
+        return one
+
+    return node.transform(replaced) if values else node
 
 
 def evaluate(node: exp.Expr, now: datetime) -> Any:
@@ -151,4 +170,6 @@ _HANDLERS: Final[dict[type, Callable[..., Any]]] = {
     exp.Boolean: lambda node, _now: bool(node.this), exp.Null: lambda _node, _now: None,
     exp.Paren: lambda node, now: evaluate(node.this, now), dialect.ObjectOf: _object, exp.Array: _items,
     dialect.MultisetOf: lambda node, now: v.Multiset(_items(node, now)), exp.Anonymous: _call,
+    # Whoever gets it may change it, and the next one gets it as it was.
+    Given: lambda node, _now: deepcopy(node.this),
 }  # fmt: skip

@@ -22,15 +22,13 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables, new_folder
-from tocsin.language import dynamic
 from tocsin.language import statements as st
-from tocsin.language.binding import bound
 from tocsin.language.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.dialect import ValueOf
 from tocsin.language.expressions import TranslationError
 from tocsin.language.script import parse_procedure
-from tocsin.language.typed import FunctionError, Typed
-from tocsin.rules.model import types as t
+from tocsin.language.typed import FunctionError
+from tocsin.rules.model.values import MISSING
 from tocsin.rules.periods import last_tick
 
 log = structlog.get_logger()
@@ -169,9 +167,9 @@ class Procedures:
         finally:
             call.scope.close()
 
-    def _scope(self, entry: ProcedureEntry, now: datetime, given: Mapping[str, Typed] | None = None) -> StatementScope:
+    def _scope(self, entry: ProcedureEntry, now: datetime, given: Mapping[str, Any] | None = None) -> StatementScope:
         return StatementScope(
-            self._catalog.catalog, self._tables, self._engine, entry.dataverse, now, bound=given or {}
+            self._catalog.catalog, self._tables, self._engine, entry.dataverse, now, values=given or {}
         )
 
     # ------------------------------------------------------------ EXECUTE
@@ -181,8 +179,8 @@ class Procedures:
         dataverse = statement.procedure.dataverse or scope.dataverse
         entry = scope.catalog.procedure(dataverse, statement.procedure.name, len(statement.arguments))
 
-        def values() -> list[Typed]:
-            return [bound(self._value(one, scope)) for one in statement.arguments]
+        def values() -> list[Any]:
+            return [self._value(one, scope) for one in statement.arguments]
 
         given = await self._engine.work(values, statement.text) if statement.arguments else []
         body = parse_procedure(entry.body)
@@ -227,8 +225,8 @@ class Procedures:
     def _uses(self, statement: st.CreateProcedure, scope: StatementScope) -> tuple[Ref, ...]:
         """The body, translated with untyped parameters: what it names exists, and these things it uses."""
         dataverse = statement.name.dataverse or scope.dataverse
-        untyped = dict.fromkeys(statement.parameters, Typed(dynamic.null(t.ANY), t.ANY))
-        own = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now, bound=untyped)
+        untyped = dict.fromkeys(statement.parameters, MISSING)
+        own = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now, values=untyped)
         translator = own.translator()
         target: DatasetEntry | None = None
         query: exp.Expr | None = None
