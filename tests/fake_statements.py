@@ -56,7 +56,9 @@ class FakeStatements:
         async with self._changed:
             self._changed.notify_all()
 
-    async def run(self, script: str, *, stream: bool, may_write: bool = True) -> AsyncIterator[Outcome]:
+    async def run(
+        self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
+    ) -> AsyncIterator[Outcome]:
         self.scripts.append(script)
         parts = [(part.strip(), place) for part, place in _parts(script) if part.strip()]
         for number, (part, line) in enumerate(parts, start=1):
@@ -65,6 +67,8 @@ class FakeStatements:
                 await self._wait()
             elif verb == "boom":
                 raise RuntimeError("a secret of the inside")
+            elif verb == "code" and not may_run_code:
+                raise ForbiddenError("this token may not bring code", statement=number)
             elif verb == "insert" and not may_write:
                 raise ForbiddenError("this token may only run queries", statement=number)
             elif verb == "insert" and rest.isdecimal():

@@ -30,6 +30,7 @@ from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.serving import tokens as minting
 from tocsin.serving.application import serve
 from tocsin.serving.tokens import Token
@@ -126,7 +127,13 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         chosen = settings.cluster
         tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets})
-        engine = Engine(spark, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
+        python = PythonFunctions(
+            spark,
+            settings.data.absolute() / chosen.python.folder,
+            _scratch(settings) / "python.log",
+            chosen.python.call_timeout_s,
+        )
+        engine = Engine(spark, python, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
         feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes)

@@ -144,6 +144,15 @@ class DatasetSettings(Section):
     """The most primary keys of one dataset that are kept in memory to tell duplicates quickly."""
 
 
+class PythonSettings(Section):
+    """Functions in Python."""
+
+    folder: Folder = Path("python")
+    """Where their modules lie; a relative path is one in the data folder."""
+    call_timeout_s: Seconds = 60.0
+    """How long one call may take."""
+
+
 class ClusterSettings(Section):
     """The cluster process."""
 
@@ -152,6 +161,7 @@ class ClusterSettings(Section):
     statements: StatementSettings = StatementSettings()
     spark: SparkSettings = SparkSettings()
     datasets: DatasetSettings = DatasetSettings()
+    python: PythonSettings = PythonSettings()
 
     @property
     def token_needed(self) -> bool:

@@ -40,7 +40,7 @@ from tocsin.cluster.archive import (
     read_manifest,
     sync_tree,
 )
-from tocsin.cluster.manifest import CATALOG, DATASETS, INTAKE, MANIFEST, DatasetMark, FileMark, Manifest
+from tocsin.cluster.manifest import CATALOG, DATASETS, INTAKE, MANIFEST, PYTHON, DatasetMark, FileMark, Manifest
 from tocsin.pipeline.datasets.durability import LOG_FOLDER, is_full_disk, sync_folder
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.store.store import EPOCH, ClusterStore, next_epoch
@@ -126,20 +126,21 @@ def _new(destination: Path, data: Path) -> Path:
 def _hold_all(tables: Mapping[str, Table], data: Path, held: Path) -> list[DatasetMark]:
     # A feed's log must begin before and end after the position that its datasets have. Records may land meanwhile, so
     # that its beginning is trimmed, and others may come: its files are held first, and once more, the new ones, last.
-    _hold_intake(data / INTAKE, held / INTAKE)
+    _hold_files(data / INTAKE, held / INTAKE, _link)
     marks = _hold(tables, data / DATASETS, held / DATASETS)
-    _hold_intake(data / INTAKE, held / INTAKE)
+    _hold_files(data / INTAKE, held / INTAKE, _link)
+    _hold_files(data / PYTHON, held / PYTHON, shutil.copyfile)  # no link: people edit files in place
     return marks
 
 
-def _hold_intake(logs: Path, held: Path) -> None:
+def _hold_files(folder: Path, held: Path, hold: Callable[[Path, Path], Any]) -> None:
     with _explained(held):
-        for path in sorted(logs.rglob("*")):
-            target = held / path.relative_to(logs)
+        for path in sorted(folder.rglob("*")):
+            target = held / path.relative_to(folder)
             if path.is_file() and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):  # trimmed this moment: its records have landed
-                    _link(path, target)
+                with suppress(FileNotFoundError):  # a log that is trimmed this moment: its records have landed
+                    hold(path, target)
 
 
 def _hold(tables: Mapping[str, Table], datasets: Path, held: Path) -> list[DatasetMark]:

@@ -22,6 +22,7 @@ from tocsin.cluster.entries import (
     function_ref,
     index_ref,
     type_ref,
+    types_in,
 )
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables, new_folder
@@ -33,6 +34,7 @@ from tocsin.language.expressions import TranslationError
 from tocsin.language.scope import Frame
 from tocsin.language.script import parsed_body
 from tocsin.language.typed import Typed
+from tocsin.pipeline.python.called import CallError
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.rules.model.values import Duration, parse_duration
@@ -163,6 +165,27 @@ class Definitions:
         )
         return await self._put(entry, statement.if_not_exists)
 
+    async def _create_python_function(self, statement: st.CreatePythonFunction, scope: StatementScope) -> Summary:
+        dataverse = statement.name.dataverse or scope.dataverse
+        returns = t.ANY if statement.returns is None else resolved(statement.returns, self._types(scope))
+        optional = statement.optional or returns == t.ANY
+        entry = FunctionEntry(
+            dataverse, statement.name.name, statement.parameters, statement.target, types_in(returns, scope.dataverse),
+            "PYTHON", returns, optional,
+        )  # fmt: skip
+        if statement.if_not_exists and scope.catalog.find(entry.ref) is not None:
+            return {"name": entry.name, "existed": True}
+        scope.catalog.with_(entry)  # refuse before any of its code runs
+
+        def look_up() -> None:
+            try:
+                self._engine.python.look_up(statement.target, len(statement.parameters))
+            except CallError as error:
+                raise TranslationError(error.message, statement.target_offset, error.hint) from None
+
+        await self._engine.work(look_up, statement.text)
+        return await self._put(entry, statement.if_not_exists)
+
     async def _put(self, entry: CatalogEntry, if_not_exists: bool) -> Summary:
         after = await self._catalog.apply([Put(entry, when_taken="keep" if if_not_exists else "refuse")])
         made = after.find(entry.ref) is entry
@@ -220,7 +243,8 @@ class Definitions:
 _HANDLERS: dict[type, Callable[..., Any]] = {
     st.CreateDataverse: Definitions._create_dataverse, st.CreateType: Definitions._create_type,
     st.CreateDataset: Definitions._create_dataset, st.CreateIndex: Definitions._create_index,
-    st.CreateFunction: Definitions._create_function, st.DropDataverse: Definitions._drop_dataverse,
+    st.CreateFunction: Definitions._create_function, st.CreatePythonFunction: Definitions._create_python_function,
+    st.DropDataverse: Definitions._drop_dataverse,
     st.DropType: Definitions._drop_type, st.DropDataset: Definitions._drop_dataset,
     st.DropIndex: Definitions._drop_index,
     st.DropFunction: Definitions._drop_function,

@@ -16,13 +16,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from tocsin.pipeline.analysis import SparkOracle, reason
+from tocsin.pipeline.python.called import CallError, found_in
+from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
-from tocsin.wire.errors import StatementError, StorageFullError, TocsinError, UnavailableError
+from tocsin.wire.errors import ConflictError, StatementError, StorageFullError, TocsinError, UnavailableError
 
 T = TypeVar("T")
 
@@ -31,8 +33,9 @@ _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException:
 
 
 class Engine:
-    def __init__(self, spark: SparkSession, scratch: Path, *, threads: int) -> None:
+    def __init__(self, spark: SparkSession, python: PythonFunctions, scratch: Path, *, threads: int) -> None:
         self.spark = spark
+        self.python = python
         self.oracle = SparkOracle(spark)
         self.views = Views(spark)
         self._scratch = scratch
@@ -91,6 +94,8 @@ class Engine:
             return work()
         except (PySparkException, Py4JError) as error:
             raise told(error) from error
+        except CallError as error:
+            raise called(error) from None
         except RecursionError:
             raise StatementError("the statement is nested too deeply", hint="break it up with LET or WITH") from None
         except pa.ArrowInvalid as error:
@@ -182,11 +187,24 @@ def told(error: Exception) -> TocsinError:
         return StatementError(
             "the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory"
         )
+    if (failed := found_in(text)) is not None:
+        return called(failed)
+    if "Python worker exited unexpectedly" in text:
+        return StatementError(
+            "a function in Python has ended its process", hint="it crashed, or took all of the memory"
+        )
+    if isinstance(error, PythonException):
+        return StatementError(f"a worker in Python failed: {text.strip().splitlines()[-1]}"[:500])
     if isinstance(error, PySparkException):
         return StatementError(reason(text))
     # What Java threw around the cause says nothing.
     causes = re.findall(r"^(?:Caused by|):? ?[\w.$]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
     return StatementError(reason(causes[-1] if causes else text or type(error).__name__)[:500])
+
+
+def called(failed: CallError) -> TocsinError:
+    """A function in Python that failed is the fault of what it was given; one that cannot be called, of nothing."""
+    return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)
 
 
 def _stopped() -> UnavailableError:

@@ -6,7 +6,7 @@ Names are case-sensitive: `Reports` and `reports` are two datasets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from tocsin.cluster.channel_entries import (
@@ -37,7 +37,7 @@ from tocsin.cluster.refs import (
     unqualified,
 )
 from tocsin.cluster.type_json import type_from_json, type_to_json
-from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
+from tocsin.rules.model.types import ANY, ArrayType, MultisetType, ObjectType, Type
 from tocsin.store.store import Entry
 from tocsin.wire.errors import StoreError
 
@@ -172,13 +172,19 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class FunctionEntry:
-    """`uses` are the datasets, types and functions its body names."""
+    """`uses` are the datasets, types and functions its body names.
+
+    The body of one in Python is `module:function`; what it gives is of the type `returns`, or None where `optional`.
+    """
 
     dataverse: str
     name: str
     parameters: tuple[str, ...]
     body: str
     uses: tuple[Ref, ...]
+    language: Literal["SQL", "PYTHON"] = "SQL"
+    returns: Type = ANY
+    optional: bool = True
 
     @property
     def arity(self) -> int:
@@ -200,6 +206,11 @@ CatalogEntry: TypeAlias = (
     | ChannelEntry
     | ProcedureEntry
 )
+
+
+def types_in(type_: Type, dataverse: str) -> tuple[Ref, ...]:
+    """The named types that a type is made of."""
+    return tuple(dict.fromkeys(_type_named(name, dataverse) for name in _named(type_)))
 
 
 def _named(type_: Type) -> Iterator[str]:
@@ -253,8 +264,14 @@ def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
         case IndexEntry():
             return {"fields": [list(path) for path in entry.fields], "kind": entry.kind}
         case FunctionEntry():
-            uses = [ref_to_json(used) for used in entry.uses]
-            return {"parameters": list(entry.parameters), "body": entry.body, "uses": uses}
+            body = {
+                "parameters": list(entry.parameters),
+                "body": entry.body,
+                "uses": [ref_to_json(u) for u in entry.uses],
+            }
+            if entry.language == "SQL":
+                return body
+            return body | {"language": "PYTHON", "returns": type_to_json(entry.returns), "optional": entry.optional}
         case BrokerEntry():
             return broker_to_json(entry)
         case ChannelEntry():
@@ -323,7 +340,10 @@ def _read_index(row: Entry, body: dict[str, Any]) -> IndexEntry:
 def _read_function(row: Entry, body: dict[str, Any]) -> FunctionEntry:
     name, _, _ = row.name.rpartition("@")
     uses = tuple(Ref(*used) for used in body["uses"])
-    return FunctionEntry(row.dataverse, name, tuple(body["parameters"]), body["body"], uses)
+    made = FunctionEntry(row.dataverse, name, tuple(body["parameters"]), body["body"], uses)
+    if body.get("language", "SQL") == "SQL":
+        return made
+    return replace(made, language="PYTHON", returns=type_from_json(body["returns"]), optional=body["optional"])
 
 
 def _object(value: Any) -> ObjectType:

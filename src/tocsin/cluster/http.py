@@ -225,8 +225,14 @@ class ScriptRoutes:
         """The script's outcomes, timed; `running` knows how far it is."""
         running.statement = 1
         began_s = time.perf_counter()
+        asker = running.principal
         async with _closed(
-            self._statements.run(running.script, stream=streamed, may_write=allows(running.principal, "writer"))
+            self._statements.run(
+                running.script,
+                stream=streamed,
+                may_write=allows(asker, "writer"),
+                may_run_code=allows(asker, "admin"),
+            )
         ) as outcomes:
             async for outcome in outcomes:
                 running.statement = outcome.statement

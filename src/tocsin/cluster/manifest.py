@@ -17,6 +17,7 @@ MANIFEST: Final = "manifest.json"
 CATALOG: Final = "catalog.sqlite"
 DATASETS: Final = "datasets"
 INTAKE: Final = "intake"  # the feeds' logs: what was acknowledged and has not landed yet
+PYTHON: Final = "python"  # the modules of functions, where they lie in the data folder
 MANIFEST_LIMIT_BYTES: Final = 1 << 30
 
 
@@ -115,7 +116,8 @@ def is_inside(path: str) -> bool:
 
 def _safe(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not is_inside(path) or not (path == CATALOG or (parts[0] in (DATASETS, INTAKE) and len(parts) > 2)):
+    deep = {DATASETS: 3, INTAKE: 3, PYTHON: 2}  # at least, how many parts the paths there have
+    if not is_inside(path) or not (path == CATALOG or (parts[0] in deep and len(parts) >= deep[parts[0]])):
         raise StoreError(f"the backup names a file that does not belong into a data folder: {path!r}")
     return path
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tocsin.cluster.catalog import METADATA, Catalog, qualified
-from tocsin.cluster.entries import Ref
+from tocsin.cluster.entries import FunctionEntry, Ref
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import Duration, duration_text
@@ -59,6 +59,11 @@ def _paths(paths: Sequence[Sequence[str]]) -> list[list[str]]:
 def _called(function: Ref) -> str:
     name, _, arity = function.name.rpartition("@")
     return f"{qualified(function.dataverse, name)}@{arity}"
+
+
+def _returned(function: FunctionEntry) -> str:
+    is_plain = function.returns == t.ANY or not function.optional
+    return f"{function.returns}" if is_plain else f"{function.returns}?"
 
 
 _PATHS: Final = ArrayType(ArrayType(t.STRING))
@@ -114,12 +119,14 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
         MetadataDataset(
             "Function",
             _type(
-                DataverseName=t.STRING, Name=t.STRING, Arity=t.BIGINT, Params=ArrayType(t.STRING), Definition=t.STRING
+                DataverseName=t.STRING, Name=t.STRING, Arity=t.BIGINT, Params=ArrayType(t.STRING), ReturnType=t.STRING,
+                Language=t.STRING, Definition=t.STRING,
             ),
             lambda catalog: [
                 {
                     "DataverseName": one.dataverse, "Name": one.name, "Arity": one.arity,
-                    "Params": list(one.parameters), "Definition": one.body,
+                    "Params": list(one.parameters), "ReturnType": _returned(one), "Language": one.language,
+                    "Definition": one.body,
                 }
                 for one in catalog.functions
             ],

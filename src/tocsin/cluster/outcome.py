@@ -27,9 +27,11 @@ class Statements(Protocol):
     Statements are executed one by one and only as they are asked for; an outcome's rows are taken before the next
     outcome is. The first failing statement raises a `TocsinError` that carries its place, and ends the script.
     Cancelling the task that waits, or closing the iterator, stops the running job. Without `may_write`, a statement
-    that would change anything is refused.
+    that would change anything is refused; without `may_run_code`, one that brings code of its own into the cluster.
     """
 
-    def run(self, script: str, *, stream: bool, may_write: bool = True) -> AsyncIterator[Outcome]: ...
+    def run(
+        self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
+    ) -> AsyncIterator[Outcome]: ...
 
     async def close(self) -> None: ...

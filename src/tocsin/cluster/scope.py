@@ -18,12 +18,12 @@ from tocsin.cluster.metadata import DATASETS
 from tocsin.cluster.tables import Tables
 from tocsin.language.binding import bound
 from tocsin.language.dialect import ValueOf
-from tocsin.language.names import Dataset
+from tocsin.language.names import Dataset, Function
 from tocsin.language.queries import Queries, Translated
 from tocsin.language.scope import Frame
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
-from tocsin.rules.model.types import BIGINT, Field, ObjectType
+from tocsin.rules.model.types import BIGINT, Field, ObjectType, Type
 
 
 class StatementScope:
@@ -102,6 +102,9 @@ class StatementScope:
         self._held.append(snapshot)
         return self._engine.views.of_snapshot(dataset.folder, snapshot, dataset.type)
 
+    def called(self, function: Function, arguments: Sequence[Type]) -> str:
+        return self._engine.python.called(function, arguments)
+
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
@@ -126,6 +129,7 @@ class BatchScope(StatementScope):
         kind: ObjectType,
     ) -> None:
         super().__init__(catalog, tables, engine, dataverse, now)
+        self._kind = kind
         self._batch = _Batch(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
         records = pa.StructArray.from_arrays(
             [column.combine_chunks() for column in rows.columns], fields=list(rows.schema)
@@ -140,6 +144,12 @@ class BatchScope(StatementScope):
             alias=exp.TableAlias(this=exp.to_identifier("batch")),
         )
         return self.translated(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
+
+    def called_batch(self, function: Function) -> str:
+        """A query for the `place` of each record and what a function in Python `made` of it: see `Signature.each`."""
+        name = self._engine.python.called(function, [self._kind], each=True)
+        made = exp.alias_(exp.Anonymous(this=name, expressions=[exp.column("record")]), "made")
+        return exp.select("place", made).from_(self.scan(self._batch, None, None)).sql(dialect="spark")
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
         return self._batch if name == self._batch.name else super().find_dataset(dataverse, name)

@@ -71,7 +71,9 @@ class ScriptRunner:
     async def close(self) -> None:
         self._engine.close()
 
-    async def run(self, script: str, *, stream: bool, may_write: bool = True) -> AsyncIterator[Outcome]:
+    async def run(
+        self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
+    ) -> AsyncIterator[Outcome]:
         dataverse = DEFAULT
         parsing = scripts.statements(script)
         number = 0
@@ -87,6 +89,11 @@ class ScriptRunner:
                     continue
                 if not (may_write or isinstance(statement, st.Query | st.Explain | st.ExplainChannel)):
                     raise ForbiddenError("this token may only run queries", hint="use one with the role writer")
+                if isinstance(statement, st.CreatePythonFunction) and not may_run_code:
+                    raise ForbiddenError(
+                        "a function in Python runs as the cluster does: this token may not create one",
+                        hint="use one with the role admin",
+                    )
                 outcome = await self._execute(number, statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
                 raise _placed(error, script, statement, number) from error

@@ -79,7 +79,13 @@ BUILT_IN: Final = frozenset((*OURS, *AGGREGATES))  # names that no function of t
 NONDETERMINISTIC: Final = frozenset(
     "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
 )
+ONCE: Final = "once"  # marks a call that is too dear to be made again, such as one into Python
 _ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
+
+
+def is_made_once(sql: exp.Expr) -> bool:
+    """Whether something in there is computed once per row, however often it is named: drawn by chance, or dear."""
+    return any(str(one.this).lower() in NONDETERMINISTIC or one.meta.get(ONCE) for one in sql.find_all(exp.Anonymous))
 
 
 def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:

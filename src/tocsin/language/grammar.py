@@ -6,6 +6,7 @@ IF [NOT] EXISTS is taken before the name, as SQL has it, and after, as the origi
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from tocsin.language.calls import BUILT_IN
 from tocsin.language.channel_grammar import ChannelParser
 
 INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 # What can follow a misspelt keyword but no name that begins an expression.
 _WORDS = (TokenType.VAR, TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIER, TokenType.INTO)
@@ -172,6 +174,8 @@ class StatementParser(ChannelParser):
         early = self._if_not_exists() or early
         parameters = self._parameters()
         early = self._if_not_exists() or early
+        if self._curr.token_type != TokenType.L_BRACE:
+            return self._create_python_function(name, tuple(parameters), early)
         self._need_token(TokenType.L_BRACE, "{ and the function's body")
         body = self._curr.start
         parsed = self._parse_statement()
@@ -186,6 +190,25 @@ class StatementParser(ChannelParser):
             body_offset=body,
             if_not_exists=early,
         )
+
+    def _create_python_function(self, name: st.Name, parameters: tuple[str, ...], early: bool) -> st.Statement:
+        returns, optional = self._item() if (told := self._word("RETURNS")) else (None, True)
+        if not self._word("LANGUAGE"):
+            self.refuse(
+                "Expected LANGUAGE PYTHON" if told else "Expected { and the function's body, or LANGUAGE PYTHON"
+            )
+        self._need("PYTHON")
+        if not self._match(TokenType.ALIAS):
+            self.refuse('Expected AS "module:function"')
+        offset = self._curr.start
+        self._need_token(TokenType.STRING, '"module:function"')
+        target = self._prev.text
+        if _TARGET.fullmatch(target) is None:
+            self.refuse('Expected "module:function"', token=self._prev)
+        return st.CreatePythonFunction(
+            name=name, parameters=parameters, returns=returns, optional=optional, target=target, target_offset=offset,
+            if_not_exists=self._if_not_exists() or early,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ DROP, USE
 

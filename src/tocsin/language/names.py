@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tocsin.rules.model.types import ObjectType, Type
 
@@ -27,6 +27,15 @@ class Function(Protocol):
     def parameters(self) -> tuple[str, ...]: ...
     @property
     def body(self) -> str: ...
+    @property
+    def language(self) -> Literal["SQL", "PYTHON"]:
+        """The body of one in Python is `module:function`; `returns` and `optional` are for those."""
+        ...
+
+    @property
+    def returns(self) -> Type: ...
+    @property
+    def optional(self) -> bool: ...
 
 
 class Names(Protocol):
@@ -46,9 +55,13 @@ class Names(Protocol):
 
 
 class Scans(Protocol):
-    """Gives the name under which Spark reads a state of a dataset."""
+    """Gives the names under which Spark reads states of datasets, and calls functions in Python."""
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str: ...
+
+    def called(self, function: Function, arguments: Sequence[Type]) -> str:
+        """The name under which Spark calls a function in Python with arguments of these types."""
+        ...
 
 
 class Oracle(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from tocsin.language import dialect, dynamic, temporal, untyped
-from tocsin.language.calls import AGGREGATES, NONDETERMINISTIC
+from tocsin.language.calls import AGGREGATES, is_made_once
 from tocsin.language.expressions import fail
 from tocsin.language.scope import VALUE, Relation
 from tocsin.language.sources import Sources
@@ -236,9 +236,7 @@ def _total_or(key: exp.Expr) -> exp.Expr:
 
 def _must_not_be_repeated(sql: exp.Expr) -> bool:
     """Windows cannot stand in ORDER BY, and what is drawn by chance would be drawn again."""
-    return sql.find(exp.Window) is not None or any(
-        str(one.this).lower() in NONDETERMINISTIC for one in sql.find_all(exp.Anonymous)
-    )
+    return sql.find(exp.Window) is not None or is_made_once(sql)
 
 
 def _ordinal(node: exp.Expr, select: exp.Select) -> exp.Expr | None:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from tocsin.language import dialect, dynamic
-from tocsin.language.calls import NONDETERMINISTIC
+from tocsin.language.calls import is_made_once
 from tocsin.language.expressions import fail
 from tocsin.language.names import Dataset, Function, Scans
 from tocsin.language.paths import Paths
@@ -284,8 +284,7 @@ class Sources(Paths):
     def _let(self, node: dialect.Let) -> None:
         name = node.args["alias"].name
         value = self.expression(node.this)
-        if any(str(one.this).lower() in NONDETERMINISTIC for one in node.this.find_all(exp.Anonymous)):
-            # Drawn once per row, however often it is named.
+        if is_made_once(node.this) or is_made_once(value.sql):
             query = exp.Select(expressions=[exp.alias_(value.sql, VALUE, quoted=True)])
             value = Typed(self.hoisted(query), value.type)
         self.frame.names[name] = value

@@ -110,6 +110,19 @@ class CreateFunction(Statement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePythonFunction(Statement):
+    """`target` is `module:function`; what it gives is of any type where `returns` is None."""
+
+    name: Name
+    parameters: tuple[str, ...]
+    returns: TypeText | None
+    optional: bool
+    target: str
+    target_offset: int
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DropDataverse(Statement):
     name: str
     if_exists: bool = False

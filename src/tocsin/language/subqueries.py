@@ -11,7 +11,9 @@ from typing import Literal
 from sqlglot import exp
 
 from tocsin.language import dialect, dynamic
+from tocsin.language.calls import ONCE
 from tocsin.language.expressions import TranslationError, fail
+from tocsin.language.leaving import leaving
 from tocsin.language.names import Dataset, Function
 from tocsin.language.operators import Operators
 from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
@@ -140,12 +142,28 @@ class Subqueries(Operators, Shaping):
             self.depth -= 1
             self.frame, self.dataverse, self.relations = kept
 
+    def _external(self, function: Function, arguments: Sequence[Typed]) -> Typed:
+        """A function in Python: values cross as they leave a query, and what comes back is as datasets hold it."""
+        if self.depth == 0:
+            self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
+        left = [leaving(Typed(one.sql, one.type)) for one in arguments]
+        name = self.scans.called(function, [one.type for one in left])
+        # Spark calls nothing with nothing.
+        given = [dynamic.exported(one) for one in left] or [exp.Literal.number(0)]
+        made = dynamic.call(name, *given)
+        made.meta[ONCE] = True
+        return Typed(dynamic.stored(made, function.returns), function.returns)
+
     def inlined(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Typed:
+        if function.language == "PYTHON":
+            return self._external(function, arguments)
         with self._body(function, arguments, node) as body:
             return self._collected(body) if isinstance(body, exp.Query) else self.expression(body)
 
     def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Relation | Typed:
         """A function in FROM: the rows of its query, or the value of its expression, to be unnested."""
+        if function.language == "PYTHON":
+            return self._external(function, arguments)
         with self._body(function, arguments, node) as body:
             return self.query(body, self.block) if isinstance(body, exp.Query) else self.expression(body)
 

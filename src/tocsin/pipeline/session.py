@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ _FOREIGN: Final = (
     "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_DRIVER_PYTHON",
 )
 # What Python's side of Spark prints as JSON on stderr for every failed query; the error itself reaches the asker.
 _NOISY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -78,6 +80,8 @@ def start(
     for name in _FOREIGN:
         os.environ.pop(name, None)
     ensure_java()
+    # The workers import what this process has: they are of the same Python.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     # glibc gives every thread an arena of its own; with Spark's hundred threads that is memory nobody uses.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     for name in _NOISY:
@@ -196,6 +200,8 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
         # Keeps the call site of each Python line that touches a column: a stack walk per expression.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # Where the workers find this package, also when it was not installed.
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
         **conf,
         "spark.driver.extraJavaOptions": f"{_java_options(scratch, their_java_options)} {their_java_options}".rstrip(),
     }

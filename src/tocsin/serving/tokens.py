@@ -25,7 +25,7 @@ NAME_LIMIT: Final = 128
 ROLES: Final[dict[str, str]] = {
     "reader": "run queries",
     "writer": "run every statement",
-    "admin": "manage tokens, and stop or back up the cluster",
+    "admin": "create functions in Python, stop the scripts of others, and back up the cluster",
 }
 
 

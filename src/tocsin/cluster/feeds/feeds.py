@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-import pyarrow as pa
-from sqlglot import exp
-
 from tocsin import faults
 from tocsin.cluster.catalog import DEFAULT, CatalogStore, Change, Put, Remove, qualified
-from tocsin.cluster.changes import decoded
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import (
     Connection,
@@ -31,6 +25,7 @@ from tocsin.cluster.entries import (
     function_ref,
     type_ref,
 )
+from tocsin.cluster.feeds.enriching import through
 from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.figures import FeedFigures
 from tocsin.cluster.feeds.landing import REJECTED, Enrich
@@ -39,11 +34,10 @@ from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of, uninterrupted
 from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.cluster.scope import BatchScope, StatementScope
+from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables, new_folder
 from tocsin.language import statements as st
 from tocsin.language.constants import NotConstantError, evaluate
-from tocsin.language.dialect import FieldOf, ObjectOf
 from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
@@ -106,36 +100,7 @@ class Feeds:
         return self._started.troubles(ref)
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
-        name = function.name.rpartition("@")[0]
-
-        def enrich(rows: pa.Table) -> Sequence[Any]:
-            """Reads reference datasets as they are now: their changes count from the next batch on."""
-            scope = BatchScope(
-                self._catalog.catalog,
-                self._tables,
-                self._engine,
-                function.dataverse,
-                datetime.now(UTC),
-                rows,
-                entry.type,
-            )
-            try:
-                called = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
-                # What the engine makes of them comes in any order: each brings its place.
-                fields = {"place": exp.column("place", table="batch"), "made": called}
-                translated = scope.translated_batch(
-                    ObjectOf(
-                        expressions=[
-                            FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()
-                        ]
-                    )
-                )
-                found = decoded(self._engine.rows(translated.sql), translated)
-                return [one.get("made") for one in sorted(found, key=itemgetter("place"))]
-            finally:
-                scope.close()
-
-        return enrich
+        return through(function, entry.type, self._catalog, self._tables, self._engine)
 
     # ------------------------------------------------------------ records
 

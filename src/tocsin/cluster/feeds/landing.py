@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -40,7 +41,15 @@ REJECTED: ObjectType = ObjectType(
     open=False,
 )  # fmt: skip
 
-# The function of APPLY FUNCTION: records in, what it makes of each out (None: dropped; a list: several).
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Stands for what the function would have made of a record."""
+
+    reason: str
+
+
+# The function of APPLY FUNCTION: records in, what it makes of each out (None: dropped; a list: several; or Failed).
 Enrich = Callable[[pa.Table], Sequence[Any]]
 
 
@@ -136,7 +145,8 @@ class Landing:
             made, failed = self._enriched(rows.slice(0, half), start)
             more_made, more_failed = self._enriched(rows.slice(half), start + half)
             return made + more_made, failed + more_failed
-        return [(start + index, one) for index, value in enumerate(values) for one in _several(value)], []
+        failed = [Refused(start + i, "", one.reason) for i, one in enumerate(values) if isinstance(one, Failed)]
+        return [(start + index, one) for index, value in enumerate(values) for one in _several(value)], failed
 
     def _reject(self, refused: Sequence[Refused], rows: pa.Table, places: Sequence[int]) -> None:
         shown = layout.from_arrow(rows.take(pa.array([one.index for one in refused], pa.int64())), self._feed.type)
@@ -208,7 +218,7 @@ def _key(feed: FeedEntry, place: int, dataset: str | None, nth: int) -> UUID:
 
 
 def _several(value: Any) -> Iterator[Any]:
-    if value is None or value is MISSING:
+    if value is None or value is MISSING or isinstance(value, Failed):
         return
     if isinstance(value, list):
         for one in value:

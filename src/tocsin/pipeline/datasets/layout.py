@@ -113,7 +113,13 @@ _Column: TypeAlias = Callable[[Sequence[Any]], pa.Array]
 """From the values of one column (None where there is none) to the column."""
 
 
-def _column(kind: Type, values: Sequence[Any]) -> pa.Array:
+def untyped_column(values: Sequence[Any]) -> pa.Array:
+    """A column of type `any`, in which None is a value and MISSING is none."""
+    return pa.array([None if value is MISSING else dumps_value(value) for value in values], pa.string())
+
+
+def column(kind: Type, values: Sequence[Any]) -> pa.Array:
+    """The values (None where there is none), already checked against `kind`, as a column of `arrow_type(kind)`."""
     match kind:
         case Primitive(name=name):
             return _COLUMNS[name](values) if name in _COLUMNS else pa.array(values, _ARROW[name])
@@ -121,13 +127,13 @@ def _column(kind: Type, values: Sequence[Any]) -> pa.Array:
             children = _object_columns([value if value is not None else {} for value in values], kind)
             return _masked_struct(values, children, arrow_type(kind))
         case ArrayType(item=item) | MultisetType(item=item):
-            return _lists(values, lambda items: _column(item, items), arrow_type(kind), null_items=item == AnyType())
+            return _lists(values, lambda items: column(item, items), arrow_type(kind), null_items=item == AnyType())
         case AnyType():
             return pa.array([None if value is None else dumps_value(value) for value in values], pa.string())
 
 
 def _object_columns(records: Sequence[dict[str, Any]], kind: ObjectType) -> list[pa.Array]:
-    columns = [_column(field.type, [record.get(field.name) for record in records]) for field in kind.fields]
+    columns = [column(field.type, [record.get(field.name) for record in records]) for field in kind.fields]
     if keeps_open(kind):
         declared = frozenset(field.name for field in kind.fields)
         columns.append(pa.array([_open_text(record, declared) for record in records], pa.string()))

@@ -1,0 +1,103 @@
+"""Functions in Python as queries use them: each is known to Spark under a name, for the types it is called with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.python.called import Code, Signature, found_in
+from tocsin.pipeline.python.worker import Call, LookUp, gives
+from tocsin.rules.model.types import Type
+
+KEPT: Final = 512  # functions that Spark knows at once; the least recently used goes
+
+
+class Declared(Protocol):
+    """A function in Python as the catalog has it; its body is `module:function`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def returns(self) -> Type: ...
+    @property
+    def optional(self) -> bool: ...
+
+
+class PythonFunctions:
+    def __init__(self, spark: SparkSession, folder: Path, said: Path, timeout_s: float) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._said = said
+        self._timeout_s = timeout_s
+        self._names: OrderedDict[tuple[Code, Signature], str] = OrderedDict()
+        self._prefix = f"tocsin_python_{uuid4().hex}"
+        self._count = 0
+        self._created = 0
+        self._lock = threading.Lock()
+
+    def called(self, function: Declared, arguments: Sequence[Type], *, each: bool = False) -> str:
+        """The name under which Spark calls it with arguments of these types, with its code as the files are now."""
+        signature = Signature(function.name, tuple(arguments), function.returns, function.optional, each)
+        key = self._code(function.body), signature
+        with self._lock:
+            name = self._names.get(key)
+            if name is not None:
+                self._names.move_to_end(key)
+                return name
+            self._count += 1
+            name = f"{self._prefix}_{self._count}"
+            made = _udf(Call(*key), name, layout.spark_type(gives(signature)))
+            self._spark.udf.register(name, made)
+            self._names[key] = name
+            gone = [self._names.popitem(last=False)[1]] if len(self._names) > KEPT else []
+        for old in gone:
+            self._spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {old}")
+        return name
+
+    def look_up(self, target: str, arity: int) -> None:
+        """CallError unless there is such a function. Its module is read anew, with all others of the folder."""
+        with self._lock:
+            self._created += 1
+        asked: Any = _udf(LookUp(self._code(target), arity), "look_up", "STRING")
+        try:
+            self._spark.range(1, numPartitions=1).select(asked("id")).toArrow()
+        except PySparkException as error:
+            found = found_in(str(error))
+            if found is None:
+                raise
+            raise found from None
+
+    def _code(self, target: str) -> Code:
+        version = hashlib.sha256(repr((self._created, *_files(self._folder))).encode()).hexdigest()
+        return Code(target, str(self._folder), version, str(self._said), self._timeout_s)
+
+
+def _udf(call: Callable[..., pa.Array], name: str, returns: str) -> UserDefinedFunction:
+    return UserDefinedFunction(call, returns, name=name, evalType=PythonEvalType.SQL_SCALAR_ARROW_UDF)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """The folder's modules, with what changes when they do."""
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if one != "__pycache__" and not one.startswith("."))
+        for name in sorted(one for one in files if one.endswith(".py")):
+            path = Path(where, name)
+            with suppress(OSError):
+                about = path.stat()
+                yield str(path), about.st_mtime_ns, about.st_size
