@@ -148,9 +148,9 @@ class PythonSettings(Section):
     """Functions in Python."""
 
     folder: Folder = Path("python")
-    """Where their modules lie; a relative path is one in the data folder."""
+    """Where the modules of functions in Python lie; a relative path is one in the data folder."""
     call_timeout_s: Seconds = 60.0
-    """How long one call may take."""
+    """How long one call of a function in Python may take."""
 
 
 class ClusterSettings(Section):

@@ -104,7 +104,7 @@ def test_a_reference_dataset_is_joined_by_a_sql_function_that_calls_the_python_o
             FROM [r] AS one
         };
         CREATE DATASET E(Kept) PRIMARY KEY id;
-        DISCONNECT FEED F FROM DATASET D; CONNECT FEED F TO DATASET E APPLY FUNCTION placed
+        CONNECT FEED F TO DATASET E APPLY FUNCTION placed; DISCONNECT FEED F FROM DATASET D
     """)
     fed.send(
         {"id": 1, "town": " Ithaca "}, {"id": 2, "town": "irvine"}, {"id": 3, "town": "bad"}, {"id": 4, "town": "x"}
@@ -134,7 +134,7 @@ def test_a_module_that_cannot_be_imported_holds_the_feed_and_refuses_nothing(fed
 def test_a_function_that_a_feed_uses_cannot_be_dropped(fed: Fed) -> None:
     with pytest.raises(ConflictError, match="is used by"):
         fed.run("DROP FUNCTION kept@1")
-    fed.run("DISCONNECT FEED F FROM DATASET D; DROP FUNCTION kept@1")
+    fed.run("STOP FEED F; DISCONNECT FEED F FROM DATASET D; DROP FUNCTION kept@1")
 
 
 def test_a_started_feed_goes_on_through_its_function_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:

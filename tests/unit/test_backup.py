@@ -183,6 +183,16 @@ async def test_records_that_were_acknowledged_and_have_not_landed_are_saved(
     await again.close()
 
 
+async def test_modules_of_functions_in_python_are_saved(data: Data, target: Path, tmp_path: Path) -> None:
+    (data.folder / "python" / "package").mkdir(parents=True)
+    (data.folder / "python" / "one.py").write_text("def f(x): return x")
+    (data.folder / "python" / "package" / "two.py").write_text("TWO = 2")
+    await data.back_up(target)
+    await restore(target, tmp_path / "new", open_store=SqliteStore)
+    assert (tmp_path / "new" / "python" / "one.py").read_text() == "def f(x): return x"
+    assert (tmp_path / "new" / "python" / "package" / "two.py").read_text() == "TWO = 2"
+
+
 async def test_an_empty_cluster_can_be_saved_and_brought_back(target: Path, tmp_path: Path) -> None:
     data = Data(tmp_path / "data")
     await data.store.open()

@@ -365,6 +365,12 @@ def test_every_entry_comes_back_from_json(entry: CatalogEntry) -> None:
     assert entry_from_json(row) == entry
 
 
+@pytest.mark.parametrize("returns", [ANY, ArrayType(report.type, item_optional=True)])
+def test_a_function_in_python_comes_back_from_json(returns: Type) -> None:
+    entry = FunctionEntry(E, "coded", ("r",), "m:f", (report.ref,), "PYTHON", returns, optional=False)
+    assert entry_from_json(Entry("function", E, "coded@1", entry_to_json(entry), 1)) == entry
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -84,17 +84,39 @@ STATEMENTS: list[tuple[str, st.Statement]] = [
         "CREATE FUNCTION IF NOT EXISTS f(a){(select 1)}",
         st.CreateFunction(name=Name("f"), parameters=("a",), body="(select 1)", body_offset=35, if_not_exists=True),
     ),
-]
+    (
+        'CREATE FUNCTION v.f(a, b) RETURNS string? LANGUAGE PYTHON AS "m.n:C.f"',
+        st.CreatePythonFunction(
+            name=Name("f", "v"), parameters=("a", "b"), returns=t.STRING, optional=True,
+            target="m.n:C.f", target_offset=61,
+        ),
+    ),
+    (
+        'create function if not exists f() returns [int] language python as "m:f"',
+        st.CreatePythonFunction(
+            name=Name("f"), parameters=(), returns=CollectionText(t.BIGINT, False, False), optional=False,
+            target="m:f", target_offset=67, if_not_exists=True,
+        ),
+    ),
+    (
+        "CREATE FUNCTION f(a) IF NOT EXISTS LANGUAGE PYTHON AS 'm:f'",
+        st.CreatePythonFunction(
+            name=Name("f"), parameters=("a",), returns=None, optional=True, target="m:f", target_offset=54,
+            if_not_exists=True,
+        ),
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "expected"), STATEMENTS, ids=[text for text, _ in STATEMENTS])
 def test_a_statement_is_read_as_what_it_says(text: str, expected: st.Statement) -> None:
     assert unplaced(one(text)) == expected
-    assert unplaced(one(f"/* before */ {text} ; -- after")) == unplaced(
-        replace(expected, body_offset=expected.body_offset + 13)
-        if isinstance(expected, st.CreateFunction)
-        else expected
-    )
+    later = expected
+    if isinstance(expected, st.CreateFunction):
+        later = replace(expected, body_offset=expected.body_offset + 13)
+    if isinstance(expected, st.CreatePythonFunction):
+        later = replace(expected, target_offset=expected.target_offset + 13)
+    assert unplaced(one(f"/* before */ {text} ; -- after")) == unplaced(later)
 
 
 KEYS = [

@@ -429,6 +429,7 @@ async def test_a_reader_may_query_but_neither_write_nor_publish() -> None:
     cy, bob = ({"Authorization": f"Bearer tocsin_{name}"} for name in ("cy", "bob"))
     async with serving(FakeStatements(), auth="on", feeds=feeds) as url:
         assert (await ask(url, data="rows 1", headers=cy))[0] == 200
+        assert (await ask(url, data="insert 1; code", headers=bob))[0] == 403
         status, said, _ = await ask(url, data="rows 1; insert 1", headers=cy)
         assert (status, said["error"]["code"], said["error"]["statement"]) == (403, "forbidden", 2)
         assert (await ask(url, path="/v1/feeds/News", data=b'{"id": 1}', headers=cy))[0] == 403

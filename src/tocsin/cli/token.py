@@ -73,7 +73,7 @@ def create(
     *,
     role: Annotated[
         Literal["reader", "writer", "admin"],
-        Parameter(help="A reader runs queries, a writer every statement; an admin may also stop others' and back up."),
+        Parameter(help="A reader runs queries, a writer also changes data; an admin may do everything."),
     ] = "writer",
     data: Data = None,
     config: Config = None,
