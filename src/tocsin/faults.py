@@ -26,6 +26,7 @@ POINTS: Final[dict[str, str]] = {
     "files.batch.named": "Spark has noted which files are next, the notes are not synced",
     "files.batch.synced": "which files are next is durable, nothing of them is read",
     "files.batch.landed": "the files of a batch are in their datasets, Spark has not noted that they are done",
+    "function.applied": "a feed's function has made its records of a batch, nothing is written",
     "landing.before": "a batch of a feed is ready for its dataset, nothing is written",
     "landing.committed": "a batch of a feed is in its dataset with its position, nobody has been told",
     "feeds.start.ready": "a feed is ready to take records, the catalog still says that it is stopped",

@@ -19,6 +19,8 @@ from tests.integration.test_feed_sockets import connection, free_port, is_droppe
 from tocsin.cluster.feeds import sockets
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.compose import StoredTokens
+from tocsin.serving.limits import Room
+from tocsin.wire.errors import LimitError
 
 FORMATS = {
     "json": b'{"id": 1, "said": "a"}\n{"id": 2, "said": "b", "more": [1, {"x": null}]}\n',
@@ -181,6 +183,20 @@ def test_a_large_body_and_a_gzip_bomb_are_refused_and_a_large_record_by_itself(f
     for body in (gzip.compress(GOOD)[:-3], gzip.compress(GOOD) + b"x", b"\x1f\x8b", GOOD):
         assert fed.client.ask("POST", "/v1/feeds/v.F0", body, **zipped).status == 400
     assert fed.totals("F0") == before
+
+
+def test_bodies_on_their_way_share_a_bounded_room_and_small_ones_need_none_of_it() -> None:
+    room = Room(100, free_bytes=10)
+    with room.share() as large, room.share() as other, room.share() as small:
+        large(60)
+        large(110)
+        with pytest.raises(LimitError) as refused:
+            other(11)
+        assert (refused.value.status, refused.value.details["retry_after_s"]) == (429, 1)
+        for _ in range(1_000):
+            small(10)
+        assert room.taken_bytes == 100
+    assert room.taken_bytes == 0
 
 
 def test_without_the_right_token_nothing_is_taken(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -23,12 +23,14 @@ from tocsin.cluster.running import Running, RunningScripts
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
 from tocsin.serving.application import LIMITS, application
 from tocsin.serving.authentication import PRINCIPAL, Credentials, no_authentication, token_authentication
-from tocsin.serving.limits import Gate, Limits, read_body
+from tocsin.serving.limits import Gate, Limits, Room, read_body
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.tokens import allows, require
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError, UnsupportedError
 
+BODIES_BYTES: Final = 256 << 20
+"""What bodies for feeds may take in memory together."""
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 _T = TypeVar("_T")
@@ -85,7 +87,9 @@ def cluster_application(
 
     if feeds is not None:
         metrics.registry.register(FeedCollector(feeds.figures))
-        app.add_routes([web.post("/v1/feeds/{name}", _publishing(feeds))])
+        app.add_routes(
+            [web.post("/v1/feeds/{name}", _publishing(feeds, Room(max(BODIES_BYTES, server_limits.body_limit_bytes))))]
+        )
 
     async def stop(_app: web.Application) -> None:
         await scripts.close()
@@ -133,15 +137,16 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
     return back_up
 
 
-def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "writer")
         wait = request.query.get("wait", "")
         if wait not in ("", "visible"):
             raise InputError(f'wait: must be "visible", got "{wait}"')
-        body = await read_body(request, request.app[LIMITS], unpack=True)
         key = request.headers.get("Idempotency-Key")
-        accepted = await feeds.accept(request.match_info["name"], body, key, visible=wait == "visible")
+        with room.share() as grow:
+            body = await read_body(request, request.app[LIMITS], unpack=True, grow=grow)
+            accepted = await feeds.accept(request.match_info["name"], body, key, visible=wait == "visible")
         return answer(dict(accepted.answer), status=accepted.status)
 
     return publish

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from aiohttp import hdrs, web
@@ -27,10 +27,51 @@ class Limits:
     header_limit_bytes: int = 8_190
 
 
-async def read_body(request: web.Request, limits: Limits, *, unpack: bool = False) -> bytes:
+class Room:
+    """Memory for bodies on their way, shared by all who send. A small body needs none of it, so that those who send
+    large ones, or slowly, keep nobody else from sending."""
+
+    def __init__(self, limit_bytes: int, *, free_bytes: int = 64 << 10) -> None:
+        self._limit_bytes = limit_bytes
+        self._free_bytes = free_bytes
+        self._taken_bytes = 0
+
+    @property
+    def taken_bytes(self) -> int:
+        return self._taken_bytes
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """A function that is told how large the body is by now; LimitError (429) when there is no room for that. All
+        of it is given back when the block ends."""
+        mine_bytes = 0
+
+        def grow(size_bytes: int) -> None:
+            nonlocal mine_bytes
+            more_bytes = max(0, size_bytes - self._free_bytes) - mine_bytes
+            if more_bytes <= 0:
+                return
+            if self._taken_bytes + more_bytes > self._limit_bytes:
+                raise LimitError(
+                    f"the bodies on their way may take {self._limit_bytes} bytes together", status=429,
+                    hint="send again in a moment, or send less at once", retry=True, retry_after_s=1,
+                )  # fmt: skip
+            self._taken_bytes += more_bytes
+            mine_bytes += more_bytes
+
+        try:
+            yield grow
+        finally:
+            self._taken_bytes -= mine_bytes
+
+
+async def read_body(
+    request: web.Request, limits: Limits, *, unpack: bool = False, grow: Callable[[int], None] | None = None
+) -> bytes:
     """The request's body; refused as soon as it is known to be too large or too slow, before it is all here.
 
-    With `unpack` it may be compressed with gzip, and the limit holds for what comes out of it.
+    With `unpack` it may be compressed with gzip, and the limit holds for what comes out of it. `grow` is told how large
+    it is by now, and may refuse it.
     """
     too_large = LimitError(
         f"the body is larger than {limits.body_limit_bytes} bytes",
@@ -50,21 +91,27 @@ async def read_body(request: web.Request, limits: Limits, *, unpack: bool = Fals
                 body += chunk
                 if len(body) > limits.body_limit_bytes:
                     raise too_large
+                if grow is not None:
+                    grow(len(body))
     except TimeoutError:
         raise StoppedError(f"the body did not arrive within {limits.read_timeout_s:g} s") from None
     except web.RequestPayloadError as exc:
         raise InputError("the body is not valid HTTP", hint="check its length or its chunks") from exc
-    return _unpacked(bytes(body), limits.body_limit_bytes, too_large) if encoding == "gzip" else bytes(body)
+    if encoding != "gzip":
+        return bytes(body)
+    return _unpacked(bytes(body), limits.body_limit_bytes, too_large, grow)
 
 
-def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError) -> bytes:
-    made = bytearray()
+def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callable[[int], None] | None) -> bytes:
+    made, packed_bytes = bytearray(), len(body)
     try:
         while body:
             member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
             made += member.decompress(body, limit_bytes + 1 - len(made))
             if len(made) > limit_bytes:
                 raise too_large
+            if grow is not None:
+                grow(packed_bytes + len(made))
             if not member.eof:
                 raise InputError("the body is half of a gzip file")
             body = member.unused_data

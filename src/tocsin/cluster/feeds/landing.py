@@ -124,6 +124,7 @@ class Landing:
     def _made(self, rows: pa.Table) -> Fitted:
         """What the function makes of the rows, each thing refused under the row that it came from."""
         made, failed = self._enriched(rows, 0) if rows.num_rows else ([], [])
+        faults.reach("function.applied")
         fitted = checked([value for _, value in made], self._entry.type, self._generated)
         unfit = [Refused(made[one.index][0], one.field, one.reason) for one in fitted.refused]
         return Fitted(fitted.rows, fitted.keys_are_new, (*failed, *unfit))
