@@ -249,6 +249,9 @@ class StartedFeeds:
 
     async def end(self, ref: Ref) -> None:
         """Of a feed that runs, and of what is known about one that does not. Not interrupted by being cancelled."""
+        await uninterrupted(self._end(ref))
+
+    async def _end(self, ref: Ref) -> None:
         feed = self._running.pop(ref, None)
         self._troubles.pop(ref, None)
         retrying = self._retrying.pop(ref, None)
@@ -256,7 +259,7 @@ class StartedFeeds:
             retrying.cancel()
             await asyncio.gather(retrying, return_exceptions=True)
         if feed is not None:
-            await uninterrupted(feed.stop())
+            await feed.stop()
 
 
 def decoder_of(options: FeedOptions, kind: ObjectType) -> Decode:
