@@ -24,6 +24,7 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.outcome import Statements
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.serving.application import bound, listening
 from tocsin.settings import Settings
 from tocsin.store.store import ClusterStore
@@ -34,7 +35,8 @@ T = TypeVar("T")
 class Sparkless(Engine):
     """Runs what Python does itself: definitions, constants, loads, commits."""
 
-    def __init__(self, _spark: None, _scratch: Path, *, threads: int) -> None:
+    def __init__(self, _spark: None, python: PythonFunctions, _scratch: Path, *, threads: int) -> None:
+        self.python = python
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
         self._landing = self._threads
         self.oracle: Any = None
