@@ -107,6 +107,17 @@ async def test_a_statement_that_waits_for_landing_can_be_stopped_and_the_feed_go
     assert held(parts) == [1, 2, 3]
 
 
+async def test_one_who_waits_until_its_records_are_visible_is_told_that_they_are_kept(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with failing(monkeypatch, FULL), monkeypatch.context() as patched:
+        patched.setattr(feed_module, "VISIBLE_PATIENCE_S", 0.2)
+        with pytest.raises(UnavailableError, match="the records are kept, and not visible yet, because landing in"):
+            await send(parts, 1, visible=True)
+    await send(parts, 2, visible=True)
+    assert held(parts) == [1, 2]
+
+
 async def test_one_feed_that_cannot_land_keeps_no_other_statement_waiting(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 import orjson
@@ -18,11 +19,13 @@ from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.moving import Mover, Moving, Target, Trouble
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.readers.decoding import Decode, Decoded
-from tocsin.wire.errors import ConflictError, StorageFullError, StoreError, UnavailableError
+from tocsin.wire.errors import ConflictError, StorageFullError, StoreError, TocsinError, UnavailableError
 
 _SHOWN_REFUSALS: Final = 1_000  # in one answer; all of them are kept
 # How long a statement waits for records to land while landing fails; while it goes on, as long as the statement may.
 PATIENCE_S = 5.0
+# The same for a publisher: longer than it takes to try again once all is mended.
+VISIBLE_PATIENCE_S = 15.0
 
 
 class Source(Protocol):
@@ -187,18 +190,23 @@ class RunningFeed:
     # ------------------------------------------------------------ out
 
     async def until_landed(self, position: int) -> None:
-        """Returns when a query would see everything below the position; UnavailableError if the feed ends before."""
-        await self._until(position, self._movers)
+        """Returns when a query would see everything below the position; UnavailableError if the feed ends before, or
+        where landing fails and goes on failing."""
+        await self._until(position, self._movers, VISIBLE_PATIENCE_S, _invisible)
 
     async def drained(self, movers: Sequence[Moving], impossible: str, otherwise: str = "") -> None:
         """Returns when all that was acknowledged has landed there. Where landing fails and goes on failing, the error
         says what is `impossible`, and what to do `otherwise`."""
         for mover in movers:
             mover.hurry()
-        await self._until(self._log.end, movers, impossible, otherwise)
+        await self._until(self._log.end, movers, PATIENCE_S, partial(_refusal, impossible, otherwise))
 
     async def _until(
-        self, position: int, movers: Sequence[Moving], impossible: str | None = None, otherwise: str = ""
+        self,
+        position: int,
+        movers: Sequence[Moving],
+        patience_s: float,
+        refusal: Callable[[Trouble, int], TocsinError],
     ) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
@@ -211,11 +219,10 @@ class RunningFeed:
                     )
                 troubles = [mover.trouble for mover in behind if mover.trouble is not None]
                 give_up_s = None
-                if impossible is not None and troubles:
-                    give_up_s = PATIENCE_S + max(began_s, min(one.since_s for one in troubles))
+                if troubles:
+                    give_up_s = patience_s + max(began_s, min(one.since_s for one in troubles))
                     if clock() >= give_up_s:
-                        records = position - min(mover.position for mover in behind)
-                        raise _refusal(impossible, otherwise, troubles[0], records)
+                        raise refusal(troubles[0], position - min(mover.position for mover in behind))
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(give_up_s):
                         await self._moved.wait()
@@ -260,7 +267,17 @@ def _refusal(impossible: str, otherwise: str, trouble: Trouble, records: int) ->
     kind = StorageFullError if trouble.disk_full else UnavailableError
     given_up = f", or give them up: {otherwise}" if otherwise else ""
     return kind(
-        f"{impossible}: {records} acknowledged records have not landed, because {trouble.what} fails since "
-        f"{trouble.since:%Y-%m-%dT%H:%M:%SZ}: {trouble.reason}",
+        f"{impossible}: {records} acknowledged records have not landed, because {_told(trouble)}",
         hint=f"the feed goes on as before, and nothing is lost; mend that and try again{given_up}",
     )
+
+
+def _invisible(trouble: Trouble, _records: int) -> UnavailableError:
+    return UnavailableError(
+        f"the records are kept, and not visible yet, because {_told(trouble)}",
+        hint="they land by themselves when that is mended: there is no need to send them again",
+    )
+
+
+def _told(trouble: Trouble) -> str:
+    return f"{trouble.what} fails since {trouble.since:%Y-%m-%dT%H:%M:%SZ}: {trouble.reason}"
