@@ -46,10 +46,10 @@ ROOMS: dict[str, Room] = {
     "broker": room("rules wire store serving settings faults"),
     "coordinator": room("rules wire store serving settings faults"),
     "overlay": room("rules wire serving settings faults"),
-    # the lab runs the cores; `SHELLS` keeps it from the servers around them
-    "lab": room("rules wire broker coordinator overlay settings faults"),
-    # edges: they speak the wire protocol; the command line starts servers through `compose`
-    "cli": room("wire sdk settings faults compose"),
+    # the lab runs the cores; `SHELLS` keeps it from the servers around them, and it installs without Spark
+    "lab": room("rules wire broker coordinator overlay settings faults", others="numpy pyarrow matplotlib"),
+    # edges: they speak the wire protocol; the command line starts servers through `compose`, and experiments
+    "cli": room("wire sdk settings faults compose lab"),
     "dashboard": room("wire sdk settings"),
     # the only file that names concrete classes
     "compose": room("*"),
@@ -64,8 +64,8 @@ PURE = ("rules",)
 # Whoever only talks to Tocsin must not have to install the engine.
 LIGHT = ("wire", "sdk")
 ENGINE = frozenset({"pyspark", "pyarrow", "deltalake", "py4j"})
-# The command line imports this room inside functions only: `tocsin sql` must not load Spark to ask a question.
-LAZY = {"cli": frozenset({"compose"})}
+# The command line imports these inside functions only: `tocsin sql` must not load Spark or NumPy to ask a question.
+LAZY = {"cli": frozenset({"compose", "lab"})}
 SHELLS = frozenset({"tocsin.broker.shell", "tocsin.coordinator.shell", "tocsin.overlay.shell"})
 
 
@@ -178,6 +178,10 @@ def test_baselines_never_import_tocsin() -> None:
         ("broker", "from tocsin.pipeline import session"),
         ("cli", "from tocsin.compose import start"),
         ("lab", "from tocsin.broker.shell import server"),
+        ("lab", "def run():\n    from pyspark.sql import SparkSession"),
+        ("lab", "from deltalake import DeltaTable"),
+        ("lab", "from tocsin.pipeline import session"),
+        ("cli", "from tocsin.lab.experiments import registry"),
         ("attic", "import os"),
     ],
 )
@@ -194,6 +198,8 @@ def test_a_forbidden_import_is_detected(name: str, source: str) -> None:
         ("compose", "from tocsin.cluster import server\nfrom tocsin.store import sqlite"),
         ("pipeline", "import pyspark\nfrom tocsin.language import parse"),
         ("lab", "from tocsin.broker.core import Broker"),
+        ("lab", "import numpy as np\nfrom pyarrow import parquet\nfrom tocsin.rules.caching import admission"),
+        ("cli", "def run():\n    from tocsin.lab.experiments import registry"),
     ],
 )
 def test_an_allowed_import_passes(name: str, source: str) -> None:

@@ -1,0 +1,1 @@
+"""The lab: the live state machines under virtual time, workloads, experiments, and what they show."""

@@ -1,0 +1,1 @@
+"""Virtual time: one event after the other, each component with chance of its own."""

@@ -1,0 +1,122 @@
+"""The event engine: a virtual clock and a heap of what is to happen.
+
+Events happen in the order of `(time, priority, sequence)`: at the same moment the lower priority first, and among
+equals whoever was scheduled first. Nothing is left to chance or to the order of a hash table, so a run with the same
+seed is the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NewType
+
+from tocsin.lab.engine.streams import Streams
+from tocsin.lab.engine.trace import Trace
+
+FOREVER: Final = math.inf
+
+# [time, priority, sequence, action, arguments]: lists compare by their first three places, of which the third is
+# unique, and comparing lists is what makes the heap fast. To whoever holds one it is only a handle.
+Scheduled = NewType("Scheduled", list[Any])
+_ACTION: Final = 3
+_ARGUMENTS: Final = 4
+
+Action = Callable[..., object]
+
+
+class Engine:
+    """One run under virtual time.
+
+    `now_s` begins at 0 and never goes back. An action may schedule further ones, at its own moment or later. An
+    exception of an action ends the run and says at which moment of which seed it happened.
+    """
+
+    __slots__ = ("_heap", "_sequence", "_trace", "events", "now_s", "seed", "streams")
+
+    def __init__(self, seed: int, *, trace: Trace | None = None) -> None:
+        self.seed = seed
+        self.now_s = 0.0
+        self.events = 0
+        self.streams = Streams(seed)
+        self._heap: list[Scheduled] = []
+        self._sequence = 0
+        self._trace = trace
+
+    def at(self, time_s: float, action: Action, *arguments: Any, priority: int = 0) -> Scheduled:
+        """Do it at this moment. `ValueError` for a moment that has passed or is none."""
+        if not self.now_s <= time_s < FOREVER:
+            raise ValueError(f"cannot schedule at {time_s} s: it is {self.now_s} s")
+        self._sequence = sequence = self._sequence + 1
+        entry = Scheduled([time_s, priority, sequence, action, arguments])
+        heapq.heappush(self._heap, entry)
+        return entry
+
+    def after(self, delay_s: float, action: Action, *arguments: Any, priority: int = 0) -> Scheduled:
+        """Do it so much later."""
+        return self.at(self.now_s + delay_s, action, *arguments, priority=priority)
+
+    def every(self, period_s: float, action: Action, *arguments: Any, priority: int = 0) -> None:
+        """Do it after every period, for as long as the run is driven; ticks fall on multiples, without drift."""
+        if not 0 < period_s < FOREVER:
+            raise ValueError(f"period_s: must be > 0, got {period_s}")
+        began_s = self.now_s
+
+        def tick(number: int) -> None:
+            self.at(began_s + (number + 1) * period_s, tick, number + 1, priority=priority)
+            action(*arguments)
+
+        self.at(began_s + period_s, tick, 1, priority=priority)
+
+    def feed(self, events: Iterable[tuple[float, tuple[Any, ...]]], action: Action, *, priority: int = 0) -> None:
+        """Do it at each of these moments, which come in order, with these arguments. Only the next one is held."""
+        self._feed(iter(events), action, priority)
+
+    def cancel(self, scheduled: Scheduled) -> None:
+        """It will not happen. Harmless when it has happened already."""
+        scheduled[_ACTION] = None
+        scheduled[_ARGUMENTS] = ()
+
+    def run(self, until_s: float = FOREVER) -> None:
+        """Let happen what is due up to this moment, itself included; then it is this moment."""
+        heap, pop = self._heap, heapq.heappop
+        events = 0
+        try:
+            while heap and heap[0][0] <= until_s:
+                time_s, _, _, action, arguments = pop(heap)
+                if action is None:
+                    continue
+                self.now_s = time_s
+                events += 1
+                action(*arguments)
+        except Exception as error:
+            error.add_note(f"at {self.now_s} s of the run with seed {self.seed}")
+            raise
+        finally:
+            self.events += events
+        if self.now_s < until_s < FOREVER:
+            self.now_s = until_s
+
+    def note(self, what: str, **fields: Any) -> None:
+        """Write it into the trace, where somebody asked for one."""
+        if self._trace is not None:
+            self._trace.note(self.now_s, what, fields)
+
+    def next_s(self) -> float | None:
+        """When something is due next."""
+        while self._heap and self._heap[0][_ACTION] is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def _feed(self, events: Iterator[tuple[float, tuple[Any, ...]]], action: Action, priority: int) -> None:
+        following = next(events, None)
+        if following is None:
+            return
+        time_s, arguments = following
+
+        def happen() -> None:
+            self._feed(events, action, priority)
+            action(*arguments)
+
+        self.at(time_s, happen, priority=priority)

@@ -1,0 +1,69 @@
+"""What a message's way costs: latency, and bandwidth that a link has only once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tocsin.lab.engine.engine import Action, Engine
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """`latency_s` is one way. With `queueing` messages wait for each other; without, each has the whole bandwidth."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float = math.inf
+    queueing: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency_s < math.inf:
+            raise ValueError(f"latency_s: must be 0 or more, got {self.latency_s}")
+        if not self.bandwidth_bytes_per_s > 0:
+            raise ValueError(f"bandwidth_bytes_per_s: must be > 0, got {self.bandwidth_bytes_per_s}")
+
+
+class Link:
+    """One direction of a wire: first in, first out, one message on the wire at a time, then the latency."""
+
+    __slots__ = ("_free_at_s", "_settings", "sent_bytes", "waited_s")
+
+    def __init__(self, settings: LinkSettings) -> None:
+        self._settings = settings
+        self._free_at_s = 0.0
+        self.sent_bytes = 0.0
+        self.waited_s = 0.0
+
+    def arrival_s(self, now_s: float, size_bytes: float) -> float:
+        """When a message handed over now arrives. Messages are handed over in order of time."""
+        transfer_s = size_bytes / self._settings.bandwidth_bytes_per_s
+        begin_s = max(now_s, self._free_at_s) if self._settings.queueing else now_s
+        self._free_at_s = begin_s + transfer_s
+        self.waited_s += begin_s - now_s
+        self.sent_bytes += size_bytes
+        return begin_s + transfer_s + self._settings.latency_s
+
+
+class Network:
+    """The links between named places; two directions never disturb each other."""
+
+    def __init__(self, engine: Engine, links: Callable[[str, str], LinkSettings]) -> None:
+        self._engine = engine
+        self._settings = links
+        self._links: dict[tuple[str, str], Link] = {}
+
+    def link(self, source: str, target: str) -> Link:
+        known = self._links.get((source, target))
+        if known is None:
+            known = self._links[source, target] = Link(self._settings(source, target))
+        return known
+
+    def send(self, source: str, target: str, size_bytes: float, deliver: Action, *arguments: object) -> float:
+        """Have it delivered when it arrives, and tell when that is."""
+        arrival_s = self.link(source, target).arrival_s(self._engine.now_s, size_bytes)
+        self._engine.at(arrival_s, deliver, *arguments)
+        return arrival_s
+
+    def sent_bytes(self) -> Mapping[tuple[str, str], float]:
+        return {way: link.sent_bytes for way, link in self._links.items()}

@@ -1,0 +1,82 @@
+"""What happened in a run, one line of JSON per event: written while it happens, read back to look or to compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from tocsin.wire.errors import InputError
+
+_FORMAT = 1
+
+
+class Trace(Protocol):
+    """Takes notes of a run."""
+
+    def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """One event as it was noted."""
+
+    at_s: float
+    what: str
+    fields: Mapping[str, Any]
+
+
+class TraceFile:
+    """Writes to a text file. The same run writes the same bytes."""
+
+    def __init__(self, out: TextIO, *, seed: int, about: Mapping[str, Any] | None = None) -> None:
+        self._out = out
+        self._line({"trace": _FORMAT, "seed": seed, **(about or {})})
+
+    def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None:
+        self._line({"at_s": at_s, "what": what, **fields})
+
+    def _line(self, value: Mapping[str, Any]) -> None:
+        self._out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+class TraceList:
+    """Keeps the notes of a short run in memory."""
+
+    def __init__(self) -> None:
+        self.notes: list[Noted] = []
+
+    def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None:
+        self.notes.append(Noted(at_s, what, dict(fields)))
+
+
+def read_trace(path: Path) -> tuple[dict[str, Any], Iterator[Noted]]:
+    """The header of a trace file, and its events as they are asked for. `InputError` names the line that is none."""
+    lines = _lines(path)
+    _, header = next(lines, (0, {}))
+    if header.pop("trace", None) != _FORMAT:
+        raise InputError(f"{path}: not a trace of the lab, or one of a newer version")
+    return header, (_noted(path, number, value) for number, value in lines)
+
+
+def _noted(path: Path, number: int, value: dict[str, Any]) -> Noted:
+    try:
+        return Noted(float(value.pop("at_s")), str(value.pop("what")), value)
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{path}, line {number}: an event needs at_s and what: {error}") from None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                value = json.loads(line)
+                if not isinstance(value, dict):
+                    raise InputError(f"{path}, line {number}: not an object")
+                yield number, value
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not lines of JSON: {error}") from None
