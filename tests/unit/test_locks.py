@@ -41,6 +41,10 @@ def test_a_lock_has_a_version_that_fits_for_everything_the_project_asks_for(name
     assert missing == []
 
 
+def test_the_lab_alone_brings_no_engine_and_no_server() -> None:
+    assert {Requirement(text).name for text in EXTRAS["lab"]} == {"cyclopts", "matplotlib", "numpy", "pyarrow", "rich"}
+
+
 def test_the_client_alone_brings_no_engine() -> None:
     assert {Requirement(text).name for text in EXTRAS["client"]} == {
         "aiohttp",

@@ -29,6 +29,7 @@ app.command("tocsin.cli.token:app", name="token", help="Make, list and revoke to
 app.command("tocsin.cli.config:app", name="config", help="Show or check the settings.")
 app.command("tocsin.cli.backup:backup", name="backup", help="Save everything of a cluster.")
 app.command("tocsin.cli.backup:restore", name="restore", help="Bring back what a backup saved.")
+app.command("tocsin.cli.lab:app", name="lab", help="Run experiments: the live system's rules under virtual time.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tocsin"):
             raise
-        sys.stderr.write(f"error: {error.name} is not installed\nhint: pip install 'tocsin[cluster]' has all of it\n")
+        extra = "lab" if list(sys.argv[1:] if arguments is None else arguments)[:1] == ["lab"] else "cluster"
+        sys.stderr.write(f"error: {error.name} is not installed\nhint: pip install 'tocsin[{extra}]' has all of it\n")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

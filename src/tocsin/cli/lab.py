@@ -1,0 +1,251 @@
+"""`tocsin lab`: experiments, run and reported. Needs the extra `lab` and no Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from tocsin.wire.errors import InputError
+
+app = App(
+    name="lab",
+    help_format="plaintext",
+    help_epilogue="""An experiment is a declared set of runs: parameters, what is varied, how often
+each point is repeated, what is measured, and the claims of a paper that the
+results are held against. A run with the same seed gives the same bytes, on any
+number of processes; interrupted, it goes on where it was.
+
+Examples:
+
+    tocsin lab list                                  what there is
+    tocsin lab list queues                           its parameters and claims
+    tocsin lab run queues --quick                    a minute at most
+    tocsin lab run queues --set load=0.2,0.9         other points
+    tocsin lab report queues --quick                 the verdicts again
+    tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
+""",
+)
+
+_OUT: Final = Path("tocsin-lab")
+
+OnFinished = Callable[[object, int, int], None]
+
+Name = Annotated[str, Parameter(help='As "tocsin lab list" shows it.')]
+Quick = Annotated[bool, Parameter(negative="", help="Smaller and with fewer repetitions: a minute at most.")]
+Settings = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--set",
+        negative="",
+        help="parameter=value; for a swept parameter also several: policy=lru,ttl. Repeatable.",
+    ),
+]
+Out = Annotated[Path, Parameter(help="The folder that holds the results of all experiments.")]
+
+
+@app.command(name="list")
+def list_experiments(name: Annotated[str | None, Parameter(help="Tell all about this one.")] = None, /) -> None:
+    """List the experiments, or tell all about one: parameters, sweeps, metrics and claims."""
+    from tocsin.lab.experiments import registry
+
+    if name is not None:
+        _tell(name)
+        return
+    width = max(map(len, registry.EXPERIMENTS))
+    for each in registry.EXPERIMENTS:
+        sys.stdout.write(f"{each.ljust(width)}  {registry.experiment(each).title}\n")
+
+
+@app.command
+def run(
+    name: Name,
+    /,
+    *,
+    quick: Quick = False,
+    set_: Settings = None,
+    seed: Annotated[int, Parameter(help="The seed of the first repetition; the others count on from it.")] = 1,
+    replications: Annotated[
+        int | None, Parameter(help="Repetitions of each point; the experiment has a default.")
+    ] = None,
+    processes: Annotated[int | None, Parameter(help="How many at once; by default one per processor.")] = None,
+    fresh: Annotated[bool, Parameter(negative="", help="Forget what earlier runs finished.")] = False,
+    out: Out = _OUT,
+) -> int:
+    """Run an experiment, or go on with one that was interrupted. Tables, plots and the report go into a folder.
+
+    Finished runs are kept; they count for as long as the code that made them stays as it is.
+    """
+    from tocsin.lab.experiments import conducting, registry
+    from tocsin.lab.experiments.plan import plan
+
+    experiment = registry.experiment(name)
+    wanted = plan(experiment, quick=quick, seed=seed, replications=replications, settings=_settings(set_))
+    if processes is not None and processes < 1:
+        raise InputError(f"--processes: must be 1 or more, got {processes}")
+    with _progress(name) as on_finished:
+        done = conducting.conduct(
+            wanted,
+            registry.reference(name),
+            out,
+            processes=processes or os.cpu_count() or 1,
+            fresh=fresh,
+            on_finished=on_finished,
+        )
+    before = f", {done.kept} of them finished before" if done.kept else ""
+    sys.stderr.write(f"{name}: {done.cells} runs{before}\n")
+    _say_verdicts(done.verdicts)
+    sys.stdout.write(f"{done.folder / 'report.md'}\n")
+    return 0
+
+
+@app.command
+def report(
+    name: Name,
+    /,
+    *,
+    quick: Quick = False,
+    out: Out = _OUT,
+    to: Annotated[Path | None, Parameter(help="Write NAME.md and its plots into this folder instead.")] = None,
+) -> int:
+    """Judge and report a finished run again, without running anything."""
+    from tocsin.lab.experiments import conducting, registry
+    from tocsin.lab.experiments.report import write_report
+
+    experiment = registry.experiment(name)
+    folder = conducting.folder_of(out, name, quick=quick)
+    made, results = conducting.finished(experiment, folder)
+    path, plots = (folder / "report.md", folder / "plots") if to is None else (to / f"{name}.md", to / name)
+    write_report(results, made, path, plots)
+    _say_verdicts(conducting.verdicts(experiment, results))
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+@app.command
+def replay(
+    name: Name,
+    /,
+    *,
+    seed: Annotated[int, Parameter(help="The run's seed, as results and errors name it.")],
+    set_: Settings = None,
+    quick: Quick = False,
+    trace: Annotated[
+        Path | None,
+        Parameter(allow_leading_hyphen=True, help="Write every event there, a line of JSON each; - prints them."),
+    ] = None,
+    out: Out = _OUT,
+) -> int:
+    """Run one point with one seed again: its numbers, and with --trace its events.
+
+    Where an earlier run kept the same point, says whether the numbers are the same, and exits with 1 when they are not.
+    """
+    from tocsin.lab.engine.trace import TraceFile
+    from tocsin.lab.experiments import conducting, registry
+    from tocsin.lab.experiments.plan import plan
+
+    experiment = registry.experiment(name)
+    given = _settings(set_)
+    if several := [one for one, value in given.items() if "," in value]:
+        raise InputError(f"--set {several[0]}: a replay is one run, so one value")
+    wanted = plan(experiment, quick=quick, seed=seed, replications=1, settings=given)
+    if trace is None:
+        metrics = conducting.replay(wanted)
+    else:
+        with _opened(trace) as file:
+            noted = TraceFile(file, seed=seed, about={"experiment": name, "set": dict(wanted.values)})
+            metrics = conducting.replay(wanted, trace=noted)
+    say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr
+    for metric in experiment.metrics:
+        say.write(f"{metric.name} {metrics[metric.name]!r}{f' {metric.unit}' if metric.unit else ''}\n")
+    before = conducting.kept_before(wanted, conducting.folder_of(out, name, quick=quick))
+    if before is None:
+        return 0
+    same = before == {one: float(value) for one, value in metrics.items()}
+    sys.stderr.write("the same as the run that was kept\n" if same else "NOT the same as the run that was kept\n")
+    return 0 if same else 1
+
+
+def _tell(name: str) -> None:
+    from tocsin.lab.experiments import registry
+
+    experiment = registry.experiment(name)
+    said = [
+        f"{experiment.name}: {experiment.title}",
+        "",
+        experiment.about,
+        f"Source: {experiment.source}.",
+        "",
+        "Parameters",
+    ]
+    said += [f"  {one.name} = {one.default}: {one.about}" for one in experiment.parameters]
+    said += ["", "Sweeps"]
+    for sweep in experiment.sweeps:
+        said.append(f"  {sweep.name}: {sweep.about}")
+        said += [f"    {', '.join(axis.names)}: {', '.join(map(_point, axis.points))}" for axis in sweep.axes]
+    said += ["", "Metrics"]
+    said += [f"  {one.name}{f' ({one.unit})' if one.unit else ''}: {one.about}" for one in experiment.metrics]
+    said += ["", "Claims", *(f"  {one.name}: {one.says} ({one.where})" for one in experiment.claims)]
+    sys.stdout.write("\n".join(said) + "\n")
+
+
+def _point(point: tuple[Any, ...]) -> str:
+    return str(point[0]) if len(point) == 1 else f"({', '.join(map(str, point))})"
+
+
+def _settings(given: list[str] | None) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for one in given or []:
+        name, equals, value = one.partition("=")
+        if not equals or not value:
+            raise InputError(f"--set {one}: must be parameter=value")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _say_verdicts(verdicts: Mapping[str, Any]) -> None:
+    for name, judged in verdicts.items():
+        why = f" ({judged.because})" if judged.because else ""
+        sys.stdout.write(f"{judged.verdict}: {name}: {judged.figures}{why}\n")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    if str(path) == "-":
+        yield sys.stdout
+        return
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    with file:
+        yield file
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[OnFinished]:
+    """A bar on standard error while somebody looks at it; in a log, a line for every tenth of the way."""
+    if not sys.stderr.isatty():
+        said = 0
+
+        def say(_cell: object, finished: int, total: int) -> None:
+            nonlocal said
+            if finished * 10 // total > said or finished == total:
+                said = finished * 10 // total
+                sys.stderr.write(f"{name}: {finished} of {total}\n")
+                sys.stderr.flush()
+
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda _cell, finished, total: bar.update(task, completed=finished, total=total)

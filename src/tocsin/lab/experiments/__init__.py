@@ -1,0 +1,1 @@
+"""Experiments: declared, run in parallel, kept, drawn and judged."""

@@ -1,0 +1,156 @@
+"""What an experiment declares: parameters, sweeps, metrics, plots and the claims it judges.
+
+An experiment is data and one function. The function gets the values of one cell and a seed and returns the metrics; it
+knows nothing of processes, files or the other cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tocsin.lab.engine.trace import Trace
+
+if TYPE_CHECKING:
+    from tocsin.lab.experiments.results import Results
+
+Value = str | int | float | bool
+Verdict = Literal["reproduced", "not reproduced", "depends", "not judged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Something an experiment can be run with; `quick` is its value in a quick run, where that differs."""
+
+    name: str
+    default: Value
+    about: str
+    quick: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number that every cell yields."""
+
+    name: str
+    unit: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Parameters that a sweep varies together, point by point; `quick` are those of a quick run, where they differ."""
+
+    names: tuple[str, ...]
+    points: tuple[tuple[Value, ...], ...]
+    quick: tuple[tuple[Value, ...], ...] = ()
+
+
+def along(name: str, values: Iterable[Value], *, quick: Iterable[Value] = ()) -> Axis:
+    """An axis of one parameter."""
+    return Axis((name,), tuple((value,) for value in values), tuple((value,) for value in quick))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The product of its axes; every other parameter keeps its value, or the one that `fixed` gives it here."""
+
+    name: str
+    about: str
+    axes: tuple[Axis, ...]
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+
+    def names(self) -> tuple[str, ...]:
+        """The swept parameters."""
+        return tuple(name for axis in self.axes for name in axis.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A metric over a swept parameter, one line per value of another; over words it becomes bars."""
+
+    name: str
+    title: str
+    sweep: str
+    x: str
+    y: str
+    by: str | None = None
+    where: Mapping[str, Value] = field(default_factory=dict)
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict with the figures it rests on; `because` is the reason or the setting, where it is not plain yes."""
+
+    verdict: Verdict
+    figures: str
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the source says, in our words, and who judges it. A judge raises `LookupError` where cells are missing."""
+
+    name: str
+    says: str
+    where: str
+    judge: Callable[[Results], Judged]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One cell to be run. `kept` is a folder for what cells share and can make again, such as workload traces."""
+
+    values: Mapping[str, Value]
+    seed: int
+    trace: Trace | None = None
+    kept: Path | None = None
+
+    def text(self, name: str) -> str:
+        return str(self.values[name])
+
+    def whole(self, name: str) -> int:
+        return int(self.values[name])
+
+    def number(self, name: str) -> float:
+        return float(self.values[name])
+
+
+Model = Callable[[Run], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Everything there is to know about an experiment. `model` is a function of a module, so that workers find it."""
+
+    name: str
+    title: str
+    about: str
+    source: str
+    model: Model
+    parameters: tuple[Parameter, ...]
+    sweeps: tuple[Sweep, ...]
+    metrics: tuple[Metric, ...]
+    plots: tuple[Plot, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    replications: int = 10
+    quick_replications: int = 3
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        known = {parameter.name for parameter in self.parameters}
+        metrics = {metric.name for metric in self.metrics}
+        sweeps = {sweep.name: sweep for sweep in self.sweeps}
+        for sweep in self.sweeps:
+            for name in (*sweep.names(), *sweep.fixed):
+                if name not in known:
+                    raise ValueError(f"{self.name}: sweep {sweep.name} varies {name}, which is no parameter")
+        for plot in self.plots:
+            swept = sweeps[plot.sweep].names()
+            wrong = [name for name in (plot.x, plot.by, *plot.where) if name is not None and name not in swept]
+            if wrong or plot.y not in metrics:
+                raise ValueError(f"{self.name}: plot {plot.name} shows {', '.join([*wrong, plot.y])}")

@@ -1,0 +1,71 @@
+"""Finished cells, kept as they finish: an interrupted run goes on where it was."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from tocsin.wire.errors import ConflictError
+
+FILE: Final = "cells.jsonl"
+
+
+class Journal:
+    """A line per finished cell. One process at a time; a line that a crash tore is as if it had not been written."""
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / FILE).open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise ConflictError(
+                f"{folder}: another run is working there", hint="wait for it, or name another --out"
+            ) from None
+        self._known: dict[str, dict[str, float]] = {}
+        if fresh:
+            self._file.truncate(0)
+        else:
+            self._load()
+
+    def known(self, key: str) -> Mapping[str, float] | None:
+        return self._known.get(key)
+
+    def keep(self, key: str, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """The metrics as they will be read back, on disk when this returns."""
+        line = json.dumps({"key": key, "metrics": dict(metrics)}) + "\n"
+        self._file.write(line.encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._take(line.encode())
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def _load(self) -> None:
+        self._file.seek(0)
+        whole_bytes = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                self._take(line)
+            except (ValueError, KeyError, TypeError):
+                break
+            whole_bytes += len(line)
+        self._file.truncate(whole_bytes)
+
+    def _take(self, line: bytes) -> dict[str, float]:
+        said = json.loads(line)
+        metrics = {str(name): float(value) for name, value in said["metrics"].items()}
+        self._known[said["key"]] = metrics
+        return metrics

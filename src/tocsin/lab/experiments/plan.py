@@ -1,0 +1,134 @@
+"""From a declaration and the asker's wishes to the cells that are to be run."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tocsin.lab.experiments.declaration import Axis, Experiment, Parameter, Sweep, Value
+from tocsin.wire.errors import InputError
+
+DEFAULT_SEED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run: a point of a sweep with a seed. All points of a replication have the same seed, hence the same trace."""
+
+    sweep: str
+    values: tuple[tuple[str, Value], ...]
+    replication: int
+    seed: int
+
+    def key(self, experiment: str, code: str) -> str:
+        """The same for the same work, which is done once, although two sweeps ask for it."""
+        said = json.dumps([experiment, code, self.values, self.seed], ensure_ascii=False)
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run."""
+
+    experiment: Experiment
+    quick: bool
+    seed: int
+    replications: int
+    settings: tuple[tuple[str, str], ...]
+    values: tuple[tuple[str, Value], ...]
+    sweeps: tuple[Sweep, ...]
+
+    def cells(self) -> Iterator[Cell]:
+        """In the order in which results are written, whoever finishes first."""
+        for sweep in self.sweeps:
+            for point in itertools.product(*(axis.points for axis in sweep.axes)):
+                chosen = dict(zip(sweep.names(), itertools.chain.from_iterable(point), strict=True))
+                values = tuple((name, chosen.get(name, sweep.fixed.get(name, value))) for name, value in self.values)
+                for replication in range(self.replications):
+                    yield Cell(sweep.name, values, replication, self.seed + replication)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "experiment": self.experiment.name,
+            "quick": self.quick,
+            "seed": self.seed,
+            "replications": self.replications,
+            "set": dict(self.settings),
+        }
+
+
+def plan(
+    experiment: Experiment,
+    *,
+    quick: bool = False,
+    seed: int = DEFAULT_SEED,
+    replications: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Plan:
+    """The plan with the asker's settings: one value for a parameter, or several with commas for one that is swept."""
+    given = dict(settings or {})
+    known = {parameter.name: parameter for parameter in experiment.parameters}
+    for name in given:
+        if name not in known:
+            raise InputError(f"{experiment.name} has no parameter {name}", hint=f"it has: {', '.join(known)}")
+    wanted = replications if replications is not None else _replications(experiment, quick)
+    if wanted < 1:
+        raise InputError(f"replications: must be 1 or more, got {wanted}")
+    if seed < 0:
+        raise InputError(f"seed: must not be negative, got {seed}")
+    chosen = {name: _values(known[name], text) for name, text in given.items()}
+    swept = {name for sweep in experiment.sweeps for name in sweep.names()}
+    for name, values in chosen.items():
+        if len(values) > 1 and name not in swept:
+            raise InputError(f"{name}: one value only, since no sweep of {experiment.name} varies it")
+    defaults = tuple((each.name, chosen.get(each.name, (_default(each, quick),))[0]) for each in experiment.parameters)
+    sweeps = tuple(_sweep(sweep, quick, chosen) for sweep in experiment.sweeps)
+    return Plan(experiment, quick, seed, wanted, tuple(given.items()), defaults, sweeps)
+
+
+def parsed(parameter: Parameter, text: str) -> Value:
+    """The text as a value of the parameter's kind. `InputError` names the parameter."""
+    kind = type(parameter.default)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if kind is int:
+            return int(text.replace("_", ""))
+        return float(text) if kind is float else text
+    except (ValueError, KeyError):
+        word = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise InputError(f"{parameter.name}: must be {word}, got {text!r}") from None
+
+
+def _values(parameter: Parameter, text: str) -> tuple[Value, ...]:
+    return tuple(parsed(parameter, each.strip()) for each in text.split(","))
+
+
+def _default(parameter: Parameter, quick: bool) -> Value:
+    return parameter.quick if quick and parameter.quick is not None else parameter.default
+
+
+def _replications(experiment: Experiment, quick: bool) -> int:
+    return experiment.quick_replications if quick else experiment.replications
+
+
+def _sweep(sweep: Sweep, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Sweep:
+    axes = tuple(_axis(axis, quick, chosen) for axis in sweep.axes)
+    fixed = {name: value for name, value in sweep.fixed.items() if name not in chosen}
+    return Sweep(sweep.name, sweep.about, axes, fixed)
+
+
+def _axis(axis: Axis, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Axis:
+    points = axis.quick if quick and axis.quick else axis.points
+    if len(axis.names) == 1 and axis.names[0] in chosen:
+        points = tuple((value,) for value in chosen[axis.names[0]])
+    elif wanted := [name for name in axis.names if name in chosen]:
+        # Parameters that vary together keep those of their points that fit.
+        points = tuple(p for p in points if all(p[axis.names.index(name)] in chosen[name] for name in wanted))
+        if not points:
+            raise InputError(f"no point of ({', '.join(axis.names)}) has {', '.join(wanted)} as set")
+    return Axis(axis.names, points)

@@ -1,0 +1,126 @@
+"""The report of a run: verdicts, plots, tables, and all that is needed to make it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tocsin.lab.experiments.declaration import Experiment, Sweep
+from tocsin.lab.experiments.drawing import draw
+from tocsin.lab.experiments.judging import judge
+from tocsin.lab.experiments.plan import Plan
+from tocsin.lab.experiments.results import MissingCellsError, Results, replacing
+from tocsin.wire.version import version
+
+
+def write_report(results: Results, plan: Plan, report: Path, plots: Path) -> None:
+    """Write the report as Markdown to one path, and its plots into a folder beside it."""
+    drawn = {plot.name for plot in plan.experiment.plots if draw(plot, plan.experiment, results, plots)}
+    beside = plots.relative_to(report.parent).as_posix()
+    text = "\n".join(
+        [
+            *_head(plan),
+            *_verdicts(plan.experiment, results),
+            *_pictures(plan.experiment, beside, drawn),
+            *_tables(plan, results),
+            *_settings(plan),
+        ]
+    )
+    report.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(report) as path:
+        path.write_text(text, encoding="utf-8")
+
+
+def command(plan: Plan) -> str:
+    """What makes this run again."""
+    words = ["tocsin lab run", plan.experiment.name, *(["--quick"] if plan.quick else []), f"--seed {plan.seed}"]
+    words += [f"--replications {plan.replications}", *(f"--set {name}={value}" for name, value in plan.settings)]
+    return " ".join(words)
+
+
+def _head(plan: Plan) -> list[str]:
+    experiment = plan.experiment
+    times = "replication" if plan.replications == 1 else "replications"
+    made = f"Tocsin {version()}; {plan.replications} {times} per point, seeds from {plan.seed} on"
+    return [
+        f"# {experiment.title}",
+        "",
+        experiment.about,
+        "",
+        f"Source: {experiment.source}. {made}{', a quick run' if plan.quick else ''}.",
+        "Errors are 95 % confidence intervals (Student t). This file is generated; to make it again:",
+        "",
+        f"    {command(plan)}",
+        "",
+        *([experiment.notes, ""] if experiment.notes else []),
+    ]
+
+
+def _verdicts(experiment: Experiment, results: Results) -> list[str]:
+    if not experiment.claims:
+        return []
+    rows: list[Sequence[str]] = []
+    for claim in experiment.claims:
+        judged = judge(claim, results)
+        rows.append((claim.says, claim.where, f"**{judged.verdict}**", judged.figures, judged.because))
+    return ["## Claims", "", *_table(("claim", "where", "verdict", "figures", "why, or on what it depends"), rows), ""]
+
+
+def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]:
+    shown = [plot for plot in experiment.plots if plot.name in drawn]
+    lines = [f"![{plot.title}]({beside}/{plot.name}.svg)\n" for plot in shown]
+    return ["## Plots", "", *lines] if lines else []
+
+
+def _tables(plan: Plan, results: Results) -> list[str]:
+    lines = ["## Results", ""]
+    for sweep in plan.sweeps:
+        lines += [f"### {sweep.name}", "", sweep.about, "", *_sweep_table(sweep, plan.experiment, results), ""]
+    return lines
+
+
+def _sweep_table(sweep: Sweep, experiment: Experiment, results: Results) -> list[str]:
+    names = sweep.names()
+    metrics = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in experiment.metrics]
+    try:
+        rows = results.select(sweep.name, {})
+    except MissingCellsError:
+        return ["Nothing was run."]
+    points = dict.fromkeys(tuple(dict(row.cell.values)[name] for name in names) for row in rows)
+    shown = []
+    for point in points:
+        where = dict(zip(names, point, strict=True))
+        found = [str(results.mean(metric.name, sweep.name, **where)) for metric in experiment.metrics]
+        shown.append([*map(str, point), *found])
+    return _table((*names, *metrics), shown)
+
+
+def _settings(plan: Plan) -> list[str]:
+    about = {parameter.name: parameter.about for parameter in plan.experiment.parameters}
+    rows = [(f"`{name}`", str(value), about[name]) for name, value in plan.values]
+    metrics = [(f"`{metric.name}`", metric.unit, metric.about) for metric in plan.experiment.metrics]
+    return [
+        "## Parameters",
+        "",
+        "Where a sweep varies one, its table above says so.",
+        "",
+        *_table(("parameter", "value", "what it is"), rows),
+        "",
+        "## Metrics",
+        "",
+        *_table(("metric", "unit", "what it is"), metrics),
+        "",
+    ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", text).replace("|", r"\|")

@@ -1,0 +1,131 @@
+"""The results of a run: rows to ask, and the files they are kept in."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tocsin.lab.experiments.declaration import Experiment, Value
+from tocsin.lab.experiments.plan import Cell
+from tocsin.lab.experiments.statistics import Estimate, estimate
+from tocsin.wire.errors import InputError, NotFoundError
+
+
+class MissingCellsError(LookupError):
+    """The run has no such cells, because its settings left them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A finished cell."""
+
+    cell: Cell
+    metrics: Mapping[str, float]
+
+
+class Results:
+    """All finished cells of a run, in the plan's order."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = tuple(rows)
+        self._values = [dict(row.cell.values) for row in self.rows]
+
+    def select(self, sweep: str, where: Mapping[str, Value]) -> list[Row]:
+        """The rows of a sweep whose parameters have these values; never none."""
+        found = [
+            row
+            for row, values in zip(self.rows, self._values, strict=True)
+            if row.cell.sweep == sweep and all(values[name] == value for name, value in where.items())
+        ]
+        if not found:
+            raise MissingCellsError(f"{sweep}: {', '.join(f'{name} = {value}' for name, value in where.items())}")
+        return found
+
+    def mean(self, metric: str, sweep: str, **where: Value) -> Estimate:
+        """The mean over the replications at one point of a sweep."""
+        return estimate([row.metrics[metric] for row in self.select(sweep, where)])
+
+    def difference(self, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]) -> Estimate:
+        """How much more the metric is at one point than at the other, seed by seed: they saw the same trace."""
+        theirs = {row.cell.seed: row.metrics[metric] for row in self.select(sweep, other)}
+        mine = {row.cell.seed: row.metrics[metric] for row in self.select(sweep, one)}
+        return estimate([value - theirs[seed] for seed, value in mine.items() if seed in theirs])
+
+    def points(self, sweep: str, name: str) -> list[Value]:
+        """The values that a parameter took in a sweep, in order."""
+        return list(dict.fromkeys(dict(row.cell.values)[name] for row in self.select(sweep, {})))
+
+
+def write(results: Results, experiment: Experiment, folder: Path) -> None:
+    """`results.csv` and `results.parquet`: a row per cell, parameters first."""
+    columns = _columns(results, experiment)
+    names = list(columns)
+    with replacing(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with replacing(folder / "results.parquet") as path:
+        parquet.write_table(pa.table(columns), path, compression="zstd")
+
+
+def read(folder: Path, experiment: Experiment) -> Results:
+    """What `write` wrote. `NotFoundError` where nothing was."""
+    from pyarrow import parquet
+
+    path = folder / "results.parquet"
+    if not path.exists():
+        hint = f"tocsin lab run {experiment.name} makes them"
+        raise NotFoundError(f"{folder}: no finished results of {experiment.name}", hint=hint)
+    names = [parameter.name for parameter in experiment.parameters]
+    try:
+        return Results([_row(one, names, experiment) for one in parquet.read_table(path).to_pylist()])
+    except KeyError as error:
+        hint = f"tocsin lab run {experiment.name} makes them anew"
+        raise InputError(f"{path}: made by another version of {experiment.name}, without {error}", hint=hint) from None
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    with replacing(path) as place:
+        place.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+class replacing:  # noqa: N801 - reads as a word in `with`
+    """A path to write to, which becomes the file when all is written: an interrupted run leaves no half of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._new = path.with_name(f".{path.name}.new{path.suffix}")
+
+    def __enter__(self) -> Path:
+        return self._new
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._new.replace(self._path)
+        else:
+            self._new.unlink(missing_ok=True)
+
+
+def _columns(results: Results, experiment: Experiment) -> dict[str, list[Any]]:
+    rows = results.rows
+    columns: dict[str, list[Any]] = {"sweep": [row.cell.sweep for row in rows]}
+    for parameter in experiment.parameters:
+        columns[parameter.name] = [dict(row.cell.values)[parameter.name] for row in rows]
+    columns["replication"] = [row.cell.replication for row in rows]
+    columns["seed"] = [row.cell.seed for row in rows]
+    for metric in experiment.metrics:
+        columns[metric.name] = [row.metrics[metric.name] for row in rows]
+    return columns
+
+
+def _row(one: Mapping[str, Any], names: Sequence[str], experiment: Experiment) -> Row:
+    cell = Cell(one["sweep"], tuple((name, one[name]) for name in names), one["replication"], one["seed"])
+    return Row(cell, {metric.name: one[metric.name] for metric in experiment.metrics})

@@ -1,0 +1,192 @@
+"""`tocsin lab` as its users start it: a process of its own, killed, without Spark, on several processors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tocsin.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--set", "customers=300", "--set", "warm_up=10")
+
+# Whatever is imported on the way, none of these may be: the lab installs without them.
+WITHOUT_ENGINE = """
+import sys
+from importlib.abc import MetaPathFinder
+ABSENT = {"pyspark", "py4j", "deltalake", "sqlglot", "aiohttp", "uvloop", "structlog", "pydantic"}
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from tocsin.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def lab(*arguments: str, program: str = "from tocsin.cli.main import main; main()") -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "lab", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out, err
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def alive_in_group(group: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["status"]):
+        try:
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "cells.jsonl"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_the_lab_works_where_neither_spark_nor_a_server_is_installed(tmp_path: Path) -> None:
+    arguments = ("run", "queues", "--quick", *SMALL, "--replications", "1", "--processes", "1", "--out", str(tmp_path))
+    out, _ = finished(lab(*arguments, program=WITHOUT_ENGINE))
+    assert out.splitlines()[-1] == str(tmp_path / "queues-quick" / "report.md")
+
+
+def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    arguments = ("run", "queues", "--quick", "--set", "customers=4000", "--processes", "2", "--out")
+    process = lab(*arguments, str(tmp_path / "killed"))
+    journal = tmp_path / "killed" / "queues-quick" / "cells.jsonl"
+    wait_for(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3)
+    process.kill()
+    process.communicate(timeout=60)  # its workers hold the other ends of these pipes: they have gone, too
+    before = journal.read_bytes().count(b"\n")
+    assert 3 <= before < 40
+    _, err = finished(lab(*arguments, str(tmp_path / "killed")))
+    assert f"40 runs, {before} of them finished before" in err
+    finished(lab(*arguments, str(tmp_path / "whole")))
+    assert outputs(tmp_path / "killed") == outputs(tmp_path / "whole")
+
+
+def test_an_interrupted_run_leaves_nobody_behind_and_says_nothing_but_that(tmp_path: Path) -> None:
+    process = lab("run", "queues", "--processes", "2", "--out", str(tmp_path))
+    journal = tmp_path / "queues" / "cells.jsonl"
+    wait_for(journal.exists)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    wait_for(lambda: not alive_in_group(process.pid))
+
+
+# ---------------------------------------------------------------- in this process
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["lab", *arguments])
+    captured = capsys.readouterr()
+    assert ended.value.code == code, captured.err
+    return captured.out + captured.err
+
+
+def test_every_command_teaches_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "tocsin lab run queues --quick" in said(capsys, "--help")
+    for command in ("list", "run", "report", "replay"):
+        assert "Usage" in said(capsys, command, "--help")
+
+
+def test_list_shows_every_experiment_and_all_about_one(capsys: pytest.CaptureFixture[str]) -> None:
+    from tocsin.lab.experiments import registry
+
+    listed = said(capsys, "list")
+    for name in registry.EXPERIMENTS:
+        assert name in listed
+        told = said(capsys, "list", name)
+        experiment = registry.experiment(name)
+        assert all(one.about in told for one in (*experiment.parameters, *experiment.metrics, *experiment.sweeps))
+        assert all(claim.says in told for claim in experiment.claims)
+
+
+def test_a_report_is_made_again_and_elsewhere_without_running(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    where = ("--quick", "--out", str(tmp_path))
+    said(capsys, "run", "queues", *SMALL, "--replications", "2", "--processes", "1", *where)
+    report = tmp_path / "queues-quick" / "report.md"
+    first = report.read_text("utf-8")
+    report.unlink()
+    assert "reproduced: exponential-service" in said(capsys, "report", "queues", *where)
+    assert report.read_text("utf-8") == first
+    said(capsys, "report", "queues", *where, "--to", str(tmp_path / "docs"))
+    assert (tmp_path / "docs" / "queues.md").read_text("utf-8") == first.replace("(plots/", "(queues/")
+    assert (tmp_path / "docs" / "queues" / "ratio.svg").exists()
+
+
+def test_a_replay_is_the_run_that_was_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    where = ("--quick", "--out", str(tmp_path))
+    said(capsys, "run", "queues", *SMALL, "--replications", "2", "--processes", "1", *where)
+    point = ("--seed", "2", *SMALL, "--set", "load=0.8", "--set", "service=constant")
+    trace = tmp_path / "trace.jsonl"
+    assert "the same as the run that was kept" in said(
+        capsys, "replay", "queues", *point, *where, "--trace", str(trace)
+    )
+    lines = trace.read_text("utf-8").splitlines()
+    assert len(lines) == 1 + 310
+    printed = said(capsys, "replay", "queues", *point, *where, "--trace", "-")
+    assert printed.splitlines()[: len(lines)] == lines
+    assert "ratio" in said(capsys, "replay", "queues", "--seed", "99", *SMALL, *where)
+
+
+def test_a_replay_that_differs_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    where = ("--quick", "--out", str(tmp_path))
+    said(capsys, "run", "queues", *SMALL, "--replications", "1", "--processes", "1", *where)
+    journal = tmp_path / "queues-quick" / "cells.jsonl"
+    journal.write_text(journal.read_text().replace('"ratio": ', '"ratio": 1'))
+    point = ("--seed", "1", *SMALL, "--set", "load=0.3")
+    assert "NOT the same" in said(capsys, "replay", "queues", *point, *where, code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nothing"), "no experiment nothing"),
+        (("run", "queues", "--set", "load"), "must be parameter=value"),
+        (("run", "queues", "--set", "colour=red"), "no parameter colour"),
+        (("run", "queues", "--processes", "0"), "--processes: must be 1 or more"),
+        (("report", "queues", "--out", "nowhere"), "no finished results"),
+        (("replay", "queues", "--seed", "1", "--set", "load=0.1,0.2"), "one value"),
+        (("replay", "queues", "--seed", "1", "--trace", "no/such/folder/t"), "No such file"),
+    ],
+)
+def test_a_wrong_command_says_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in said(capsys, *arguments, code=1)

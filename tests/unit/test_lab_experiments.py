@@ -1,0 +1,335 @@
+"""The frame around experiments: plans, results, verdicts, reports, and runs that are the same however they are run."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tocsin.lab.experiments import queues, registry
+from tocsin.lab.experiments.conducting import conduct, finished, folder_of
+from tocsin.lab.experiments.declaration import (
+    Axis,
+    Claim,
+    Experiment,
+    Judged,
+    Metric,
+    Parameter,
+    Plot,
+    Run,
+    Sweep,
+    along,
+)
+from tocsin.lab.experiments.journal import FILE, Journal
+from tocsin.lab.experiments.judging import about, judge, surely_more, surely_ordered
+from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.results import MissingCellsError, Results, read, write
+from tocsin.lab.experiments.running import CellError, code_digest, run
+from tocsin.lab.experiments.statistics import Estimate, estimate, student_t
+from tocsin.wire.errors import ConflictError, InputError, NotFoundError
+
+QUEUES = registry.reference("queues")
+SMALL = {"customers": "200", "warm_up": "10", "load": "0.3,0.5"}
+
+
+# ---------------------------------------------------------------- a toy
+
+
+def toy_model(given: Run) -> Mapping[str, float]:
+    if given.text("policy") == "bad" and given.seed == 2:
+        raise RuntimeError("the toy broke")
+    lift = {"low": 0.0, "high": 10.0, "bad": 0.0}[given.text("policy")]
+    return {"score": given.number("size") + lift + given.seed % 3}
+
+
+TOY = Experiment(
+    name="toy",
+    title="A toy",
+    about="Adds numbers.",
+    source="nowhere",
+    model=toy_model,
+    parameters=(
+        Parameter("policy", "low", "a word"),
+        Parameter("size", 1.0, "a number", quick=2.0),
+        Parameter("on", True, "?"),
+    ),
+    sweeps=(
+        Sweep(
+            "sizes", "By size.", (along("policy", ("low", "high")), along("size", (1.0, 2.0, 3.0), quick=(1.0, 2.0)))
+        ),
+        Sweep("pairs", "Pairs.", (Axis(("policy", "size"), (("low", 5.0), ("high", 6.0))),), fixed={"on": False}),
+    ),
+    metrics=(Metric("score", "points", "the sum"),),
+    plots=(
+        Plot("score", "Score", "sizes", x="size", y="score", by="policy"),
+        Plot("bars", "Bars", "sizes", x="policy", y="score"),
+    ),
+    claims=(
+        Claim(
+            "high-wins",
+            "High scores | more",
+            "p. 1",
+            lambda r: Judged("reproduced" if surely_more(r, "score", "sizes", HIGH, LOW) else "not reproduced", "10"),
+        ),
+    ),
+    replications=3,
+    quick_replications=2,
+)
+HIGH: Mapping[str, str | float] = {"policy": "high", "size": 1.0}
+LOW: Mapping[str, str | float] = {"policy": "low", "size": 1.0}
+TOY_PLACE = f"{__name__}:TOY"
+
+
+def toy_results(tmp_path: Path) -> Results:
+    return run(plan(TOY), TOY_PLACE, tmp_path)[0]
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_a_plan_is_the_product_of_the_axes_times_the_replications() -> None:
+    cells = list(plan(TOY, seed=7).cells())
+    assert len(cells) == (2 * 3 + 2) * 3
+    assert [cell.seed for cell in cells[:3]] == [7, 8, 9]
+    assert dict(cells[-1].values) == {"policy": "high", "size": 6.0, "on": False}
+
+
+def test_every_policy_and_size_of_a_replication_has_the_same_seed() -> None:
+    by_replication: dict[int, set[int]] = {}
+    for cell in plan(TOY).cells():
+        by_replication.setdefault(cell.replication, set()).add(cell.seed)
+    assert by_replication == {0: {1}, 1: {2}, 2: {3}}
+
+
+def test_a_quick_plan_has_the_quick_points_values_and_replications() -> None:
+    quick = plan(TOY, quick=True)
+    assert dict(quick.values)["size"] == 2.0
+    assert len(list(quick.cells())) == (2 * 2 + 2) * 2
+
+
+def test_settings_replace_what_a_sweep_varies_and_choose_among_pairs() -> None:
+    cells = list(plan(TOY, settings={"policy": "high", "on": "false"}, replications=1).cells())
+    assert [(cell.sweep, dict(cell.values)["size"]) for cell in cells] == [
+        ("sizes", 1.0),
+        ("sizes", 2.0),
+        ("sizes", 3.0),
+        ("pairs", 6.0),
+    ]
+    assert all(dict(cell.values)["on"] is False for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"colour": "red"}, "toy has no parameter colour"),
+        ({"size": "big"}, "size: must be a number"),
+        ({"on": "maybe"}, "on: must be true or false"),
+        ({"on": "true,false"}, "on: one value only"),
+        ({"policy": "none"}, "no point of"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused_with_its_name(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plan(TOY, settings=settings)
+
+
+@pytest.mark.parametrize("wrong", [{"replications": 0}, {"seed": -1}])
+def test_impossible_numbers_of_a_plan_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        plan(TOY, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_declaration_that_names_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="no parameter"):
+        Experiment("x", "", "", "", toy_model, (), (Sweep("s", "", (along("a", (1,)),)),), ())
+    with pytest.raises(ValueError, match="plot p shows"):
+        Experiment(
+            "x",
+            "",
+            "",
+            "",
+            toy_model,
+            (Parameter("a", 1, ""),),
+            (Sweep("s", "", (along("a", (1,)),)),),
+            (),
+            (Plot("p", "", "s", "a", "m"),),
+        )
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "t"),
+    [
+        (0.95, 1, 12.7062),
+        (0.95, 2, 4.30265),
+        (0.95, 9, 2.26216),
+        (0.99, 4, 4.60409),
+        (0.9, 30, 1.69726),
+        (0.95, 10**6, 1.95997),
+    ],
+)
+def test_students_t_is_that_of_the_tables(confidence: float, freedom: int, t: float) -> None:
+    assert student_t(confidence, freedom) == pytest.approx(t, abs=1e-5)
+
+
+def test_an_estimate_is_the_mean_and_half_its_interval() -> None:
+    found = estimate([1.0, 2.0, 3.0])
+    assert (found.mean, found.runs) == (2.0, 3)
+    assert found.half_width == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
+    assert estimate([5.0]) == Estimate(5.0, math.inf, 1)
+    assert str(estimate([2.0, 2.0])) == "2"
+    assert "one run" in str(estimate([2.0]))
+
+
+def test_a_difference_is_taken_seed_by_seed(tmp_path: Path) -> None:
+    results = toy_results(tmp_path)
+    assert results.difference("score", "sizes", HIGH, LOW) == Estimate(10.0, 0.0, 3)
+    assert results.mean("score", "sizes", **HIGH).half_width > 0
+
+
+def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
+    results = toy_results(tmp_path)
+    points: list[Mapping[str, float]] = [{"size": size} for size in (1.0, 2.0, 3.0)]
+    assert surely_ordered(results, "score", "sizes", points, where={"policy": "low"})
+    assert not surely_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"})
+    assert not surely_more(results, "score", "sizes", LOW, LOW)
+    assert about(Estimate(1.0, 0.1, 3), 1.0, within=0.2)
+    assert not about(Estimate(1.0, 0.3, 3), 1.0, within=0.2)
+
+
+def test_a_claim_without_its_cells_is_not_judged(tmp_path: Path) -> None:
+    results, _ = run(plan(TOY, settings={"policy": "low"}), TOY_PLACE, tmp_path)
+    judged = judge(TOY.claims[0], results)
+    assert judged.verdict == "not judged"
+    assert "policy = high" in judged.because
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    results = toy_results(tmp_path)
+    write(results, TOY, tmp_path)
+    assert read(tmp_path, TOY).rows == results.rows
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(results.rows)
+    assert rows[0] == {
+        "sweep": "sizes",
+        "policy": "low",
+        "size": "1.0",
+        "on": "True",
+        "replication": "0",
+        "seed": "1",
+        "score": "2.0",
+    }
+
+
+def test_asking_for_cells_that_were_not_run_says_which(tmp_path: Path) -> None:
+    with pytest.raises(MissingCellsError, match="size = 99"):
+        toy_results(tmp_path).mean("score", "sizes", size=99.0)
+
+
+def test_the_report_has_verdicts_plots_tables_and_how_to_make_it_again(tmp_path: Path) -> None:
+    done = conduct(plan(TOY, seed=4, settings={"on": "false"}), TOY_PLACE, tmp_path)
+    text = (done.folder / "report.md").read_text("utf-8")
+    assert "tocsin lab run toy --seed 4 --replications 3 --set on=false" in text
+    assert r"| High scores \| more | p. 1 | **reproduced** | 10 |" in text
+    assert "| low | 1.0 | 2 ± 2.5 |" in text
+    for plot in ("score", "bars"):
+        assert f"](plots/{plot}.svg)" in text
+        assert (done.folder / "plots" / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
+    assert done.verdicts["high-wins"].verdict == "reproduced"
+
+
+def test_a_finished_run_is_known_again_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
+    made = plan(TOY, seed=4, settings={"on": "false"})
+    conduct(made, TOY_PLACE, tmp_path)
+    folder = folder_of(tmp_path, "toy", quick=False)
+    again, results = finished(TOY, folder)
+    assert list(again.cells()) == [row.cell for row in results.rows] == list(made.cells())
+    with pytest.raises(NotFoundError, match="no finished results"):
+        finished(TOY, tmp_path / "elsewhere")
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=r"run\.json"):
+        finished(TOY, folder)
+    (folder / "run.json").unlink()
+    with pytest.raises(NotFoundError, match="did not finish"):
+        finished(TOY, folder)
+
+
+# ---------------------------------------------------------------- running
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    """Every file of a run but its journal, whose lines stand in the order of finishing."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != FILE]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(tmp_path: Path) -> None:
+    wanted = plan(queues.EXPERIMENT, quick=True, settings=SMALL, replications=2)
+    one = conduct(wanted, QUEUES, tmp_path / "one", processes=1)
+    two = conduct(wanted, QUEUES, tmp_path / "two", processes=2)
+    assert outputs(one.folder) == outputs(two.folder)
+    assert set(outputs(one.folder)) == {
+        "results.csv",
+        "results.parquet",
+        "run.json",
+        "report.md",
+        "plots/ratio.png",
+        "plots/ratio.svg",
+    }
+
+
+def test_finished_cells_are_not_run_again(tmp_path: Path) -> None:
+    first, kept = run(plan(TOY, settings={"policy": "low"}), TOY_PLACE, tmp_path)
+    assert kept == 0
+    ran: list[int] = []
+    whole, kept = run(plan(TOY), TOY_PLACE, tmp_path, on_finished=lambda _cell, finished, _total: ran.append(finished))
+    assert kept == len(first.rows) == 12
+    assert ran == list(range(13, 25))
+    assert whole.rows == run(plan(TOY), TOY_PLACE, tmp_path / "fresh")[0].rows
+    assert run(plan(TOY), TOY_PLACE, tmp_path, fresh=True)[1] == 0
+
+
+def test_cells_that_other_code_finished_count_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(plan(TOY), TOY_PLACE, tmp_path)
+    monkeypatch.setattr("tocsin.lab.experiments.running.code_digest", lambda _experiment: "changed")
+    assert run(plan(TOY), TOY_PLACE, tmp_path)[1] == 0
+    assert len(code_digest(TOY)) == 64
+
+
+@pytest.mark.parametrize("torn", [b'{"key": "a", "metr', b'{"key": "a", "metrics": {"x": 1.0}}', b"\x00\x00\x00\n"])
+def test_a_line_that_a_crash_tore_is_as_if_it_had_not_been_written(tmp_path: Path, torn: bytes) -> None:
+    with Journal(tmp_path) as journal:
+        journal.keep("whole", {"x": 0.1})
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(torn)
+    with Journal(tmp_path) as journal:
+        assert journal.known("a") is None
+        journal.keep("b", {"x": math.nan})
+    with Journal(tmp_path) as journal:
+        assert journal.known("whole") == {"x": 0.1}
+        assert math.isnan((journal.known("b") or {})["x"])
+
+
+def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:
+    with Journal(tmp_path), pytest.raises(ConflictError, match="another run"):
+        Journal(tmp_path)
+
+
+def test_a_failing_cell_is_named_with_the_way_to_see_it_again_and_the_finished_ones_stay(tmp_path: Path) -> None:
+    wanted = plan(replace(TOY, sweeps=TOY.sweeps[:1]), settings={"policy": "bad", "size": "1.0"})
+    with pytest.raises(CellError) as failed:
+        run(wanted, TOY_PLACE, tmp_path)
+    assert "seed 2" in failed.value.message
+    assert "the toy broke" in failed.value.message
+    assert failed.value.hint == "replay: tocsin lab replay toy --seed 2 --set policy=bad --set size=1.0 --set on=True"
+    assert len((tmp_path / FILE).read_bytes().splitlines()) == 1
