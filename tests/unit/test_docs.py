@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -18,13 +19,17 @@ from tocsin.cluster import metadata
 from tocsin.cluster.http import cluster_application
 from tocsin.language import calls, geodesy, grammar, script, spatial, temporal
 from tocsin.language.statements import CreateFunction
+from tocsin.rules.caching.admission import ADMISSION
+from tocsin.rules.caching.eviction import EVICTION
+from tocsin.rules.caching.expiry import EXPIRY
+from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known
 from tocsin.wire.errors import TocsinError
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -123,6 +128,32 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
     kept = {family.name: family for family in metrics.registry.collect() if family.name.startswith("tocsin_")}
     names = {f"{name}_total" if family.type == "counter" else name for name, family in kept.items()}
     assert set(table_after(document("docs/operations.md"), "## Metrics")) == names
+
+
+# ---------------------------------------------------------------- caching policies
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [("eviction", EVICTION), ("expiry", EXPIRY), ("admission", ADMISSION)],
+    ids=["eviction", "expiry", "admission"],
+)
+def test_every_caching_policy_has_a_page_and_every_page_a_policy(kind: str, table: dict[str, Any]) -> None:
+    pages = {path.stem for path in ROOT.glob(f"docs/policies/{kind}-*.md")}
+    assert pages == {f"{kind}-{name}" for name in table}
+    index = document("docs/policies/README.md")
+    for name in table:
+        text = document(f"docs/policies/{kind}-{name}.md")
+        assert text.startswith(f"# {kind.capitalize()} `{name}")
+        assert "**Use it**" in text
+        assert f"[`{name}`]({kind}-{name}.md)" in index
+
+
+def test_the_table_of_caching_settings_is_that_of_the_code() -> None:
+    told = table_after(document("docs/policies/README.md"), "## Settings")
+    assert {name: cells[0] for name, cells in told.items()} == {
+        one.name: f"`{one.default}`" for one in fields(CachingSettings)
+    }
 
 
 # ---------------------------------------------------------------- HTTP

@@ -1,0 +1,259 @@
+"""All result caches of a broker under one byte budget: admission × eviction × expiry.
+
+The policies rank and decide; here results are kept and dropped. Promises, which the contract suite holds for every
+combination of policies:
+
+- after every call no more bytes are resident than the limit: the budget, or with `ttl` the ceiling;
+- only residents are dropped, always the lowest ranked, and choosing one is O(log caches);
+- a result leaves when everybody attached to it has acknowledged it;
+- policies are switched without dropping content that the new limit has room for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+
+from tocsin.rules.caching.admission import admission
+from tocsin.rules.caching.entries import Missing, Result, Run
+from tocsin.rules.caching.eviction import EVICTION, TIES
+from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS, set_times_to_live
+from tocsin.rules.caching.figures import CachingFigures
+from tocsin.rules.caching.latency import LatencyEstimate
+from tocsin.rules.caching.ranking import Rank, RankHeap
+from tocsin.rules.caching.result_cache import ResultCache
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import Cursor
+
+
+class ResultCaches:
+    """`figures` are those of the present policy; `figures_of` keeps those of every policy that was in force."""
+
+    def __init__(self, settings: CachingSettings, now_s: float) -> None:
+        self.resident_bytes = 0
+        self.ttl_due_s = now_s + settings.ttl_every_s
+        self.figures_of: dict[str, CachingFigures] = {}
+        self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
+        # What caches without a fetch of their own are ranked by: it changes only when all are ranked anew.
+        self._usual_latency_s = settings.latency_first_s
+        self._caches: dict[Hashable, ResultCache] = {}
+        self._made = 0
+        self._sequence = 0
+        self._choose(settings)
+
+    # --- caches
+
+    def open(self, interest: Hashable, since: Cursor, now_s: float) -> ResultCache:
+        """An empty cache whose results begin after `since`."""
+        assert interest not in self._caches, f"{interest} has a cache"
+        self._made += 1
+        ttl_s = min(self.settings.ttl_first_s, self.settings.ttl_cap_s)
+        made = ResultCache(interest, since, number=self._made, now_s=now_s, ttl_s=ttl_s)
+        self._caches[interest] = made
+        return made
+
+    def close(self, interest: Hashable) -> None:
+        """The cache goes with all that it holds."""
+        gone = self._caches.pop(interest)
+        self.resident_bytes -= gone.resident_bytes
+        self._evictable.forget(gone)
+        self._expiring.forget(gone)
+        while gone.tail is not None:
+            gone.drop_tail()
+
+    def __getitem__(self, interest: Hashable) -> ResultCache:
+        return self._caches[interest]
+
+    def __contains__(self, interest: Hashable) -> bool:
+        return interest in self._caches
+
+    def __iter__(self) -> Iterator[ResultCache]:
+        return iter(self._caches.values())
+
+    def __len__(self) -> int:
+        return len(self._caches)
+
+    # --- results
+
+    def put(self, cache: ResultCache, result: Result, now_s: float) -> bool:
+        """The next result of an interest. True when it is resident afterwards; else it has left a hole."""
+        figures, size_bytes = self.figures, result.size_bytes
+        figures.arrived += 1
+        figures.arrived_bytes += size_bytes
+        self._sequence += 1
+        kept = self._keeps(cache, size_bytes)
+        was_empty = cache.residents == 0
+        cache.put(result, resident=kept, now_s=now_s, sequence=self._sequence)
+        if not kept:
+            return False
+        if self.settings.put_is_access:
+            cache.last_access_s = now_s
+        cache.rates.arrived_bytes += size_bytes
+        self.resident_bytes += size_bytes
+        if was_empty:
+            self._ranks_changed(cache)
+        self._hold_limit(None if self.settings.newcomer_may_go else cache)
+        newest = cache.newest
+        return newest is not None and newest.resident
+
+    def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float) -> list[Run]:
+        """Algorithm 1: the range as cached and missing runs, oldest first. An access of the cache."""
+        cache.last_access_s = now_s
+        return cache.get(after, to)
+
+    def served(self, cached: Sequence[Result], missed: Sequence[Result], readers: int) -> None:
+        """So many readers got these from the cache, and these because they were fetched for them."""
+        self.figures.hits += readers * len(cached)
+        self.figures.hit_bytes += readers * sum(one.size_bytes for one in cached)
+        self.figures.misses += readers * len(missed)
+        self.figures.miss_bytes += readers * sum(one.size_bytes for one in missed)
+
+    def fetched(self, cache: ResultCache, results: Sequence[Result], took_s: float) -> None:
+        """Something came from the cluster: its size counts, and how long it took."""
+        self.figures.fetched += len(results)
+        self.figures.fetched_bytes += sum(one.size_bytes for one in results)
+        cache.latency_s = self._latency.measured(cache.latency_s, took_s)
+        self._ranks_changed(cache)
+
+    def fill(self, cache: ResultCache, missing: Missing, results: Sequence[Result], now_s: float) -> None:
+        """Keeps what was fetched because it was missing, where the settings want that and there can be room."""
+        if not self.settings.fetched_enters or not self._eviction.keeps or not results:
+            return
+        if sum(one.size_bytes for one in results) > self.limit_bytes:
+            return
+        before_bytes = cache.resident_bytes
+        self._sequence += 1
+        cache.fill(missing.after, missing.to, results, now_s=now_s, sequence=self._sequence)
+        self.resident_bytes += cache.resident_bytes - before_bytes
+        self._ranks_changed(cache)
+        self._hold_limit(None)
+
+    # --- subscribers
+
+    def attach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
+        cache.attach(marker, count)
+
+    def detach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
+        residents = cache.residents
+        self.resident_bytes -= cache.detach(marker, count)
+        self.figures.consumed += residents - cache.residents
+        self._ranks_changed(cache)
+
+    def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
+        """So many subscribers acknowledge everything up to `after`."""
+        residents, needed = cache.residents, cache.needed
+        self.resident_bytes -= cache.advance(before, after, count)
+        if cache.residents != residents:
+            self.figures.consumed += residents - cache.residents
+            self._ranks_changed(cache)
+        elif cache.needed != needed:
+            self._ranks_changed(cache)
+
+    # --- time and change
+
+    def due_s(self) -> float:
+        """When `pass_time` has something to do next."""
+        found = self._expiring.lowest()
+        return self.ttl_due_s if found is None else min(self.ttl_due_s, found[0][0])
+
+    def pass_time(self, now_s: float) -> None:
+        """Expired results go; once in a while times to live are computed anew."""
+        if now_s >= self.ttl_due_s:
+            self.reckon(now_s)
+        while (found := self._expiring.lowest()) is not None and found[0][0] <= now_s:
+            self.figures.expired += 1
+            self.figures.expired_bytes += self._drop_tail(found[1])
+
+    def reckon(self, now_s: float) -> None:
+        """Looks at every cache's growth and at the usual latency, and ranks all anew."""
+        self._usual_latency_s = self._latency.all_s
+        for cache in self:
+            cache.rates.look(now_s, self.settings.rate_window_s)
+        self._set_times_to_live()
+        self.ttl_due_s = now_s + self.settings.ttl_every_s
+        self._rank_all()
+
+    def switch(self, settings: CachingSettings, now_s: float) -> None:
+        """Other policies from now on. Content stays, unless the new limit has no room for it."""
+        self._choose(settings, self.settings)
+        self.ttl_due_s = min(self.ttl_due_s, now_s + settings.ttl_every_s)
+        self._set_times_to_live()
+        self._rank_all()
+        self.pass_time(now_s)
+        self._hold_limit(None)
+
+    # --- inside
+
+    def _choose(self, settings: CachingSettings, before: CachingSettings | None = None) -> None:
+        self.settings = settings
+        self._eviction = EVICTION[settings.eviction]()
+        self._expiry = EXPIRY[settings.expiry]()
+        self._ties = TIES[settings.ties]
+        learns = settings.buffer_learns_first
+        if before is None or (settings.admission, learns) != (before.admission, before.buffer_learns_first):
+            self._admission = admission(settings.admission, learns_first=learns)
+        self.limit_bytes = self._expiry.limit_bytes(settings.budget_bytes, settings.ceiling_bytes)
+        self.figures = self.figures_of.setdefault(settings.policy, CachingFigures())
+        self._evictable: RankHeap[ResultCache] = RankHeap(self._rank)
+        self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
+
+    def _keeps(self, cache: ResultCache, size_bytes: int) -> bool:
+        """Whether the next result may stay. One that nobody is attached to is not even judged."""
+        subscribers = cache.subscribers
+        if not subscribers or not self._admission.admits(subscribers):
+            return False
+        # Larger than everything together: dropping all the others for it would help nobody.
+        if not self._eviction.keeps or size_bytes > self.limit_bytes:
+            return False
+        self.figures.admitted += 1
+        self.figures.copies += subscribers
+        return True
+
+    def _hold_limit(self, newcomer: ResultCache | None) -> None:
+        """Drops until the limit holds. A newcomer is spared while it is all that its cache holds."""
+        while self.resident_bytes > self.limit_bytes:
+            spared = newcomer if newcomer is not None and newcomer.residents == 1 else None
+            found = self._evictable.lowest(besides=spared)
+            assert found is not None, "bytes are resident only in caches that are ranked"
+            self.figures.evicted += 1
+            self.figures.evicted_bytes += self._drop_tail(found[1])
+        self.figures.most_bytes = max(self.figures.most_bytes, self.resident_bytes)
+
+    def _drop_tail(self, cache: ResultCache) -> int:
+        freed = cache.drop_tail()
+        self.resident_bytes -= freed
+        self._ranks_changed(cache)
+        return freed
+
+    def _ranks_changed(self, cache: ResultCache) -> None:
+        if cache.residents:
+            self._evictable.changed(cache)
+            self._expiring.changed(cache)
+
+    def _rank(self, cache: ResultCache) -> Rank | None:
+        tail = cache.tail
+        if tail is None:
+            return None
+        latency_s = self._usual_latency_s if cache.latency_s is None else cache.latency_s
+        return (self._eviction.value(cache, tail, latency_s), self._ties(tail), cache.number)
+
+    def _due(self, cache: ResultCache) -> Rank | None:
+        tail = cache.tail
+        if tail is None:
+            return None
+        due_s = self._expiry.due_s(cache, tail)
+        return None if due_s == math.inf else (due_s, 0.0, cache.number)
+
+    def _rank_all(self) -> None:
+        self._evictable, self._expiring = RankHeap(self._rank), RankHeap(self._due)
+        for cache in self:
+            self._ranks_changed(cache)
+
+    def _set_times_to_live(self) -> None:
+        set_times_to_live(
+            self,
+            WEIGHTS[self.settings.weights],
+            budget_bytes=self.settings.budget_bytes,
+            first_s=self.settings.ttl_first_s,
+            cap_s=self.settings.ttl_cap_s,
+        )

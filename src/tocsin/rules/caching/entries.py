@@ -1,0 +1,67 @@
+"""What a result cache holds, and what it answers.
+
+A range of results is half open, `(after, to]`, and so are the runs that an answer splits it into: they follow each
+other without a gap or an overlap, so that nothing can be skipped or served twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tocsin.rules.model.cursors import Cursor
+
+
+class Result(NamedTuple):
+    """One result of an interest. The payload is never looked at; the lab leaves it out."""
+
+    cursor: Cursor
+    size_bytes: int
+    payload: Any = None
+
+
+class Entry:
+    """A result that is kept, or a hole: results known to be there whose bytes are not.
+
+    A hole stands for all results after the entry before it and up to its cursor; neighbouring holes are one.
+    `reached` counts the subscribers whose marker is at this entry or between it and the next.
+    """
+
+    __slots__ = ("cursor", "inserted_s", "payload", "reached", "resident", "sequence", "size_bytes")
+
+    def __init__(
+        self, cursor: Cursor, size_bytes: int, payload: Any, *, resident: bool, inserted_s: float, sequence: int
+    ) -> None:
+        self.cursor = cursor
+        self.size_bytes = size_bytes
+        self.payload = payload
+        self.resident = resident
+        self.inserted_s = inserted_s
+        self.sequence = sequence
+        self.reached = 0
+
+    def result(self) -> Result:
+        return Result(self.cursor, self.size_bytes, self.payload)
+
+    def __repr__(self) -> str:
+        return f"{'Entry' if self.resident else 'Hole'}({tuple(self.cursor)}, {self.size_bytes} B, {self.reached})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Everything that there is in this range; maybe nothing."""
+
+    after: Cursor
+    to: Cursor
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A range that has to be fetched."""
+
+    after: Cursor
+    to: Cursor
+
+
+Run = Cached | Missing

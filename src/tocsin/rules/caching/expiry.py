@@ -1,0 +1,78 @@
+"""When to drop although there is room."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from tocsin.rules.caching.entries import Entry
+from tocsin.rules.caching.result_cache import ResultCache
+
+
+class Expiry(Protocol):
+    def due_s(self, cache: ResultCache, tail: Entry) -> float:
+        """When this cache's oldest result has to go."""
+
+    def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:
+        """How much may be resident at any moment."""
+
+
+class Never:
+    """Results go when they are consumed or evicted; the budget holds at every moment."""
+
+    def due_s(self, cache: ResultCache, tail: Entry) -> float:  # noqa: ARG002
+        return math.inf
+
+    def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:  # noqa: ARG002
+        return budget_bytes
+
+
+class TimeToLive:
+    """Each cache has a time to live, after which results go; the budget holds in expectation, the ceiling always."""
+
+    def due_s(self, cache: ResultCache, tail: Entry) -> float:
+        return tail.inserted_s + cache.ttl_s
+
+    def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:  # noqa: ARG002
+        return ceiling_bytes
+
+
+EXPIRY: Final[dict[str, type[Expiry]]] = {"ttl": TimeToLive, "never": Never}
+
+
+def by_subscribers(cache: ResultCache) -> float:
+    return float(cache.subscribers)
+
+
+def equally(cache: ResultCache) -> float:  # noqa: ARG001
+    return 1.0
+
+
+# ω_i before they are made to sum to 1.
+WEIGHTS: Final[dict[str, Callable[[ResultCache], float]]] = {"subscribers": by_subscribers, "equal": equally}
+
+
+def set_times_to_live(
+    caches: Iterable[ResultCache],
+    weight: Callable[[ResultCache], float],
+    *,
+    budget_bytes: int,
+    first_s: float,
+    cap_s: float,
+) -> None:
+    """T_i = ω_i · B / ρ_i, so that Σ ρ_i · T_i = B over all caches that grow and are not capped.
+
+    A cache that does not grow would live for ever: it gets the cap. One without an estimate yet gets `first_s`.
+    """
+    all_of_them = list(caches)
+    weights = [weight(cache) for cache in all_of_them]
+    total = sum(weights)
+    for cache, mine in zip(all_of_them, weights, strict=True):
+        growth = cache.rates.growth_bytes_s
+        if not cache.rates.estimated:
+            cache.ttl_s = min(first_s, cap_s)
+        elif growth <= 0 or total <= 0:
+            cache.ttl_s = cap_s
+        else:
+            cache.ttl_s = min(cap_s, mine / total * budget_bytes / growth)

@@ -1,0 +1,224 @@
+"""Result caches in the plainest way: a set of subscribers per result, and a look at every cache for each victim."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from tocsin.rules.caching.admission import admission
+from tocsin.rules.caching.caches import ResultCaches
+from tocsin.rules.caching.entries import Cached, Missing, Result
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import Cursor
+
+
+def at(number: int) -> Cursor:
+    return Cursor(1, number, 0)
+
+
+@dataclass
+class Object:
+    cursor: Cursor
+    size: int
+    needed_by: set[str]
+    resident: bool
+    inserted_s: float
+    sequence: int
+
+
+@dataclass
+class Model:
+    """One interest: everything ever made, and who has what."""
+
+    number: int
+    head: Cursor
+    last_access_s: float
+    objects: list[Object] = field(default_factory=list)
+    markers: dict[str, Cursor] = field(default_factory=dict)
+    latency_s: float | None = None
+
+    @property
+    def tail(self) -> Object | None:
+        return next((one for one in self.objects if one.resident), None)
+
+
+class PlainCaches:
+    """Does to a real ResultCaches and to the model what it is told, and compares."""
+
+    def __init__(self, settings: CachingSettings, interests: int) -> None:
+        self.settings = settings
+        self.now_s = 0.0
+        self.real = ResultCaches(settings, 0.0)
+        self.models: dict[int, Model] = {}
+        self.admission = admission(settings.admission, learns_first=settings.buffer_learns_first)
+        self.sequence = 0
+        self.usual_s = self.all_s = settings.latency_first_s
+        self.measured = False
+        for interest in range(interests):
+            self.real.open(interest, at(0), 0.0)
+            self.models[interest] = Model(interest + 1, at(0), 0.0)
+
+    # --- what can be done
+
+    def subscribe(self, interest: int, who: str, behind: int = 0) -> None:
+        model = self.models[interest]
+        if who in model.markers:
+            return
+        marker = at(max(0, model.head.execution - behind))
+        model.markers[who] = marker
+        for one in model.objects:
+            if one.cursor > marker:
+                one.needed_by.add(who)
+        self.real.attach(self.real[interest], marker)
+
+    def unsubscribe(self, interest: int, who: str) -> None:
+        model = self.models[interest]
+        if who not in model.markers:
+            return
+        self.real.detach(self.real[interest], model.markers.pop(who))
+        for one in model.objects:
+            one.needed_by.discard(who)
+        self._consume(model)
+
+    def put(self, interest: int, size: int) -> None:
+        model = self.models[interest]
+        self.sequence += 1
+        cursor = at(model.head.execution + 1)
+        model.head = cursor
+        kept = bool(model.markers) and self.admission.admits(len(model.markers))
+        kept = kept and self.settings.eviction != "none" and size <= self.limit
+        made = Object(cursor, size, set(model.markers), kept, self.now_s, self.sequence)
+        model.objects.append(made)
+        if kept and self.settings.put_is_access:
+            model.last_access_s = self.now_s
+        while self.resident_bytes > self.limit:
+            self._victim(None if self.settings.newcomer_may_go else made).resident = False
+        resident = self.real.put(
+            self.real[interest], Result(cursor, size, f"{interest}:{cursor.execution}"), self.now_s
+        )
+        assert resident == made.resident
+
+    def ack(self, interest: int, who: str, to: int) -> None:
+        model = self.models[interest]
+        before = model.markers.get(who)
+        marker = min(at(to), model.head)
+        if before is None or marker <= before:
+            return
+        model.markers[who] = marker
+        for one in model.objects:
+            if one.cursor <= marker:
+                one.needed_by.discard(who)
+        self._consume(model)
+        self.real.advance(self.real[interest], before, marker)
+
+    def get(self, interest: int, after: int, to: int) -> None:
+        """Cached and missing runs cover the range exactly, and say the truth about every result in it."""
+        model = self.models[interest]
+        after, to = min(after, model.head.execution), min(to, model.head.execution)
+        model.last_access_s = self.now_s
+        runs = self.real.get(self.real[interest], at(after), at(to), self.now_s)
+        place = at(after)
+        for run in runs:
+            assert run.after == place < run.to
+            place = run.to
+        assert place == at(max(after, to)) or (not runs and after >= to)
+        for one, other in itertools.pairwise(runs):
+            assert not (isinstance(one, Missing) and isinstance(other, Missing))
+        for one in model.objects:
+            if at(after) < one.cursor <= at(to):
+                (run,) = [run for run in runs if run.after < one.cursor <= run.to]
+                assert isinstance(run, Cached) == one.resident
+        for run in runs:
+            if isinstance(run, Cached):
+                inside = [one for one in model.objects if run.after < one.cursor <= run.to]
+                expected = [Result(one.cursor, one.size, f"{interest}:{one.cursor.execution}") for one in inside]
+                assert list(run.results) == expected
+
+    def fetched(self, interest: int, took_s: float) -> None:
+        model, share = self.models[interest], self.settings.latency_share
+        self.all_s = self.all_s + share * (took_s - self.all_s) if self.measured else took_s
+        self.measured = True
+        before = model.latency_s
+        model.latency_s = took_s if before is None else before + share * (took_s - before)
+        self.real.fetched(self.real[interest], (), took_s)
+
+    def pass_time(self, by_s: float) -> None:
+        self.now_s += by_s
+        if self.now_s >= self.real.ttl_due_s:
+            self.usual_s = self.all_s
+        self.real.pass_time(self.now_s)
+        if self.settings.expiry == "ttl":
+            for interest, model in self.models.items():
+                for one in model.objects:
+                    one.resident = one.resident and one.inserted_s + self.real[interest].ttl_s > self.now_s
+
+    def switch(self, settings: CachingSettings) -> None:
+        if settings.admission != self.settings.admission:
+            self.admission = admission(settings.admission)
+        # A life that has ended ends before the switch, under the policy that gave it.
+        self.pass_time(0.0)
+        self.settings = settings
+        self.real.switch(settings, self.now_s)
+        self.pass_time(0.0)
+        while self.resident_bytes > self.limit:
+            self._victim(None).resident = False
+
+    # --- what must hold
+
+    @property
+    def limit(self) -> int:
+        return self.settings.ceiling_bytes if self.settings.expiry == "ttl" else self.settings.budget_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        return sum(one.size for model in self.models.values() for one in model.objects if one.resident)
+
+    def check(self) -> None:
+        assert self.real.resident_bytes == self.resident_bytes <= self.limit
+        assert self.real.limit_bytes == self.limit
+        for interest, model in self.models.items():
+            cache = self.real[interest]
+            entries = list(cache)
+            residents = [one for one in entries if one.resident]
+            expected = [one for one in model.objects if one.resident]
+            assert [one.cursor for one in residents] == [one.cursor for one in expected]
+            assert cache.residents == len(expected)
+            assert cache.resident_bytes == sum(one.size for one in expected)
+            assert cache.subscribers == len(model.markers)
+            assert cache.lowest_marker() == min(model.markers.values(), default=model.head)
+            assert not entries or entries[0].resident
+            for index, entry in enumerate(entries):
+                if entry.resident:
+                    (one,) = [one for one in expected if one.cursor == entry.cursor]
+                    assert cache.needing(index) == len(one.needed_by) > 0
+                else:
+                    assert index + 1 == len(entries) or entries[index + 1].resident, "neighbouring holes are one"
+
+    # --- inside
+
+    def _consume(self, model: Model) -> None:
+        for one in model.objects:
+            one.resident = one.resident and bool(one.needed_by)
+
+    def _victim(self, spared: Object | None) -> Object:
+        candidates = []
+        for interest, model in self.models.items():
+            tail = model.tail
+            if tail is not None and tail is not spared:
+                candidates.append((self._rank(interest, model, tail), tail))
+        return min(candidates, key=lambda pair: pair[0])[1]
+
+    def _rank(self, interest: int, model: Model, tail: Object) -> tuple[float, float, int]:
+        needed = len(tail.needed_by)
+        latency_s = self.usual_s if model.latency_s is None else model.latency_s
+        value = {
+            "lru": model.last_access_s,
+            "lsc": needed,
+            "lscz": needed / max(1, tail.size),
+            "lsd": latency_s * needed / max(1, tail.size),
+            "exp": tail.inserted_s + self.real[interest].ttl_s,
+            "fifo": tail.sequence,
+            "none": tail.sequence,
+        }[self.settings.eviction]
+        tie = {"oldest": tail.sequence, "newest": -tail.sequence, "largest": -tail.size}[self.settings.ties]
+        return (value, tie, model.number)
