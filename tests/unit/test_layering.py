@@ -66,6 +66,8 @@ LIGHT = ("wire", "sdk")
 ENGINE = frozenset({"pyspark", "pyarrow", "deltalake", "py4j"})
 # The command line imports these inside functions only: `tocsin sql` must not load Spark or NumPy to ask a question.
 LAZY = {"cli": frozenset({"compose", "lab"})}
+# The state machines inside servers: as pure as the rules, so that the lab can run them.
+CORES = frozenset({"broker/core", "coordinator/core", "overlay/core"})
 SHELLS = frozenset({"tocsin.broker.shell", "tocsin.coordinator.shell", "tocsin.overlay.shell"})
 
 
@@ -129,6 +131,21 @@ def broken_rules(name: str, source: str, package: str) -> list[str]:
     return found
 
 
+def broken_core_rules(core: str, source: str) -> list[str]:
+    """What a file of a core imports that it may not: of ours the rules, the wire and itself, of others nothing."""
+    package = f"tocsin.{core.replace('/', '.')}"
+    found = []
+    for each in imports(source, package):
+        top = each.module.partition(".")[0]
+        ours = each.module.startswith(("tocsin.rules.", "tocsin.wire.", f"{package}."))
+        pure = top == "__future__" or (top in sys.stdlib_module_names and top not in IMPURE)
+        if not (ours or pure):
+            found.append(
+                f"line {each.line} imports {each.module}: a core imports rules, wire and itself, and does no I/O"
+            )
+    return found
+
+
 def files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
@@ -144,6 +161,31 @@ def package_of(file: Path) -> str:
 @pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(SOURCE)))
 def test_a_file_imports_only_what_its_room_may(file: Path) -> None:
     assert broken_rules(room_of(file), file.read_text(), package_of(file)) == []
+
+
+@pytest.mark.parametrize("core", sorted(CORES))
+def test_a_core_imports_only_rules_and_wire(core: str) -> None:
+    broken = {str(file): broken_core_rules(core, file.read_text()) for file in (SOURCE / core).rglob("*.py")}
+    assert {file: found for file, found in broken.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "allowed"),
+    [
+        (
+            "from tocsin.rules.caching.caches import ResultCaches\nfrom tocsin.broker.core import events\nimport heapq",
+            True,
+        ),
+        ("from tocsin.wire.errors import NotFoundError", True),
+        ("from tocsin.broker.shell import server", False),
+        ("from tocsin.settings import BrokerSettings", False),
+        ("import asyncio", False),
+        ("import time", False),
+        ("import aiohttp", False),
+    ],
+)
+def test_the_rule_of_cores_tells_good_imports_from_bad(source: str, allowed: bool) -> None:
+    assert (broken_core_rules("broker/core", source) == []) == allowed
 
 
 def test_baselines_never_import_tocsin() -> None:
