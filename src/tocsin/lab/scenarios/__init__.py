@@ -1,0 +1,1 @@
+"""Scenarios: who moves, logs in and out, subscribes and publishes, and when. Made from a seed, played to anybody."""

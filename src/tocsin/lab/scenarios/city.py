@@ -1,0 +1,235 @@
+"""A city in an emergency, as in the edge-caching paper's prototype: who lives there, what they ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tocsin.lab.engine.streams import Streams
+from tocsin.lab.scenarios.movement import Pace, Way, along_roads, random_waypoint
+from tocsin.lab.scenarios.roads import grid
+from tocsin.lab.scenarios.scenario import (
+    LogIn,
+    LogOut,
+    Move,
+    Publish,
+    Scenario,
+    Step,
+    Subscribe,
+    Unsubscribe,
+    scenario,
+)
+from tocsin.lab.scenarios.zones import Zone, travelling_zones
+from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, popularity
+
+MOVEMENTS: Final = ("waypoint", "roads")
+# Channel, what its parameters are (a type, a place, the subscriber), and its period: the paper's Table III, under the
+# names that the emergency example gives its functions.
+CHANNELS: Final[tuple[tuple[str, str, float], ...]] = (
+    ("emergenciesOfType", "type", 10.0),
+    ("emergenciesAt", "place", 20.0),
+    ("emergenciesOfTypeAt", "type place", 30.0),
+    ("emergenciesOfTypeAtWithShelters", "type place", 60.0),
+    ("emergenciesNearUser", "user", 10.0),
+    ("emergenciesOfTypeNearUser", "type user", 10.0),
+    ("emergenciesOfTypeNearUserWithShelters", "type user", 10.0),
+)
+TYPES: Final = tuple("flood fire earthquake tornado shooting storm landslide outage spill tsunami".split())
+_METRES_PER_DEGREE: Final = 111_320.0
+_WORDS: Final = "stay away from low ground and listen for news; help is on its way to those who need it most. "
+
+Parameters = tuple[str | float, ...]
+Interest = tuple[str, Parameters]
+
+
+@dataclass(frozen=True, slots=True)
+class City:
+    """The prototype's numbers where the paper has them; the rest is open, and a setting.
+
+    400 subscribers, some 3,500 subscriptions to some 800 interests, an hour, a publication of 200 to 1,000 bytes about
+    every 10 seconds.
+    """
+
+    subscribers: int = 400
+    subscriptions: int = 3_500
+    span_s: float = 3600.0
+    movement: str = "waypoint"
+    area_m: tuple[float, float] = (10_000.0, 10_000.0)
+    places: int = 30
+    zipf_exponent: float = 1.0
+    near_share: float = 0.08
+    """Which share of subscriptions is to what happens near the subscriber, hence shared with nobody."""
+    churn: float = 0.1
+    """Which share of subscriptions ends before the hour does."""
+    join_s: float = 120.0
+    on_s: tuple[float, float] = (1.753 + math.log(60), 1.425)
+    off_s: tuple[float, float] = (2.415 + math.log(60), 1.11)
+    publish_every_s: float = 10.0
+    message_bytes: tuple[int, int] = (200, 1_000)
+    shelter_share: float = 0.1
+    zone_every_s: float = 120.0
+    move_every_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.movement not in MOVEMENTS:
+            raise ValueError(f"movement: must be one of {', '.join(MOVEMENTS)}, got {self.movement}")
+        if self.subscribers < 1:
+            raise ValueError(f"subscribers: must be 1 or more, got {self.subscribers}")
+
+
+def city_scenario(city: City, seed: int) -> Scenario:
+    """Everything that happens from outside in one hour; the same for the same city and seed."""
+    streams = Streams(seed).within("city")
+    online = list(_sessions(city, streams))
+    steps = [
+        *_log_steps(online, city),
+        *_subscription_steps(city, streams),
+        *_move_steps(city, streams, online),
+        *_publish_steps(city, streams),
+    ]
+    about: dict[str, Any] = {"made": "city", "seed": seed, "settings": asdict(city)}
+    return scenario(about, steps)
+
+
+def to_degrees(east_m: float, north_m: float, *, south_west: tuple[float, float]) -> tuple[float, float]:
+    """Latitude and longitude of a place of the map, whose corner lies there; exact enough for a town."""
+    latitude = south_west[0] + north_m / _METRES_PER_DEGREE
+    return latitude, south_west[1] + east_m / (_METRES_PER_DEGREE * math.cos(math.radians(south_west[0])))
+
+
+Session = tuple[int, float, float]
+
+
+def _name(number: int) -> str:
+    return f"s{number:04d}"
+
+
+def _sessions(city: City, streams: Streams) -> Iterator[Session]:
+    """Who is online from when to when."""
+    at_s, who, on = on_off_moments(
+        streams.of("sessions"), city.subscribers, city.span_s, on_s=city.on_s, off_s=city.off_s
+    )
+    begun: dict[int, float] = {}
+    for index in np.argsort(at_s, kind="stable").tolist():
+        person = int(who[index])
+        if on[index]:
+            begun[person] = float(at_s[index])
+        elif person in begun:
+            yield person, begun.pop(person), float(at_s[index])
+    for person, begin_s in begun.items():
+        yield person, begin_s, math.inf
+
+
+def _log_steps(online: list[Session], city: City) -> Iterator[Step]:
+    for person, begin_s, end_s in online:
+        yield Step(begin_s, LogIn(_name(person)))
+        if end_s < city.span_s:
+            yield Step(end_s, LogOut(_name(person)))
+
+
+def _move_steps(city: City, streams: Streams, online: list[Session]) -> Iterator[Step]:
+    ways = list(_ways(city, streams))
+    for person, begin_s, end_s in online:
+        # On arrival, then with everybody's beat: a position is news, not a heartbeat of its own.
+        first = math.floor(begin_s / city.move_every_s) + 1
+        last_s = min(end_s, city.span_s)
+        beats = [number * city.move_every_s for number in range(first, math.ceil(last_s / city.move_every_s))]
+        for at_s in (begin_s, *beats):
+            east_m, north_m = ways[person].place(at_s)
+            yield Step(at_s, Move(_name(person), round(east_m, 1), round(north_m, 1)))
+
+
+def _ways(city: City, streams: Streams) -> Iterator[Way]:
+    people = streams.within("movement")
+    pace = Pace()
+    roads = grid(streams.of("roads"), area_m=city.area_m, block_m=500.0) if city.movement == "roads" else None
+    for person in range(city.subscribers):
+        stream = people.of(_name(person))
+        if roads is None:
+            yield random_waypoint(stream, area_m=city.area_m, pace=pace, span_s=city.span_s)
+        else:
+            yield along_roads(stream, roads=roads, pace=pace, span_s=city.span_s)
+
+
+def _subscription_steps(city: City, streams: Streams) -> Iterator[Step]:
+    shared = _shared_interests(city, streams)
+    likely = popularity("zipf", len(shared), exponent=city.zipf_exponent)
+    most = math.ceil(city.subscriptions / city.subscribers)
+    choices = distinct_choices(streams.of("interests"), likely, city.subscribers, min(most, len(shared))).tolist()
+    chance, joining = streams.of("subscriptions"), streams.of("joining")
+    for number in range(city.subscriptions):
+        person, turn = number % city.subscribers, number // city.subscribers
+        near, ends = chance.random(2).tolist()
+        channel, parameters = _near(_name(person), turn) if near < city.near_share else shared[choices[person][turn]]
+        at_s = float(joining.uniform(0, city.join_s))
+        yield Step(at_s, Subscribe(_name(person), channel, parameters))
+        if ends < city.churn:
+            end_s = at_s + float(joining.uniform(0, city.span_s - at_s))
+            yield Step(end_s, Unsubscribe(_name(person), channel, parameters))
+
+
+def _shared_interests(city: City, streams: Streams) -> list[Interest]:
+    """All that several can ask for, the most popular first, which is chance."""
+    drawn = streams.of("places").uniform(0, 1, (city.places, 2)) * np.array(city.area_m)
+    places = [(round(east_m, 1), round(north_m, 1)) for east_m, north_m in drawn.tolist()]
+    interests: list[Interest] = []
+    for channel, kinds, _ in CHANNELS:
+        if kinds == "type":
+            interests += [(channel, (kind,)) for kind in TYPES]
+        elif kinds == "place":
+            interests += [(channel, place) for place in places]
+        elif kinds == "type place":
+            interests += [(channel, (kind, *place)) for kind in TYPES for place in places]
+    return [interests[index] for index in streams.of("popularity").permutation(len(interests)).tolist()]
+
+
+def _near(name: str, turn: int) -> Interest:
+    """The subscriber's own interests, another one at every turn."""
+    own: list[Interest] = []
+    for channel, kinds, _ in CHANNELS:
+        if kinds == "user":
+            own.append((channel, (name,)))
+        elif kinds == "type user":
+            own += [(channel, (kind, name)) for kind in TYPES]
+    return own[turn % len(own)]
+
+
+def _publish_steps(city: City, streams: Streams) -> Iterator[Step]:
+    zones = travelling_zones(
+        streams.of("zones"), TYPES, area_m=city.area_m, span_s=city.span_s, every_s=city.zone_every_s
+    )
+    stream = streams.of("publications")
+    at_s = float(stream.exponential(city.publish_every_s))
+    number = 0
+    while at_s < city.span_s:
+        active = [zone for zone in zones if zone.active(at_s)]
+        if active and stream.random() >= city.shelter_share:
+            yield Step(
+                at_s, Publish("ReportFeed", _report(active[int(stream.integers(len(active)))], at_s, city, stream))
+            )
+        else:
+            yield Step(at_s, Publish("ShelterFeed", _shelter(number, city, stream)))
+        number += 1
+        at_s += float(stream.exponential(city.publish_every_s))
+
+
+def _report(zone: Zone, at_s: float, city: City, stream: np.random.Generator) -> dict[str, Any]:
+    east_m, north_m = zone.centre(at_s)
+    size_bytes = int(stream.integers(*city.message_bytes, endpoint=True))
+    return {
+        "emergencyType": zone.kind,
+        "severity": zone.severity,
+        "east_m": round(east_m, 1),
+        "north_m": round(north_m, 1),
+        "radius_m": round(zone.radius_m, 1),
+        "message": (_WORDS * (size_bytes // len(_WORDS) + 1))[:size_bytes],
+    }
+
+
+def _shelter(number: int, city: City, stream: np.random.Generator) -> dict[str, Any]:
+    east_m, north_m = (round(float(stream.uniform(0, length)), 1) for length in city.area_m)
+    return {"name": f"Shelter {number}", "east_m": east_m, "north_m": north_m, "beds": int(stream.integers(10, 400))}

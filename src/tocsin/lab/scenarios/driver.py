@@ -1,0 +1,64 @@
+"""Plays a scenario: the same steps to the live system and to the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from tocsin.lab.engine.engine import Engine
+from tocsin.lab.scenarios.scenario import Act, Scenario
+
+
+class Target(Protocol):
+    """Whoever a scenario is played to."""
+
+    async def perform(self, act: Act, at_s: float) -> None:
+        """Do it. A step begins when the one before it has been performed."""
+        ...
+
+
+class Clock(Protocol):
+    """Whose time the steps keep to."""
+
+    async def until(self, at_s: float) -> float:
+        """Return when it is this moment of the scenario; says by how much it was missed."""
+        ...
+
+
+class VirtualClock:
+    """The engine's: what is due before a step happens before it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def until(self, at_s: float) -> float:
+        self._engine.run(at_s)
+        return 0.0
+
+
+class WallClock:
+    """Real time, so many times as fast. Time and waiting are given, so that tests need neither."""
+
+    def __init__(
+        self, now_s: Callable[[], float], sleep: Callable[[float], Awaitable[object]], *, speed: float = 1.0
+    ) -> None:
+        if not speed > 0:
+            raise ValueError(f"speed: must be > 0, got {speed}")
+        self._now_s, self._sleep, self._speed = now_s, sleep, speed
+        self._began_s: float | None = None
+
+    async def until(self, at_s: float) -> float:
+        if self._began_s is None:
+            self._began_s = self._now_s()
+        while (left_s := self._began_s + at_s / self._speed - self._now_s()) > 0:
+            await self._sleep(left_s)
+        return -left_s * self._speed
+
+
+async def play(made: Scenario, target: Target, clock: Clock) -> float:
+    """Play all steps; says by how much the worst one came late, in seconds of the scenario."""
+    late_s = 0.0
+    for step in made.steps:
+        late_s = max(late_s, await clock.until(step.at_s))
+        await target.perform(step.act, step.at_s)
+    return late_s

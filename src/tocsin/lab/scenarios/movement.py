@@ -1,0 +1,84 @@
+"""How people move: a way is a list of places with the moment of arrival at each, straight and even in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tocsin.lab.scenarios.roads import RoadMap
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast and with which pauses: uniform between the two values of each."""
+
+    speed_m_per_s: tuple[float, float] = (0.8, 1.8)
+    pause_s: tuple[float, float] = (0.0, 120.0)
+
+    def __post_init__(self) -> None:
+        # A speed that may be zero never arrives: the random waypoint model slows down for ever.
+        if not 0 < self.speed_m_per_s[0] <= self.speed_m_per_s[1]:
+            raise ValueError(f"speed_m_per_s: must be > 0 and in order, got {self.speed_m_per_s}")
+        if not 0 <= self.pause_s[0] <= self.pause_s[1]:
+            raise ValueError(f"pause_s: must be 0 or more and in order, got {self.pause_s}")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where somebody is at any moment; before the first moment at the first place, after the last at the last."""
+
+    at_s: tuple[float, ...]
+    east_m: tuple[float, ...]
+    north_m: tuple[float, ...]
+
+    def place(self, now_s: float) -> tuple[float, float]:
+        return float(np.interp(now_s, self.at_s, self.east_m)), float(np.interp(now_s, self.at_s, self.north_m))
+
+
+Place = tuple[float, float]
+# From where somebody is, the places of the way to the next goal.
+NextWay = Callable[[Place], Sequence[Place]]
+
+
+def random_waypoint(stream: np.random.Generator, *, area_m: Place, pace: Pace, span_s: float) -> Way:
+    """Straight to a random place of the area, a pause, and on to the next."""
+
+    def anywhere() -> Place:
+        return float(stream.uniform(0, area_m[0])), float(stream.uniform(0, area_m[1]))
+
+    return _walk(stream, anywhere(), lambda _here: (anywhere(),), pace, span_s)
+
+
+def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: Pace, span_s: float) -> Way:
+    """Along the shortest way over the roads to a random crossing, a pause, and on to the next."""
+    crossings = roads.places
+
+    def onward(here: Place) -> Sequence[Place]:
+        goal = crossings[int(stream.integers(len(crossings)))]
+        return roads.shortest(here, goal)[1:] or (here,)
+
+    return _walk(stream, crossings[int(stream.integers(len(crossings)))], onward, pace, span_s)
+
+
+def _walk(stream: np.random.Generator, start: Place, onward: NextWay, pace: Pace, span_s: float) -> Way:
+    points: list[tuple[float, Place]] = [(0.0, start)]
+    while points[-1][0] < span_s:
+        points += _leg(stream, points[-1], onward, pace)
+    return Way(tuple(at for at, _ in points), tuple(p[0] for _, p in points), tuple(p[1] for _, p in points))
+
+
+def _leg(
+    stream: np.random.Generator, begun: tuple[float, Place], onward: NextWay, pace: Pace
+) -> Iterator[tuple[float, Place]]:
+    now_s, here = begun
+    speed = float(stream.uniform(*pace.speed_m_per_s))
+    for place in onward(here):
+        now_s += math.dist(here, place) / speed
+        here = place
+        yield now_s, here
+    # At least a moment, so that somebody who goes nowhere gets on in time.
+    now_s += max(float(stream.uniform(*pace.pause_s)), 1e-3)
+    yield now_s, here

@@ -1,0 +1,70 @@
+"""Traces of the ONE simulator as scenarios: movement, and connections to access points.
+
+Movement (its ExternalMovement files): a line with the minima and maxima of time and place, then lines `time id x y` in
+order of time. Connections (its events files): lines `time CONN host host up|down`; others are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Scenario, Step, scenario
+from tocsin.wire.errors import InputError
+
+
+def read_movement(path: Path, *, prefix: str = "") -> Scenario:
+    """Who is where when. Times and places are shifted by the header's minima, as the ONE does."""
+    lines = _lines(path)
+    number, header = next(lines, (0, []))
+    try:
+        least_s, _, least_east_m, _, least_north_m, _ = map(float, header[:6])
+    except ValueError:
+        raise InputError(f"{path}, line {number}: begins with: minTime maxTime minX maxX minY maxY") from None
+    steps: list[Step] = []
+    for number, words in lines:
+        try:
+            at_s, name, east_m, north_m = float(words[0]), words[1], float(words[2]), float(words[3])
+        except (ValueError, IndexError):
+            raise InputError(f"{path}, line {number}: must be: time id x y") from None
+        if steps and at_s - least_s < steps[-1].at_s:
+            raise InputError(f"{path}, line {number}: lines stand in order of time")
+        steps.append(Step(at_s - least_s, Move(f"{prefix}{name}", east_m - least_east_m, north_m - least_north_m)))
+    return Scenario({"from": "the ONE simulator's movement", "file": path.name}, tuple(steps))
+
+
+def read_connections(path: Path, access_points: Collection[str], *, prefix: str = "") -> Scenario:
+    """A host is logged in while it is connected to at least one access point."""
+    connected: dict[str, set[str]] = {}
+    steps: list[Step] = []
+    for number, words in _lines(path):
+        if len(words) < 2 or words[1] != "CONN":
+            continue
+        try:
+            at_s, one, other, state = float(words[0]), words[2], words[3], words[4].lower()
+        except (ValueError, IndexError):
+            raise InputError(f"{path}, line {number}: must be: time CONN host host up|down") from None
+        if state not in {"up", "down"}:
+            raise InputError(f"{path}, line {number}: a connection goes up or down, got {state}")
+        for host, point in ((one, other), (other, one)):
+            if point in access_points and host not in access_points:
+                steps += _changed(at_s, f"{prefix}{host}", point, state, connected.setdefault(host, set()))
+    return scenario({"from": "the ONE simulator's connections", "file": path.name}, steps)
+
+
+def _changed(at_s: float, name: str, point: str, state: str, points: set[str]) -> Iterator[Step]:
+    before = bool(points)
+    (points.add if state == "up" else points.discard)(point)
+    if bool(points) != before:
+        yield Step(at_s, LogIn(name) if points else LogOut(name))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                words = line.split()
+                if words and not words[0].startswith("#"):
+                    yield number, words
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None

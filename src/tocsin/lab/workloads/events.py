@@ -1,0 +1,112 @@
+"""A workload as arrays: what happens to a broker from outside, in order, saved once and played to every policy."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.wire.errors import InputError
+
+_FORMAT: Final = 1
+_COLUMNS: Final = ("at_s", "kind", "subscriber", "interest", "size_bytes")
+
+
+class Kind(IntEnum):
+    """What happened. At the same moment the lower one first: who moves on leaves before it arrives."""
+
+    UNSUBSCRIBED = 0
+    SUBSCRIBED = 1
+    LOGGED_OUT = 2
+    LOGGED_IN = 3
+    PRODUCED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One of them. `subscriber` or `interest` is -1 where it says nothing, and only PRODUCED has a size."""
+
+    at_s: float
+    kind: Kind
+    subscriber: int
+    interest: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Columns of equal length, ordered by time and kind. `about` says how they were made."""
+
+    at_s: NDArray[np.float64]
+    kind: NDArray[np.uint8]
+    subscriber: NDArray[np.int32]
+    interest: NDArray[np.int32]
+    size_bytes: NDArray[np.int32]
+    about: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.at_s)
+
+    def __iter__(self) -> Iterator[Event]:
+        columns = (getattr(self, name).tolist() for name in _COLUMNS)
+        for at_s, kind, subscriber, interest, size_bytes in zip(*columns, strict=True):
+            yield Event(at_s, Kind(kind), subscriber, interest, size_bytes)
+
+    def of(self, kind: Kind) -> NDArray[np.bool_]:
+        """Where the events of one kind are."""
+        return np.asarray(self.kind == kind)
+
+    def save(self, path: Path) -> None:
+        """Whole or not at all. The same events give the same bytes."""
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        said = json.dumps({"events": _FORMAT, **self.about}, sort_keys=True)
+        with new.open("wb") as file:
+            np.savez(file, allow_pickle=False, about=np.array(said), **{name: getattr(self, name) for name in _COLUMNS})
+        new.replace(path)
+
+
+def load(path: Path) -> Events:
+    """What `save` saved. `InputError` for anything else."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            about = json.loads(str(file["about"]))
+            if about.pop("events") != _FORMAT:
+                raise InputError(f"{path}: events of a newer version")
+            return Events(**{name: file[name] for name in _COLUMNS}, about=about)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not events of the lab: {error}") from None
+
+
+def kept(folder: Path | None, name: str, make: Callable[[], Events]) -> Events:
+    """From the folder, where an earlier run made them; otherwise made now and saved there for the next."""
+    if folder is None:
+        return make()
+    path = folder / f"{name}.npz"
+    if not path.exists():
+        make().save(path)
+    return load(path)
+
+
+def in_order(parts: list[tuple[Kind, Mapping[str, NDArray[Any]]]], about: Mapping[str, Any]) -> Events:
+    """One set of events from parts of one kind each. Equals keep the order in which the parts have them."""
+    at_s = np.concatenate([part["at_s"] for _, part in parts])
+    kind = np.concatenate([np.full(len(part["at_s"]), each, dtype=np.uint8) for each, part in parts])
+    order = np.lexsort((kind, at_s))
+
+    def column(name: str, missing: int) -> NDArray[np.int32]:
+        filled = [part.get(name, np.full(len(part["at_s"]), missing)).astype(np.int32) for _, part in parts]
+        return np.asarray(np.concatenate(filled)[order])
+
+    return Events(
+        at_s[order], kind[order], column("subscriber", -1), column("interest", -1), column("size_bytes", 0), about
+    )
