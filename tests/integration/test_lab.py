@@ -119,7 +119,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def test_every_command_teaches_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tocsin lab run queues --quick" in said(capsys, "--help")
-    for command in ("list", "run", "report", "replay"):
+    for command in ("list", "run", "report", "replay", "scenario"):
         assert "Usage" in said(capsys, command, "--help")
 
 
@@ -165,6 +165,29 @@ def test_a_replay_is_the_run_that_was_kept(capsys: pytest.CaptureFixture[str], t
     assert "ratio" in said(capsys, "replay", "queues", "--seed", "99", *SMALL, *where)
 
 
+def test_a_scenario_is_written_as_its_settings_say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from tocsin.lab.scenarios.scenario import load
+
+    small = ("--set", "subscribers=5", "--set", "subscriptions=20", "--set", "span_s=300", "--set", "movement=roads")
+    one, other = (tmp_path / name for name in ("one.jsonl", "other.jsonl"))
+    assert "steps in" in said(capsys, "scenario", str(one), *small, "--seed", "7")
+    said(capsys, "scenario", str(other), *small, "--seed", "7")
+    assert one.read_bytes() == other.read_bytes()
+    about = load(one).about
+    assert (about["seed"], about["settings"]["subscribers"], about["settings"]["movement"]) == (7, 5, "roads")
+
+
+def test_the_help_of_scenarios_names_all_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    from tocsin.lab.scenarios.city import city
+    from tocsin.wire.errors import InputError
+
+    with pytest.raises(InputError) as refused:
+        city({"colour": "red"})
+    assert refused.value.hint is not None
+    told = said(capsys, "scenario", "--help")
+    assert [name for name in refused.value.hint.removeprefix("it has: ").split(", ") if name not in told] == []
+
+
 def test_a_replay_that_differs_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     where = ("--quick", "--out", str(tmp_path))
     said(capsys, "run", "queues", *SMALL, "--replications", "1", "--processes", "1", *where)
@@ -184,6 +207,14 @@ def test_a_replay_that_differs_is_told(capsys: pytest.CaptureFixture[str], tmp_p
         (("report", "queues", "--out", "nowhere"), "no finished results"),
         (("replay", "queues", "--seed", "1", "--set", "load=0.1,0.2"), "one value"),
         (("replay", "queues", "--seed", "1", "--trace", "no/such/folder/t"), "No such file"),
+        (("scenario", "no/such/folder/t"), "No such file"),
+        (("scenario", "t", "--set", "colour=red"), "no setting colour"),
+        (("scenario", "t", "--set", "churn=much"), "churn: must be a number"),
+        (("scenario", "t", "--set", "churn=2"), "churn: must be from 0 to 1"),
+        (("scenario", "t", "--set", "movement=flight"), "movement: must be one of"),
+        (("scenario", "t", "--set", "subscribers=0"), "subscribers: must be > 0"),
+        (("scenario", "t", "--set", "subscriptions=99999"), "subscriptions: must be from 0 to"),
+        (("scenario", "t", "--set", "join_s=9999"), "join_s: must be from 0 to 3600"),
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(

@@ -17,6 +17,7 @@ from tests.fake_statements import FakeFeeds, FakeStatements, fake_backup
 from tocsin import faults
 from tocsin.cluster import metadata
 from tocsin.cluster.http import cluster_application
+from tocsin.lab.experiments import registry
 from tocsin.language import calls, geodesy, grammar, script, spatial, temporal
 from tocsin.language.statements import CreateFunction
 from tocsin.rules.caching.admission import ADMISSION
@@ -154,6 +155,20 @@ def test_the_table_of_caching_settings_is_that_of_the_code() -> None:
     assert {name: cells[0] for name, cells in told.items()} == {
         one.name: f"`{one.default}`" for one in fields(CachingSettings)
     }
+
+
+# ---------------------------------------------------------------- the lab
+
+
+def test_every_experiment_is_in_the_table_of_experiments_with_its_report() -> None:
+    told = table_after(document("docs/lab.md"), "## The experiments")
+    assert set(told) == set(registry.EXPERIMENTS)
+    for name in told:
+        report = document(f"docs/lab/{name}.md")
+        assert f"tocsin lab run {name} --seed" in report
+        claims = registry.experiment(name).claims
+        # A claim that was added or reworded makes the committed report old.
+        assert [claim.says for claim in claims if f"| {claim.says} |" not in report] == []
 
 
 # ---------------------------------------------------------------- HTTP

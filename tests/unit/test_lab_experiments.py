@@ -129,12 +129,19 @@ def test_settings_replace_what_a_sweep_varies_and_choose_among_pairs() -> None:
         ({"size": "big"}, "size: must be a number"),
         ({"on": "maybe"}, "on: must be true or false"),
         ({"on": "true,false"}, "on: one value only"),
-        ({"policy": "none"}, "no point of"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_refused_with_its_name(settings: dict[str, str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         plan(TOY, settings=settings)
+
+
+def test_a_sweep_that_the_settings_contradict_is_left_out() -> None:
+    assert [sweep.name for sweep in plan(TOY, settings={"on": "true"}).sweeps] == ["sizes"]
+    assert [sweep.name for sweep in plan(TOY, settings={"policy": "other"}).sweeps] == ["sizes"]
+    pairs = replace(TOY, sweeps=TOY.sweeps[1:], plots=())
+    with pytest.raises(InputError, match="no sweep of toy is left"):
+        plan(pairs, settings={"policy": "other"})
 
 
 @pytest.mark.parametrize("wrong", [{"replications": 0}, {"seed": -1}])
@@ -208,6 +215,11 @@ def test_a_claim_without_its_cells_is_not_judged(tmp_path: Path) -> None:
     judged = judge(TOY.claims[0], results)
     assert judged.verdict == "not judged"
     assert "policy = high" in judged.because
+
+
+def test_a_single_run_judges_nothing(tmp_path: Path) -> None:
+    results, _ = run(plan(TOY, replications=1), TOY_PLACE, tmp_path)
+    assert judge(TOY.claims[0], results) == Judged("not judged", "", "one run of each point has no error")
 
 
 # ---------------------------------------------------------------- files

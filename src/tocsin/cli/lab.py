@@ -29,6 +29,7 @@ Examples:
     tocsin lab run queues --set load=0.2,0.9         other points
     tocsin lab report queues --quick                 the verdicts again
     tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
+    tocsin lab scenario city.jsonl --seed 7          an hour of a city, to be played
 """,
 )
 
@@ -169,6 +170,31 @@ def replay(
     same = before == {one: float(value) for one, value in metrics.items()}
     sys.stderr.write("the same as the run that was kept\n" if same else "NOT the same as the run that was kept\n")
     return 0 if same else 1
+
+
+@app.command
+def scenario(
+    file: Annotated[Path, Parameter(help="Where it is written, a line of JSON per step.")],
+    /,
+    *,
+    seed: Annotated[int, Parameter(help="The same seed and settings give the same file.")] = 1,
+    set_: Settings = None,
+) -> int:
+    """Write a scenario: a city in an emergency, who moves, logs in and out, subscribes and publishes, and when.
+
+    Its settings are subscribers, subscriptions, span_s, movement (waypoint or roads), places, zipf_exponent,
+    near_share, churn, join_s, publish_every_s, shelter_share, zone_every_s and move_every_s.
+    """
+    from tocsin.lab.scenarios import city
+    from tocsin.lab.scenarios.scenario import save
+
+    made = city.city_scenario(city.city(_settings(set_)), seed)
+    try:
+        save(made, file)
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from None
+    sys.stdout.write(f"{file}: {len(made.steps):,} steps in {made.span_s():,.0f} s\n")
+    return 0
 
 
 def _tell(name: str) -> None:

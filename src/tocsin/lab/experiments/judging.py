@@ -11,7 +11,9 @@ from tocsin.lab.experiments.statistics import Estimate
 
 
 def judge(claim: Claim, results: Results) -> Judged:
-    """The verdict on a claim; where the run lacks the cells it needs, that is said and nothing else."""
+    """The verdict on a claim; where the run lacks the cells or repetitions it needs, that is said and nothing else."""
+    if len({row.cell.seed for row in results.rows}) < 2:
+        return Judged("not judged", "", "one run of each point has no error")
     try:
         return claim.judge(results)
     except MissingCellsError as missing:

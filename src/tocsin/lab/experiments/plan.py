@@ -69,7 +69,10 @@ def plan(
     replications: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Plan:
-    """The plan with the asker's settings: one value for a parameter, or several with commas for one that is swept."""
+    """The plan with the asker's settings: one value for a parameter, or several with commas for one that is swept.
+
+    A sweep that has no point with the settings, or rests on another value, is left out.
+    """
     given = dict(settings or {})
     known = {parameter.name: parameter for parameter in experiment.parameters}
     for name in given:
@@ -86,7 +89,10 @@ def plan(
         if len(values) > 1 and name not in swept:
             raise InputError(f"{name}: one value only, since no sweep of {experiment.name} varies it")
     defaults = tuple((each.name, chosen.get(each.name, (_default(each, quick),))[0]) for each in experiment.parameters)
-    sweeps = tuple(_sweep(sweep, quick, chosen) for sweep in experiment.sweeps)
+    fitted = (_sweep(sweep, quick, chosen) for sweep in experiment.sweeps)
+    sweeps = tuple(sweep for sweep in fitted if sweep is not None)
+    if not sweeps:
+        raise InputError(f"no sweep of {experiment.name} is left with these settings")
     return Plan(experiment, quick, seed, wanted, tuple(given.items()), defaults, sweeps)
 
 
@@ -116,10 +122,12 @@ def _replications(experiment: Experiment, quick: bool) -> int:
     return experiment.quick_replications if quick else experiment.replications
 
 
-def _sweep(sweep: Sweep, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Sweep:
+def _sweep(sweep: Sweep, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Sweep | None:
     axes = tuple(_axis(axis, quick, chosen) for axis in sweep.axes)
-    fixed = {name: value for name, value in sweep.fixed.items() if name not in chosen}
-    return Sweep(sweep.name, sweep.about, axes, fixed)
+    contradicted = any(name in chosen and value not in chosen[name] for name, value in sweep.fixed.items())
+    if contradicted or not all(axis.points for axis in axes):
+        return None
+    return Sweep(sweep.name, sweep.about, axes, sweep.fixed)
 
 
 def _axis(axis: Axis, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Axis:
@@ -129,6 +137,4 @@ def _axis(axis: Axis, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Axi
     elif wanted := [name for name in axis.names if name in chosen]:
         # Parameters that vary together keep those of their points that fit.
         points = tuple(p for p in points if all(p[axis.names.index(name)] in chosen[name] for name in wanted))
-        if not points:
-            raise InputError(f"no point of ({', '.join(axis.names)}) has {', '.join(wanted)} as set")
     return Axis(axis.names, points)

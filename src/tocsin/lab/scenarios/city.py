@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from tocsin.lab.scenarios.scenario import (
 )
 from tocsin.lab.scenarios.zones import Zone, travelling_zones
 from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, popularity
+from tocsin.wire.errors import InputError
 
 MOVEMENTS: Final = ("waypoint", "roads")
 # Channel, what its parameters are (a type, a place, the subscriber), and its period: the paper's Table III, under the
@@ -77,8 +78,18 @@ class City:
     def __post_init__(self) -> None:
         if self.movement not in MOVEMENTS:
             raise ValueError(f"movement: must be one of {', '.join(MOVEMENTS)}, got {self.movement}")
-        if self.subscribers < 1:
-            raise ValueError(f"subscribers: must be 1 or more, got {self.subscribers}")
+        for name in ("subscribers", "places", "span_s", "publish_every_s", "zone_every_s", "move_every_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: must be > 0, got {getattr(self, name)}")
+        for name in ("near_share", "churn", "shelter_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: must be from 0 to 1, got {getattr(self, name)}")
+        # Beyond this somebody would have to hold an interest twice.
+        most = self.subscribers * (1 + 2 * len(TYPES))
+        if not 0 <= self.subscriptions <= most:
+            raise ValueError(f"subscriptions: must be from 0 to {most}, got {self.subscriptions}")
+        if not 0 <= self.join_s <= self.span_s:
+            raise ValueError(f"join_s: must be from 0 to {self.span_s:g}, got {self.join_s}")
 
 
 def city_scenario(city: City, seed: int) -> Scenario:
@@ -93,6 +104,23 @@ def city_scenario(city: City, seed: int) -> Scenario:
     ]
     about: dict[str, Any] = {"made": "city", "seed": seed, "settings": asdict(city)}
     return scenario(about, steps)
+
+
+def city(settings: Mapping[str, str]) -> City:
+    """A city with these settings as text. `InputError` names the one that does not fit."""
+    known = {each.name: each.default for each in fields(City) if isinstance(each.default, int | float | str)}
+    given: dict[str, Any] = {}
+    for name, text in settings.items():
+        if name not in known:
+            raise InputError(f"a city has no setting {name}", hint=f"it has: {', '.join(known)}")
+        try:
+            given[name] = type(known[name])(text)
+        except ValueError:
+            raise InputError(f"{name}: must be a number, got {text!r}") from None
+    try:
+        return City(**given)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def to_degrees(east_m: float, north_m: float, *, south_west: tuple[float, float]) -> tuple[float, float]:

@@ -1,0 +1,157 @@
+"""The experiment `kafka-admission`: what it varies and measures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tocsin.lab.experiments.declaration import Axis, Experiment, Metric, Parameter, Plot, Sweep, along
+from tocsin.lab.experiments.kafka_admission.claims import CLAIMS
+from tocsin.lab.experiments.kafka_admission.model import model
+
+POLICIES: Final = ("none", "all", "threshold", "mean", "buffer")
+
+EXPERIMENT = Experiment(
+    name="kafka-admission",
+    title="Admission policies over Kafka",
+    about="Five policies that decide, record by record, whether a broker keeps a record in the logs of its consumers "
+    "or leaves it to a database: what they keep, how often it is shared, and what a delivery takes. The policies are "
+    "those of the live broker (`tocsin.rules.caching.admission`); Kafka, the database and the consumers are simulated.",
+    source="Effect of Caching in a Content-Based Pub/Sub System over Kafka (CS237, UCI, 2021)",
+    model=model,
+    parameters=(
+        Parameter("policy", "threshold", f"the admission policy: {', '.join(POLICIES)}"),
+        Parameter("records", 1_000, "records of a benchmark"),
+        Parameter("shared", 0.7, "share of records that two consumers want; the others are for one"),
+        Parameter("rise", 0.3, "threshold policy: λ, by which the threshold rises with a record that is let in"),
+        Parameter("fall", 0.2, "threshold policy: μ, by which it falls with one that is turned away"),
+        Parameter("batch", 50, "mean policy: records whose mean is the next threshold"),
+        Parameter("last", 0.8, "buffer policy: γ, the weight of the last record"),
+        Parameter("before", 0.2, "buffer policy: α, the weight of the one before"),
+        Parameter("learns_first", False, "buffer policy: does a record move the threshold before it is judged by it"),
+        Parameter("publish_every_s", 0.002, "mean time between records"),
+        Parameter("broker_s", 0.0005, "time of the broker for a record"),
+        Parameter("append_s", 0.0001, "time to append a copy to a consumer's log"),
+        Parameter("database_write_s", 0.001, "time of the database to write a record"),
+        Parameter("database_read_s", 0.002, "time of the database to read one for one consumer"),
+        Parameter("poll_s", 0.01, "how often consumers poll"),
+    ),
+    sweeps=(
+        Sweep(
+            "benchmarks",
+            "Every policy on benchmarks of growing size.",
+            (along("policy", POLICIES), along("records", (500, 1_000, 2_000, 5_000, 10_000), quick=(500, 2_000))),
+        ),
+        Sweep(
+            "shared",
+            "How many records are shared, which the paper does not say but for one example.",
+            (along("policy", POLICIES[1:]), along("shared", (0.3, 0.5, 0.7, 0.9), quick=(0.5, 0.7))),
+        ),
+        Sweep(
+            "tuning-threshold",
+            "The paper's pairs (μ, λ), and (0.8, 0.8), which its prose calls the worst and its list lacks.",
+            (
+                Axis(
+                    ("fall", "rise"),
+                    ((0.2, 0.3), (0.1, 0.3), (0.5, 0.5), (0.3, 0.1), (0.3, 0.2), (0.2, 0.8), (0.8, 0.2), (0.8, 0.8)),
+                ),
+            ),
+            fixed={"policy": "threshold"},
+        ),
+        Sweep(
+            "tuning-mean",
+            "The paper's batch sizes.",
+            (along("batch", (20, 30, 50, 100, 200, 500), quick=(20, 100, 500)),),
+            fixed={"policy": "mean"},
+        ),
+        Sweep(
+            "tuning-buffer",
+            "The paper's pairs (γ, α), deciding before and after learning.",
+            (
+                along("learns_first", (False, True)),
+                Axis(("last", "before"), ((1.0, 0.0), (0.9, 0.1), (0.8, 0.2), (0.7, 0.3), (0.6, 0.4), (0.5, 0.5))),
+            ),
+            fixed={"policy": "buffer"},
+        ),
+        Sweep(
+            "load",
+            "How fast records come. A database that must write and read them all keeps up with one in 4.4 ms.",
+            (
+                along("policy", ("all", "none")),
+                along("publish_every_s", (0.001, 0.002, 0.004, 0.006, 0.01, 0.02), quick=(0.002, 0.006, 0.02)),
+            ),
+        ),
+        Sweep(
+            "light-load",
+            "No caching and unlimited caching where the database keeps up.",
+            (along("policy", ("all", "none")), along("records", (500, 2_000, 10_000), quick=(500, 2_000))),
+            fixed={"publish_every_s": 0.01},
+        ),
+    ),
+    metrics=(
+        Metric("hit_rate", "", "share of records let in"),
+        Metric("duplication", "", "copies kept per record let in; 1 where none was"),
+        Metric("value", "", "hit rate × duplication: copies kept per record"),
+        Metric("latency_s", "s", "mean time from publication to reception, over all receptions"),
+        Metric("throughput_per_s", "1/s", "records divided by the time until the last was received"),
+    ),
+    plots=(
+        Plot(
+            "hit-rate", "Hit rate by policy (Fig. 8)", "benchmarks", x="records", y="hit_rate", by="policy", log_x=True
+        ),
+        Plot(
+            "duplication", "Duplication (Fig. 9)", "benchmarks", x="records", y="duplication", by="policy", log_x=True
+        ),
+        Plot(
+            "latency",
+            "Latency (Fig. 10)",
+            "benchmarks",
+            x="records",
+            y="latency_s",
+            by="policy",
+            log_x=True,
+            log_y=True,
+        ),
+        Plot(
+            "throughput",
+            "Throughput (Fig. 11)",
+            "benchmarks",
+            x="records",
+            y="throughput_per_s",
+            by="policy",
+            log_x=True,
+        ),
+        Plot("shared", "Hit rate by the share of shared records", "shared", x="shared", y="hit_rate", by="policy"),
+        Plot("tuning-mean", "Mean policy: latency by batch (Fig. 13)", "tuning-mean", x="batch", y="latency_s"),
+        Plot(
+            "tuning-threshold",
+            "Threshold policy: hit rate by μ (Fig. 12)",
+            "tuning-threshold",
+            x="fall",
+            y="hit_rate",
+            by="rise",
+        ),
+        Plot(
+            "tuning-buffer",
+            "Buffer policy: hit rate by γ (Fig. 14)",
+            "tuning-buffer",
+            x="last",
+            y="hit_rate",
+            by="learns_first",
+        ),
+        Plot(
+            "load",
+            "Latency by the time between records",
+            "load",
+            x="publish_every_s",
+            y="latency_s",
+            by="policy",
+            log_y=True,
+        ),
+    ),
+    claims=CLAIMS,
+    replications=20,
+    quick_replications=6,
+    notes="The paper does not say with which tuning its comparison of the policies was made. Here it is the first pair "
+    "of its list for the threshold policy (μ = 0.2, λ = 0.3), a batch of 50, and (γ, α) = (0.8, 0.2). Latencies and "
+    "throughput are those of the simulated servers: their order can be compared with the paper's, their size cannot.",
+)

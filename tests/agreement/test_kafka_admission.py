@@ -1,0 +1,94 @@
+"""The admission experiment: against what can be computed by hand, and the verdicts that its quick run must reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tocsin.lab.experiments import registry
+from tocsin.lab.experiments.conducting import conduct
+from tocsin.lab.experiments.declaration import Run, Value
+from tocsin.lab.experiments.kafka_admission.declared import EXPERIMENT
+from tocsin.lab.experiments.kafka_admission.model import model
+from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.statistics import estimate
+
+DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in EXPERIMENT.parameters}
+
+
+@pytest.mark.parametrize(
+    ("settings", "hit_rate"),
+    [
+        ({"policy": "mean"}, lambda p: p),
+        ({"policy": "buffer", "last": 1.0, "before": 0.0}, lambda p: 1 - (1 - p) * p),
+        ({"policy": "buffer", "last": 0.5, "before": 0.5}, lambda p: 1 - (1 - p) * (1 - (1 - p) ** 2)),
+        ({"policy": "buffer", "last": 0.5, "before": 0.5, "learns_first": True}, lambda p: 1 - (1 - p) * p),
+    ],
+    ids=["mean", "buffer-last", "buffer-both", "buffer-learning"],
+)
+@pytest.mark.parametrize("shared", [0.3, 0.5, 0.7])
+def test_hit_rates_are_those_of_independent_records(
+    settings: dict[str, Value], hit_rate: object, shared: float
+) -> None:
+    assert callable(hit_rate)
+    records = 4_000
+    runs = [
+        model(Run({**DEFAULTS, **settings, "shared": shared, "records": records}, seed))["hit_rate"]
+        for seed in range(6)
+    ]
+    found = estimate(runs, confidence=0.999)
+    # The first batch, or the first two records, are let in whatever they are.
+    assert found.low - 0.02 <= hit_rate(shared) <= found.high + 0.005
+    assert found.half_width < 0.05
+
+
+def test_a_record_that_meets_nobody_on_its_way_takes_what_its_servers_take() -> None:
+    # So rare that none waits for another, and polled so often that polling takes nothing.
+    alone: dict[str, Value] = {**DEFAULTS, "records": 200, "publish_every_s": 10.0, "poll_s": 1e-6, "shared": 0.0}
+    kept, left = (model(Run({**alone, "policy": policy}, 1))["latency_s"] for policy in ("all", "none"))
+    assert kept == pytest.approx(0.0005 + 0.0001, abs=1e-5)
+    assert left == pytest.approx(0.0005 + 0.001 + 0.002 + 0.0001, abs=1e-5)
+
+
+def test_every_policy_sees_the_same_records() -> None:
+    copies = [
+        model(Run({**DEFAULTS, "policy": "all", "database_read_s": read_s}, 3))["duplication"]
+        for read_s in (0.001, 0.1)
+    ]
+    assert copies[0] == copies[1]
+
+
+def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
+    done = conduct(plan(EXPERIMENT, quick=True), registry.reference("kafka-admission"), tmp_path)
+    # Each verdict was reached beyond the error of the run: see the judges.
+    assert {name: judged.verdict for name, judged in done.verdicts.items()} == {
+        "ends": "reproduced",
+        "hit-rate-constant": "reproduced",
+        "hit-rate-order": "reproduced",
+        "hit-rates": "depends",
+        "unlimited-duplication": "reproduced",
+        "duplication-high": "depends",
+        "latency-order": "depends",
+        "throughput-order": "depends",
+        "hundredfold": "depends",
+        "gap-grows": "depends",
+        "threshold-best": "reproduced",
+        "threshold-worst": "not reproduced",
+        "tuning-mean": "reproduced",
+        "tuning-buffer": "depends",
+        "equal-value": "not reproduced",
+        "ranking": "depends",
+    }
+    assert all(judged.because for judged in done.verdicts.values() if judged.verdict != "reproduced")
+    drawn = {path.stem for path in (done.folder / "plots").iterdir()}
+    assert drawn == {plot.name for plot in EXPERIMENT.plots}
+
+
+def test_without_the_cells_it_needs_no_claim_is_judged(tmp_path: Path) -> None:
+    settings = {"policy": "mean", "records": "100", "batch": "20"}
+    done = conduct(
+        plan(EXPERIMENT, quick=True, settings=settings, replications=2), registry.reference("kafka-admission"), tmp_path
+    )
+    judged = {name for name, one in done.verdicts.items() if one.verdict != "not judged"}
+    assert judged <= {"tuning-mean"}
