@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
-from tocsin.language import durations, dynamic, geodesy, phantoms, spatial, temporal, untyped, untyped_arrays
+from tocsin.language import durations, dynamic, geodesy, matching, phantoms, spatial, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
+from tocsin.language.grid import Near
 from tocsin.language.typed import FunctionError, MapType, Typed, build, constant_integer, literal
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, Type
@@ -75,7 +76,13 @@ AGGREGATES: Final = frozenset(
         "skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance "
     ).split()
 )
-BUILT_IN: Final = frozenset((*OURS, *AGGREGATES))  # names that no function of the catalog may have
+MOMENTS_OF_NOW: Final = {
+    "current_datetime": t.DATETIME, "current_timestamp": t.DATETIME, "now": t.DATETIME, "current_date": t.DATE,
+    "current_time": t.TIME,
+}  # fmt: skip
+# What only a channel has: its new records, and its times.
+CHANNELS_OWN: Final = frozenset(("is_new", "active_timestamp", "previous_channel_time", "current_channel_time"))
+BUILT_IN: Final = frozenset((*OURS, *AGGREGATES, *CHANNELS_OWN))  # names that no function of the catalog may have
 NONDETERMINISTIC: Final = frozenset(
     "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
 )
@@ -90,12 +97,10 @@ def is_made_once(sql: exp.Expr) -> bool:
 
 def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     lower = name.lower()
-    if lower in ("current_datetime", "current_timestamp", "now") and not node.expressions:
-        return literal(self.now)
-    if lower == "current_date" and not node.expressions:
-        return literal(self.now.date())
-    if lower == "current_time" and not node.expressions:
-        return literal(self.now.time())
+    if lower in MOMENTS_OF_NOW and not node.expressions:
+        return self.moment(MOMENTS_OF_NOW[lower])
+    if lower in CHANNELS_OWN:
+        return self.of_channel(lower, node)
     if lower == "count" and len(node.expressions) == 1:
         return _count(self, node)
     for prefix in ("array_", "coll_"):
@@ -110,7 +115,7 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     arguments = [self.expression(one) for one in node.expressions]
     if lower in OURS and not (lower == "uuid" and not arguments):
         try:
-            return self.known(OURS[lower], arguments)
+            return _noted(lower, self.known(OURS[lower], arguments), arguments)
         except FunctionError as ours:
             # `date(x)` and a few more are Spark's, too; Spark may take what ours does not.
             if lower not in _SPARK_HAS_TOO:
@@ -145,6 +150,15 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
 _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
 
 
+def _noted(name: str, made: Typed, arguments: Sequence[Typed]) -> Typed:
+    """The call, with what matching can use of it."""
+    kind = {"intersect": matching.NEAR, "distance": matching.APART}.get(name.rpartition("_")[2])
+    if kind is not None and len(arguments) == 2 and all(one.type in t.SPATIAL for one in arguments):
+        a, b = (Typed(one.sql, one.type) for one in arguments)
+        made.sql.meta[kind] = Near(a, b, globe=name.startswith("geo_"))
+    return made
+
+
 # Functions that mean something for an untyped value as it is.
 _TAKES_UNTYPED: Final = frozenset(
     (
@@ -162,10 +176,14 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
         if value.type != t.ANY:
             return value
         if lower in MOMENTS:
+            self.taken(value, t.DATETIME)
             return Typed(untyped.moment(value.sql), t.DATETIME)
         if lower not in NUMERIC and lower not in COLLECTIONS:
+            self.taken(value, t.STRING)
             return Typed(untyped.text(value.sql), t.STRING)
         type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
+        if lower in NUMERIC:
+            self.taken(value, t.DOUBLE)
         return Typed(dynamic.exactly(value.sql, type_), type_)
 
     def narrow(value: Typed) -> Typed:

@@ -28,9 +28,21 @@ class ValueOf(exp.Expression):
 
 
 class Let(exp.Expression):
-    """`LET alias = this`"""
+    """`LET alias = this`; with `is_range` its fields may be named without it, as a FROM variable's."""
 
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": True}
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": True, "is_range": False}
+
+
+class RowOf(exp.Expression):
+    """What `SELECT expressions` gives for one row, as a value."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"expressions": True}
+
+
+class PlaceOf(exp.Expression):
+    """The place, from 1 on, of a row among those of the same `this`, ordered by `expressions`."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "expressions": False}
 
 
 class FromValue(exp.Expression):

@@ -156,7 +156,18 @@ class Expressions(ABC):
         ]
 
     def _now(self, node: exp.Expr) -> Typed:
-        return literal(self.now if isinstance(node, exp.CurrentTimestamp) else self.now.date())
+        return self.moment(t.DATETIME if isinstance(node, exp.CurrentTimestamp) else t.DATE)
+
+    def moment(self, kind: Type) -> Typed:
+        """The statement's instant: its date and time, or one of them."""
+        return literal({t.DATETIME: self.now, t.DATE: self.now.date(), t.TIME: self.now.time()}[kind])
+
+    def of_channel(self, name: str, node: exp.Anonymous) -> Typed:
+        """is_new(v) and its kin."""
+        fail(f"{name} means something in a channel only", node)
+
+    def taken(self, value: Typed, type_: Type) -> None:
+        """An untyped value is used as one of this type: whoever has to find out the types of parameters listens."""
 
     # ------------------------------------------------------------ function calls and all the rest
 
@@ -202,6 +213,9 @@ class Expressions(ABC):
                 made.append(function(tried))
             except FunctionError as error:
                 problem = problem or error
+                continue
+            for i, type_ in zip(untyped, guess, strict=True) if len(made) == 1 else ():
+                self.taken(arguments[i], type_)
         if not made:
             raise problem or FunctionError("the arguments do not fit")
         type_ = made[0].type
@@ -243,6 +257,8 @@ class Expressions(ABC):
             if isinstance(value, _STRUCTURE):
                 return type(value)(**{key: translated(one) for key, one in value.args.items()})
             part = self.expression(value)
+            if part.type == t.ANY and isinstance(node, exp.Like | exp.ILike | exp.RegexpLike):
+                self.taken(part, t.STRING)
             parts.append(untyped.as_part(part, value))
             return parts[-1].sql.copy()
 

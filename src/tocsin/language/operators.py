@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic, temporal, untyped, untyped_arrays
+from tocsin.language import dialect, dynamic, matching, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions
 from tocsin.language.scope import Frame, Maybe, Row
@@ -54,6 +54,20 @@ class Operators(Expressions):
         return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
 
     def compare(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+        for one, other in ((left, right), (right, left)):
+            if one.type == t.ANY and other.type not in (t.ANY, VOID):
+                self.taken(one, other.type)
+        compared = self._compared(operator, left, right)
+        compared.sql.meta[matching.COMPARED] = (Typed(left.sql, left.type), Typed(right.sql, right.type))
+        distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
+        apart = distance.sql.meta.get(matching.APART) if operator in matching.ORDERS else None
+        if apart is not None and bound.type in t.NUMBERS:
+            near = matching.within(apart, bound)
+            if near is not None:
+                compared.sql.meta[matching.NEAR] = near
+        return compared
+
+    def _compared(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
         def made(a: exp.Expr, b: exp.Expr) -> exp.Expr:
             return operator(this=enclosed(a), expression=enclosed(b))
 
@@ -109,6 +123,10 @@ class Operators(Expressions):
         return Typed(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
 
     def _untyped_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+        for one, other in ((left, right), (right, left)):
+            if one.type == t.ANY and other.type in t.NUMBERS:
+                self.taken(one, t.DOUBLE)
+
         def numbers(a: Typed, b: Typed) -> Typed:
             return self._dynamic_arithmetic(operator, a, b)
 
@@ -164,7 +182,10 @@ class Operators(Expressions):
         if node.args.get("query"):
             return self.in_query(value, node)
         if node.args.get("field"):
-            items = dynamic.items(self.expression(node.args["field"]))
+            among = self.expression(node.args["field"])
+            if among.type == t.ANY and value.type != t.ANY:
+                self.taken(among, ArrayType(value.type))
+            items = dynamic.items(among)
         else:
             candidates = [self.expression(one) for one in node.expressions]
             if not candidates:

@@ -51,6 +51,8 @@ class Queries(Subqueries):
         **Expressions.HANDLERS,
         **Paths.HANDLERS,
         **Operators.HANDLERS,
+        dialect.RowOf: lambda self, node: self._row(node),
+        dialect.PlaceOf: lambda self, node: self._place(node),
     }
 
     def __init__(self, names: Names, oracle: Oracle, scans: Scans, dataverse: str, now: datetime) -> None:
@@ -232,8 +234,27 @@ class Queries(Subqueries):
                 made.set("group", self.ungrouped_keys(made, group))
             if node.args.get("hint"):
                 made.set("hint", node.args["hint"].copy())
-        relation = Relation(filtered_first(made, self.alias("base")), output.type, output.is_value)
+        made = filtered_first(self.matched(made), self.alias("base"))
+        relation = Relation(made, output.type, output.is_value)
         return self._distinct(relation, node) if once else relation
+
+    def matched(self, made: exp.Select) -> exp.Select:
+        """The query with better ways to bring its relations together, where somebody knows them."""
+        return made
+
+    def _row(self, node: dialect.RowOf) -> Typed:
+        output = self.projected(exp.Select(expressions=node.expressions), as_value=True)
+        return Typed(output.columns[0][1], output.type)
+
+    def _place(self, node: dialect.PlaceOf) -> Typed:
+        group = self.expression(node.this).sql
+        keys = list(self.sort_keys(exp.Select(order=exp.Order(expressions=node.expressions)), lambda _: None))
+        order = [exp.Ordered(this=key.sql, desc=key.descending, nulls_first=key.nulls_first) for key in keys]
+        window = exp.Window(
+            this=exp.Anonymous(this="row_number"), partition_by=[group],
+            order=exp.Order(expressions=order or [exp.Ordered(this=group.copy())]),
+        )  # fmt: skip
+        return Typed(exp.cast(window, "BIGINT"), t.BIGINT)
 
     def _distinct(self, relation: Relation, node: exp.Select) -> Relation:
         if node.args["distinct"].args.get("on"):

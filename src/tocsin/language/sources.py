@@ -119,10 +119,12 @@ class Sources(Paths):
             )
             return
         dataset = self.find_dataset(parts, node)
-        commit, at = self._version(node)
         alias = self.alias(name)
-        view = exp.Table(this=exp.to_identifier(self.scans.scan(dataset, commit, at), quoted=True))
-        self._add(_scan(view, dataset.type, alias), alias, join, name, row(alias, dataset.type))
+        self._add(self.scanned(dataset, node, alias), alias, join, name, row(alias, dataset.type))
+
+    def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
+        """Where Spark finds the dataset."""
+        return scan(self.scans.scan(dataset, *self._version(node)), dataset.type, alias)
 
     def _version(self, node: exp.Table) -> tuple[int | None, Any]:  # noqa: RET503 (fail does not return)
         version = node.args.get("version")
@@ -240,7 +242,9 @@ class Sources(Paths):
     ) -> None:
         block = self.block
         self.frame.names[name] = value
-        self.frame.ranges.append(name)
+        if not name.startswith(" "):
+            # A name that nobody can write: nor can its fields be meant.
+            self.frame.ranges.append(name)
         if block.source is None and not lateral and not isinstance(source, exp.Lateral):
             block.source = source
             block.aliases.add(alias)
@@ -288,6 +292,8 @@ class Sources(Paths):
             query = exp.Select(expressions=[exp.alias_(value.sql, VALUE, quoted=True)])
             value = Typed(self.hoisted(query), value.type)
         self.frame.names[name] = value
+        if node.args.get("is_range"):
+            self.frame.ranges.append(name)
 
     def hoisted(self, query: exp.Select) -> exp.Expr:
         """A one-row subquery as a LATERAL join of this block; the column that holds its value."""
@@ -315,8 +321,10 @@ def _table_alias(alias: str) -> exp.TableAlias:
     return exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
 
 
-def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expr:
-    """A dataset's view; declared fields of type `any` are stored as text and read as untyped values."""
+def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) -> exp.Expr:
+    """A dataset's view; declared fields of type `any` are stored as text and read as untyped values. `extra` are columns
+    beside those of the fields."""
+    view = exp.Table(this=exp.to_identifier(name, quoted=True))
     if not dynamic.contains_any(type_):
         view.set("alias", _table_alias(alias))
         return view
@@ -326,6 +334,7 @@ def _scan(view: exp.Table, type_: ObjectType, alias: str) -> exp.Expr:
     ]
     if keeps_open(type_):
         columns.append((OPEN, exp.column(OPEN, quoted=True)))
+    columns += [(name, exp.column(name, quoted=True)) for name in extra]
     query = exp.Select(expressions=[exp.alias_(sql, name, quoted=True) for name, sql in columns]).from_(view)
     return exp.Subquery(this=query, alias=_table_alias(alias))
 

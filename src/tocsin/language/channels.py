@@ -1,0 +1,325 @@
+"""Channels → Spark SQL: the body of a channel as one query over all interests and the records that are new to it.
+
+The SQL is made once. What differs from run to run stands in it as parameters (`:now`, `:previous`, `:since0` …) and as
+names of views that whoever runs it fills in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language import dynamic
+from tocsin.language.expressions import TranslationError, fail
+from tocsin.language.leaving import leaving
+from tocsin.language.matching import Borders, Levels, Matches, conjuncts, matched
+from tocsin.language.names import Dataset, Names, Oracle
+from tocsin.language.queries import Queries
+from tocsin.language.scope import Row, column, derived, selected
+from tocsin.language.sharing import ID, INTERESTS, _name, parameter_column, shared
+from tocsin.language.sources import scan
+from tocsin.language.subqueries import unwrapped
+from tocsin.language.typed import Typed, build
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import AT, COMMIT
+from tocsin.rules.model.types import Field, ObjectType, Type
+
+NOW: Final = "now"
+PREVIOUS: Final = "previous"
+_NEW: Final = "new"  # on a table of the tree: only its new records are wanted
+_ANCIENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A relation the query reads under the name `view`: a dataset as of the execution's end, or its new rows alone."""
+
+    view: str
+    dataset: Dataset
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A dataset of which new rows count; `:since` is the last commit that is not new."""
+
+    dataset: Dataset
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedQuery:
+    """A channel's query. Its answer has the columns `interest`, `number`, `place` and `result`, in no order.
+
+    Results with the same number (not NULL) are the same. `place` orders those of one interest.
+    """
+
+    sql: str
+    type: Type
+    parameters: tuple[Type, ...]
+    interests_view: str
+    keys: tuple[str, ...]
+    borders: tuple[Borders, ...]
+    levels: tuple[tuple[str, str], ...]
+    scans: tuple[Scan, ...]
+    watched: tuple[Watched, ...]
+    depends_on_time: bool
+    matched_by: tuple[str, ...]
+    uses: frozenset[tuple[str, str, str]]
+
+
+def shared_query(
+    body: exp.Expr,
+    parameters: Sequence[str],
+    declared: Mapping[str, Type],
+    names: Names,
+    oracle: Oracle,
+    dataverse: str,
+    *,
+    continuous: bool,
+) -> SharedQuery:
+    """The query of a channel, with the types of its parameters found in its body where they are not declared."""
+    body = _watching(_disjoint(unwrapped(body)), continuous=continuous)
+    types = [declared.get(name, t.ANY) for name in parameters]
+    listening = ChannelQueries(names, oracle, dataverse, types)
+    listening.statement(shared(body, parameters))
+    for i, name in enumerate(parameters):
+        if name not in declared:
+            types[i] = _agreed(name, listening.uses_of.get(i, []))
+    final = ChannelQueries(names, oracle, dataverse, types)
+    return final.shared(shared(body, parameters))
+
+
+def _agreed(name: str, found: Sequence[Type]) -> Type:
+    """One type for all uses of a parameter."""
+    types = list(dict.fromkeys(found))
+    if not types:
+        return t.ANY
+    if len(types) == 1:
+        return types[0]
+    if set(types) <= set(t.NUMBERS):
+        return t.DOUBLE if {t.DOUBLE, t.FLOAT} & set(types) else t.BIGINT
+    raise TranslationError(
+        f"the parameter {name} is used as {' and as '.join(map(str, types))}", None, "use two parameters"
+    )
+
+
+class ChannelQueries(Queries):
+    def __init__(self, names: Names, oracle: Oracle, dataverse: str, types: Sequence[Type]) -> None:
+        super().__init__(names, oracle, _NoScans(), dataverse, _ANCIENT)
+        self.parameters = tuple(types)
+        self.matches = Matches()
+        self.uses_of: dict[int, list[Type]] = {}
+        self.read: list[Scan] = []
+        self.watched: dict[tuple[str, str], Watched] = {}
+        self.tables: dict[str, Dataset] = {}
+        self.depends_on_time = False
+        fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), one) for i, one in enumerate(types))]
+        self._interests = _Interests(ObjectType(tuple(fields), open=False))
+
+    def shared(self, query: exp.Query) -> SharedQuery:
+        relation = self.statement(query)
+        assert isinstance(relation.type, ObjectType)
+        found = relation.type.find("result")
+        assert found is not None
+        alias = self.alias("out")
+        left = leaving(Typed(column(alias, "result"), found.type))
+        columns = [(name, column(alias, name)) for name in ("interest", "number", "place")]
+        columns.append(("result", dynamic.exported(left)))
+        made = selected(columns).from_(derived(relation.query, alias))
+        matches = self.matches
+        return SharedQuery(
+            sql=made.sql(dialect="spark"), type=left.type, parameters=self.parameters,
+            interests_view=self._interests.view, keys=tuple(self._over_text(one) for one in matches.keys),
+            borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
+            scans=tuple(self.read), watched=tuple(self.watched.values()), depends_on_time=self.depends_on_time,
+            matched_by=tuple(dict.fromkeys(matches.told)), uses=frozenset(self.uses),
+        )  # fmt: skip
+
+    def _over_text(self, key: exp.Expr) -> str:
+        """A key over interests as they are kept, with untyped parameters as text."""
+        kinds = {parameter_column(i): kind for i, kind in enumerate(self.parameters) if dynamic.contains_any(kind)}
+
+        def read(node: exp.Expr) -> exp.Expr:
+            return (
+                dynamic.stored(node.copy(), kinds[node.name])
+                if isinstance(node, exp.Column) and node.name in kinds
+                else node
+            )
+
+        return key.transform(read).sql(dialect="spark")
+
+    # ------------------------------------------------------------ what a channel reads
+
+    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
+        return self._interests if list(parts) == [INTERESTS] else super().find_dataset(parts, node)
+
+    def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
+        if dataset is self._interests:
+            # Untyped parameters are untyped values there.
+            self.matches.interests = alias
+            return exp.Table(
+                this=exp.to_identifier(self._interests.view, quoted=True),
+                alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
+            )
+        if self._version(node) != (None, None):
+            fail("a channel reads datasets as they are", node, "leave AS OF out")
+        read = Scan(f"tocsin_channel_scan_{len(self.read)}", dataset, bool(node.meta.get(_NEW)))
+        self.read.append(read)
+        self.tables[alias] = dataset
+        return scan(read.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
+
+    def matched(self, made: exp.Select) -> exp.Select:
+        return matched(made, self.matches, self.alias)
+
+    # ------------------------------------------------------------ its own functions
+
+    def moment(self, kind: Type) -> Typed:
+        self.depends_on_time = True
+        now = exp.Placeholder(this=NOW)
+        if kind == t.DATETIME:
+            return Typed(now, t.DATETIME)
+        if kind == t.DATE:
+            return Typed(exp.cast(now, "DATE"), t.DATE)
+        return Typed(build("pmod(unix_micros(_n), 86400000000L)", _n=now), t.TIME)
+
+    def of_channel(self, name: str, node: exp.Anonymous) -> Typed:
+        if name in ("previous_channel_time", "current_channel_time"):
+            if node.expressions:
+                fail(f"{name} takes no argument", node)
+            self.depends_on_time = True
+            return Typed(exp.Placeholder(this=NOW if name.startswith("current") else PREVIOUS), t.DATETIME)
+        argument = node.expressions[0] if len(node.expressions) == 1 else None
+        value = self.expression(argument) if argument is not None else None
+        dataset = self.tables.get(value.alias) if isinstance(value, Row) else None
+        if dataset is None or not isinstance(value, Row):
+            fail(f"{name} takes a variable that ranges over a dataset", node, "write it where FROM names the dataset")
+        if not getattr(dataset, "active", False):
+            fail(f"{name} needs an active dataset, and {dataset.name} is not", node, "CREATE ACTIVE DATASET")
+        if name == "active_timestamp":
+            return Typed(column(value.alias, AT), t.DATETIME)
+        found = self.watched.setdefault(
+            (dataset.dataverse, dataset.name), Watched(dataset, f"since{len(self.watched)}")
+        )
+        since = exp.Placeholder(this=found.since)
+        return Typed(exp.Paren(this=exp.GT(this=column(value.alias, COMMIT), expression=since)), t.BOOLEAN)
+
+    # ------------------------------------------------------------ types of parameters
+
+    def taken(self, value: Typed, type_: Type) -> None:
+        sql = value.sql
+        while isinstance(sql, exp.Paren):
+            sql = sql.this
+        if isinstance(sql, exp.Column) and sql.table == self.matches.interests and sql.name.startswith("p"):
+            self.uses_of.setdefault(int(sql.name[1:]), []).append(type_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Interests:
+    type: ObjectType
+    view: str = "tocsin_channel_interests"
+    dataverse: str = ""
+    name: str = "the interests"
+
+
+class _NoScans:
+    def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
+        raise AssertionError("a channel's relations have names of their own")
+
+
+def _levels(one: Levels) -> tuple[str, str]:
+    return one.name, one.sql.sql(dialect="spark")
+
+
+# ---------------------------------------------------------------- which records are new
+
+
+def _disjoint(body: exp.Expr) -> exp.Expr:
+    """`is_new(a) OR is_new(b)` as two queries that have no row in common: each reads the new rows of one dataset."""
+    if isinstance(body, exp.Union):
+        return exp.Union(
+            this=_disjoint(unwrapped(body.this)), expression=_disjoint(unwrapped(body.expression)),
+            **{name: value for name, value in body.args.items() if name not in ("this", "expression")},
+        )  # fmt: skip
+    where = body.args.get("where") if isinstance(body, exp.Select) else None
+    if (
+        where is None
+        or body.args.get("group")
+        or body.args.get("distinct")
+        or body.args.get("limit")
+        or body.args.get("order")
+    ):
+        return body
+    conditions = list(conjuncts(where.this))
+    for condition in conditions:
+        parts = _alternatives(condition)
+        if len(parts) > 1 and all(_is_new_of(one) is not None for one in parts):
+            others = [one for one in conditions if one is not condition]
+            made: exp.Expr | None = None
+            for i, part in enumerate(parts):
+                branch = body.copy()
+                tests = [part, *(exp.Not(this=one) for one in parts[:i]), *others]
+                branch.set("where", exp.Where(this=exp.and_(*(one.copy() for one in tests))))
+                made = branch if made is None else exp.Union(this=made, expression=branch, distinct=False)
+            assert made is not None
+            return made
+    return body
+
+
+def _alternatives(condition: exp.Expr) -> list[exp.Expr]:
+    inner = condition.unnest()
+    if isinstance(inner, exp.Or):
+        return [*_alternatives(inner.left), *_alternatives(inner.right)]
+    return [inner]
+
+
+def _is_new_of(node: exp.Expr) -> str | None:
+    """The variable of a plain `is_new(v)`."""
+    if isinstance(node, exp.Anonymous) and str(node.this).lower() == "is_new" and len(node.expressions) == 1:
+        argument = node.expressions[0]
+        return argument.name if isinstance(argument, exp.Column) and len(argument.parts) == 1 else None
+    return None
+
+
+def _watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
+    """The body with every dataset marked of which it wants new rows only; one that watches none watches its first."""
+    body = body.copy()
+    calls = [one for one in body.find_all(exp.Anonymous) if str(one.this).lower() == "is_new"]
+    if continuous and not calls:
+        _watch_first(body)
+    for select in list(body.find_all(exp.Select)):
+        where = select.args.get("where")
+        wanted = {_is_new_of(one) for one in conjuncts(where.this)} if where else set()
+        for join in [*_froms(select)]:
+            inner = (join.side or "") not in ("LEFT", "RIGHT", "FULL")
+            if isinstance(join.this, exp.Table) and inner and _name(join.this) in wanted:
+                join.this.meta[_NEW] = True
+    return body
+
+
+def _froms(select: exp.Select) -> list[exp.Join]:
+    first = [exp.Join(this=select.args["from_"].this)] if select.args.get("from_") else []
+    if first:
+        first[0].args["this"].parent = select.args["from_"]
+    return [*first, *(select.args.get("joins") or [])]
+
+
+def _watch_first(body: exp.Expr) -> None:
+    body = unwrapped(body)
+    if isinstance(body, exp.SetOperation):
+        _watch_first(body.this)
+        _watch_first(body.expression)
+        return
+    source = body.args["from_"].this if body.args.get("from_") else None
+    if isinstance(source, exp.Subquery):
+        _watch_first(source.this)
+    elif isinstance(source, exp.Table) and not isinstance(source.this, exp.Anonymous):
+        test = exp.Anonymous(this="is_new", expressions=[exp.column(exp.to_identifier(_name(source), quoted=True))])
+        where = body.args.get("where")
+        body.set("where", exp.Where(this=exp.and_(where.this, test) if where else test))
+    else:
+        fail("a continuous channel needs a dataset to watch", body, "begin its FROM with an ACTIVE dataset")

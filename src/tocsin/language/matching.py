@@ -1,0 +1,475 @@
+"""Conditions between two relations that Spark would test for every pair of rows, turned into equalities it joins by.
+
+Each side gets a column of keys, exploded, and the condition stays as the exact test of what the keys bring together:
+
+    shapes that meet, a distance below a bound      cells of a grid                          (language/grid.py)
+    x = p OR …                                      the keys of every alternative, marked with its place
+    x IN p, p IN x, array_contains(x, p)            the items
+    x LIKE p, starts_with(x, p)                     the first characters that are no wildcards
+    p <= x <= q                                     cells of a grid in one dimension
+    x >= p                                          buckets of the parameters' values in their order
+
+A pair that several keys bring together counts at the first of them only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language import dynamic, grid
+from tocsin.language.grid import Near
+from tocsin.language.scope import column, free_tables
+from tocsin.language.typed import Typed, build
+from tocsin.rules.model import types as t
+
+# What the translator leaves on the conditions it makes.
+NEAR: Final = "near"  # it can only hold where two shapes meet
+APART: Final = "apart"  # on a distance: between these
+COMPARED: Final = "compared"  # the two values, with their types
+_PREFIX: Final = 12  # characters of a pattern that are compared at first
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The query needs, as the parameter `:name`, what `sql` then yields in one row: the levels that regions use."""
+
+    name: str
+    sql: exp.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """The query needs, as the parameter `:name`, borders between values of one parameter in their order, and beside
+    each interest, as a column of the same name, how many of them are not above its own value."""
+
+    name: str
+    parameter: str
+
+
+@dataclass(slots=True)
+class Matches:
+    """What the matching of one query asks of whoever runs it, and what it says about itself."""
+
+    interests: str = ""  # their alias in the query
+    levels: list[Levels] = field(default_factory=list)
+    borders: list[Borders] = field(default_factory=list)
+    keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; kept with them as columns k0, k1, …
+    told: list[str] = field(default_factory=list)
+
+    def levels_of(self, sql: exp.Expr) -> exp.Expr:
+        found = next((one for one in self.levels if one.sql == sql), None)
+        if found is None:
+            found = Levels(f"levels{len(self.levels)}", sql)
+            self.levels.append(found)
+        return exp.Placeholder(this=found.name)
+
+    def borders_of(self, parameter: str) -> str:
+        found = next((one for one in self.borders if one.parameter == parameter), None)
+        if found is None:
+            found = Borders(f"borders{len(self.borders)}", parameter)
+            self.borders.append(found)
+        return found.name
+
+    def kept(self, sql: exp.Expr, alias: str) -> exp.Expr:
+        """A column of the interests that holds this; elsewhere, and where it depends on the moment, the same again."""
+        if alias != self.interests or sql.find(exp.Placeholder) or not sql.find(exp.Anonymous):
+            return sql
+        plain = sql.transform(lambda node: exp.column(node.this, quoted=True) if isinstance(node, exp.Column) else node)
+        if plain not in self.keys:
+            self.keys.append(plain)
+        return column(alias, f"k{self.keys.index(plain)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a condition brings two relations together: keys of each side, and which of several common keys counts."""
+
+    what: str
+    left: exp.Expr
+    right: exp.Expr
+    counts: Callable[[exp.Expr], exp.Expr] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two of a query's relations, and what the query says of each alone."""
+
+    left: str
+    right: str
+    alone: Callable[[str], exp.Select]
+    matches: Matches
+
+    def of(self, sql: exp.Expr) -> str | None:
+        tables = free_tables(sql)
+        return next(iter(tables)) if len(tables) == 1 and tables <= {self.left, self.right} else None
+
+
+def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> exp.Select:
+    """The same query, with keys where it would test every pair of rows."""
+    where = made.args.get("where")
+    if where is None:
+        return made
+    conditions = list(conjuncts(where.this))
+    joined = _equalities(conditions)
+    for condition in conditions:
+        pair = _pair(condition, made)
+        if pair is None or frozenset(pair) in joined and condition_near(condition) is None:
+            continue
+        with_interests = matches.interests in pair
+        if condition_near(condition) is None and not with_interests:
+            continue
+        left, right = sorted(pair, key=lambda one: one == matches.interests)
+        sides = Sides(left, right, lambda one: _alone(made, one, conditions), matches)
+        way = _way(condition, conditions, sides)
+        if way is None:
+            continue
+        joined.add(frozenset(pair))
+        cells = {}
+        for side, keys in ((left, way.left), (right, way.right)):
+            kept = matches.kept(keys, side)
+            cells[side] = column(side, _explode(made, side, kept, alias))
+        test: exp.Expr = exp.EQ(this=cells[left], expression=cells[right])
+        if way.counts is not None:
+            test = exp.and_(test, way.counts(cells[left]))
+        made.set("where", exp.Where(this=exp.and_(made.args["where"].this, test)))
+        if with_interests:
+            matches.told.append(way.what)
+    return made
+
+
+def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    inner = _bare(condition)
+    if isinstance(inner, exp.And):
+        yield from conjuncts(inner.left)
+        yield from conjuncts(inner.right)
+    else:
+        yield inner
+
+
+def _bare(condition: exp.Expr) -> exp.Expr:
+    """Without parentheses, unless something is noted on them."""
+    while isinstance(condition, exp.Paren) and not (condition._meta and condition._meta.keys() & {NEAR, COMPARED}):
+        condition = condition.this
+    return condition
+
+
+def condition_near(condition: exp.Expr) -> Near | None:
+    found = condition.meta.get(NEAR)
+    return found if isinstance(found, Near) else None
+
+
+def within(apart: Near, bound: Typed) -> Near | None:
+    """That two points are at most so far apart: one lies in a circle around the other."""
+    for centre, other in ((apart.a, apart.b), (apart.b, apart.a)):
+        if free_tables(bound.sql) <= free_tables(centre.sql):
+            radius = exp.cast(bound.sql.copy(), "DOUBLE")
+            parts = {"_c": centre.sql, "_r": radius}
+            circle = build("if(_r >= 0E0, named_struct('x', _c.x, 'y', _c.y, 'radius', _r), NULL)", **parts)
+            return Near(Typed(circle, t.CIRCLE), other, apart.globe)
+    return None
+
+
+# ---------------------------------------------------------------- the query's relations
+
+
+def _pair(condition: exp.Expr, made: exp.Select) -> tuple[str, str] | None:
+    tables = free_tables(condition)
+    if len(tables) != 2 or not all(_source(made, one) is not None for one in tables):
+        return None
+    first, second = sorted(tables)
+    return first, second
+
+
+def _source(made: exp.Select, alias: str) -> exp.Expr | None:
+    """The relation of that name, where keys can be put beside its rows."""
+    from_ = made.args.get("from_")
+    joins = made.args.get("joins") or []
+    for one in ([from_.this] if from_ is not None else []) + [
+        join.this for join in joins if (join.side or "") not in ("LEFT", "FULL") and (join.kind or "") != "ANTI"
+    ]:
+        if one.alias_or_name == alias and isinstance(one, exp.Table | exp.Subquery) and not _is_call(one):
+            return one
+    return None
+
+
+def _is_call(source: exp.Expr) -> bool:
+    return isinstance(source, exp.Table) and isinstance(source.this, exp.Anonymous)
+
+
+def _explode(made: exp.Select, alias_: str, keys: exp.Expr, alias: Callable[[str], str]) -> str:
+    """Puts each of a row's keys beside it; the name of their column."""
+    source = _source(made, alias_)
+    assert source is not None
+    name, inner = alias("key"), alias("keys")
+    each = exp.Lateral(
+        this=dynamic.call("explode", keys),
+        alias=exp.TableAlias(
+            this=exp.to_identifier(inner, quoted=True), columns=[exp.to_identifier("value", quoted=True)]
+        ),
+    )
+    query = exp.Select(
+        expressions=[
+            exp.Column(this=exp.Star(), table=exp.to_identifier(alias_, quoted=True)),
+            exp.alias_(column(inner, "value"), name, quoted=True),
+        ]
+    ).from_(source.copy())
+    query.set("joins", [exp.Join(this=each, kind="CROSS")])
+    source.replace(exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias_, quoted=True))))
+    return name
+
+
+def _alone(made: exp.Select, alias: str, conditions: Sequence[exp.Expr]) -> exp.Select:
+    """`SELECT … FROM` one of the relations, with what the query says of it alone."""
+    source = _source(made, alias)
+    assert source is not None
+    query = exp.Select().from_(source.copy())
+    own = [one.copy() for one in conditions if free_tables(one) == {alias} and not one.find(exp.Query)]
+    if own:
+        query.set("where", exp.Where(this=exp.and_(*own)))
+    return query
+
+
+def _equalities(conditions: Sequence[exp.Expr]) -> set[frozenset[str]]:
+    """The pairs that Spark joins by itself."""
+    found = set()
+    for one in conditions:
+        if isinstance(one, exp.EQ):
+            sides = free_tables(one.this), free_tables(one.expression)
+            if all(len(side) == 1 for side in sides) and sides[0] != sides[1]:
+                found.add(frozenset((*sides[0], *sides[1])))
+    return found
+
+
+# ---------------------------------------------------------------- ways
+
+
+def _way(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
+    near = condition_near(condition)
+    if near is not None:
+        return _grid(near, sides)
+    if isinstance(condition, exp.Or):
+        return _alternatives(condition, sides)
+    return _items(condition, sides) or _prefix(condition, sides) or _range(condition, conditions, sides)
+
+
+def _grid(near: Near, sides: Sides) -> Way | None:
+    a, b = (near.a, near.b) if sides.of(near.a.sql) == sides.left else (near.b, near.a)
+    if sides.of(a.sql) != sides.left or sides.of(b.sql) != sides.right:
+        return None
+    if not all(grid.known(one.type, globe=near.globe) for one in (a, b)):
+        return None
+    what = "a grid on the globe" if near.globe else "a grid in the plane"
+
+    def levels(shape: Typed, side: str) -> exp.Expr:
+        query = sides.alone(side)
+        level = grid.own_level(shape, globe=near.globe)
+        query.set("expressions", [exp.alias_(dynamic.call("collect_set", level), "levels", quoted=True)])
+        return sides.matches.levels_of(query)
+
+    if a.type == t.POINT and b.type == t.POINT:
+        everything = grid.array_of((0,))
+        first, second = (grid.point_cells(one, everything, globe=near.globe) for one in (a, b))
+        return Way(what, first, second)
+    if b.type == t.POINT:
+        points = grid.point_cells(b, levels(a, sides.left), globe=near.globe)
+        return Way(what, grid.own_cells(a, globe=near.globe), points)
+    if a.type == t.POINT:
+        points = grid.point_cells(a, levels(b, sides.right), globe=near.globe)
+        return Way(what, points, grid.own_cells(b, globe=near.globe))
+    mine, theirs = levels(a, sides.left), levels(b, sides.right)
+    own, coarser = (grid.own_cells(a, globe=near.globe), grid.coarser_cells(a, theirs, globe=near.globe))
+    other, wider = (grid.own_cells(b, globe=near.globe), grid.coarser_cells(b, mine, globe=near.globe))
+    # Own cells meet own and coarser ones under their number, coarser ones meet own ones under its negative.
+    left = build("concat(_own, transform(_coarser, __n -> -__n - 1L))", _own=own, _coarser=coarser)
+    right = build("concat(_own, _coarser, transform(_own, __n -> -__n - 1L))", _own=other, _coarser=wider)
+
+    def counts(key: exp.Expr) -> exp.Expr:
+        cell = build("if(_k < 0L, -_k - 1L, _k)", _k=key)
+        return grid.is_first_shared(cell, a, b, globe=near.globe)
+
+    return Way(what, left, right, counts)
+
+
+def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
+    parts = list(_disjuncts(condition))
+    ways: list[Way] = []
+    for part in parts:
+        way = _equality(part, sides) or _way(part, [part], sides)
+        if way is None:
+            # A way for each or none at all. An alternative may be a conjunction: one of its parts is enough.
+            way = next(
+                filter(None, (_equality(one, sides) or _way(one, [one], sides) for one in conjuncts(part))), None
+            )
+        if way is None:
+            return None
+        ways.append(way)
+
+    def marked(keys: Sequence[exp.Expr]) -> exp.Expr:
+        each = [
+            build(f"transform(coalesce(_k, array()), __k -> named_struct('way', {i}, 'key', xxhash64(__k)))", _k=one)
+            for i, one in enumerate(keys)
+        ]
+        return dynamic.call("array_distinct", dynamic.call("concat", *each))
+
+    def counts(key: exp.Expr) -> exp.Expr:
+        tests = []
+        for i, part in enumerate(parts):
+            earlier = [
+                exp.Not(this=dynamic.call("coalesce", exp.Paren(this=one.copy()), exp.false())) for one in parts[:i]
+            ]
+            tests.append(exp.and_(build(f"_k['way'] = {i}", _k=key), exp.Paren(this=part.copy()), *earlier))
+        return exp.Paren(this=exp.or_(*tests))
+
+    if any(way.counts is not None for way in ways):
+        return None  # of regions: they may share several cells, and each has one mark only
+    return Way(
+        "any of: " + ", ".join(way.what for way in ways),
+        marked([way.left for way in ways]), marked([way.right for way in ways]), counts,
+    )  # fmt: skip
+
+
+def _disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    inner = _bare(condition)
+    if isinstance(inner, exp.Or):
+        yield from _disjuncts(inner.left)
+        yield from _disjuncts(inner.right)
+    else:
+        yield inner
+
+
+def _equality(condition: exp.Expr, sides: Sides) -> Way | None:
+    if not isinstance(condition, exp.EQ):
+        return None
+    ends = _ends(condition.this, condition.expression, sides)
+    return None if ends is None else Way("equality", *(dynamic.call("array", one) for one in ends[:2]))
+
+
+def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, bool] | None:
+    """What the condition has on the left and on the right side, and whether it was written the other way round."""
+    at = sides.of(a), sides.of(b)
+    if at == (sides.left, sides.right):
+        return a, b, False
+    return (b, a, True) if at == (sides.right, sides.left) else None
+
+
+def _items(condition: exp.Expr, sides: Sides) -> Way | None:
+    """`exists(array, x -> x = value)` is what IN becomes; array_contains is what it is called elsewhere."""
+    if not isinstance(condition, exp.Anonymous) or len(condition.expressions) != 2:
+        return None
+    array, test = condition.expressions
+    name = str(condition.this).lower()
+    if name == "exists" and isinstance(test, exp.Lambda) and isinstance(test.this, exp.EQ):
+        variable = test.expressions[0].name
+        of_item = [_is_about(one, variable) for one in (test.this.this, test.this.expression)]
+        if of_item[0] == of_item[1]:
+            return None
+        item, value = (test.this.this, test.this.expression)[:: 1 if of_item[0] else -1]
+        if free_tables(item):
+            return None
+        each = exp.Lambda(this=item.copy(), expressions=[one.copy() for one in test.expressions])
+        items = dynamic.call("transform", array, each)
+    elif name == "array_contains":
+        value, items = test, array
+    else:
+        return None
+    ends_ = _ends(array, value, sides)
+    if ends_ is None:
+        return None
+    keys = [dynamic.call("array_distinct", items), dynamic.call("array", value)]
+    return Way("the items of an array", *(keys[::-1] if ends_[2] else keys))
+
+
+def _is_about(node: exp.Expr, variable: str) -> bool:
+    return any(one.name == variable and not one.table for one in node.find_all(exp.Column))
+
+
+def _prefix(condition: exp.Expr, sides: Sides) -> Way | None:
+    if isinstance(condition, exp.Like):
+        text, pattern = condition.this, condition.expression
+        fixed = build(r"regexp_extract(_p, '^[^%_\\\\]*', 0)", _p=pattern)
+    elif isinstance(condition, exp.Anonymous) and str(condition.this).lower() == "startswith":
+        text, pattern = condition.expressions
+        fixed = pattern
+    else:
+        return None
+    ends = _ends(text, pattern, sides)
+    if ends is None:
+        return None
+    beginnings = build(f"transform(sequence(0, least(length(_t), {_PREFIX})), __n -> substring(_t, 1, __n))", _t=text)
+    beginning = build(f"array(substring(_f, 1, {_PREFIX}))", _f=fixed)
+    keys = [beginnings, beginning]
+    return Way("the beginning of a text", *(keys[::-1] if ends[2] else keys))
+
+
+ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The left side's value is at least, or at most, what the right side has."""
+
+    value: Typed
+    bound: Typed
+    at_least: bool
+
+
+def _range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
+    first = _bound(condition, sides)
+    if first is None:
+        return None
+    for other in conditions:
+        second = _bound(other, sides) if other is not condition else None
+        if second is None or second.at_least == first.at_least:
+            continue
+        low, high = (first, second) if first.at_least else (second, first)
+        if low.value == high.value:
+            return _interval(low.value, low.bound, high.bound, sides)
+        if low.bound == high.bound:
+            return _interval(low.bound, high.value, low.value, sides)
+    return _half(first, sides)
+
+
+def _bound(condition: exp.Expr, sides: Sides) -> _Bound | None:
+    compared = condition.meta.get(COMPARED)
+    if type(condition) not in ORDERS or compared is None:
+        return None
+    greater = ORDERS[type(condition)]
+    a, b = compared
+    at = sides.of(a.sql), sides.of(b.sql)
+    if at == (sides.left, sides.right):
+        return _Bound(a, b, greater)
+    return _Bound(b, a, not greater) if at == (sides.right, sides.left) else None
+
+
+def _interval(value: Typed, low: Typed, high: Typed, sides: Sides) -> Way | None:
+    numbers = [_as_number(one) for one in (value, low, high)]
+    if any(one is None for one in numbers):
+        return None
+    x, x1, x2 = (one for one in numbers if one is not None)
+    parts = {"_z": exp.Literal.number("0E0"), "_x": x, "_a": x1, "_b": x2}
+    point = build("if(_x IS NULL, NULL, named_struct('x', _x, 'y', _z))", **parts)
+    span = build("if(_a <= _b, named_struct('x1', _a, 'y1', _z, 'x2', _b, 'y2', _z), NULL)", **parts)
+    way = _grid(Near(Typed(point, t.POINT), Typed(span, t.RECTANGLE), globe=False), sides)
+    return None if way is None else Way("a grid of ranges", way.left, way.right)
+
+
+def _as_number(value: Typed) -> exp.Expr | None:
+    if value.type in t.NUMBERS:
+        return exp.cast(value.sql.copy(), "DOUBLE")
+    return build("CAST(unix_micros(_v) AS DOUBLE) / 1E6", _v=value.sql) if value.type == t.DATETIME else None
+
+
+def _half(bound: _Bound, sides: Sides) -> Way | None:
+    """Buckets between some of the parameter's values: a value meets all buckets below its own (above it) and its own."""
+    parameter = bound.bound.sql
+    if not isinstance(parameter, exp.Column) or parameter.table != sides.matches.interests:
+        return None
+    name = sides.matches.borders_of(parameter.name)
+    place = "size(filter(_borders, __b -> __b <= _v))"
+    whole = f"sequence(0, {place})" if bound.at_least else f"sequence({place}, size(_borders))"
+    mine = build(f"if(_v IS NULL, NULL, {whole})", _borders=exp.Placeholder(this=name), _v=bound.value.sql)
+    return Way("buckets of a range", mine, dynamic.call("array", column(parameter.table, name)))

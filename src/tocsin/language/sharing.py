@@ -1,0 +1,410 @@
+"""A channel's body, written for one set of parameters, as one query for all of them.
+
+    SELECT out FROM sources LET … WHERE free AND bound        becomes
+
+    SELECT i.id, e.out FROM (SELECT …, out FROM sources LET … WHERE free) e, interests i WHERE bound
+
+`free` is what no parameter touches: it is computed once for each record, with everything that enriches it. `bound` ties
+records to interests. Grouping, order and limits are then each interest's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from tocsin.language import dialect
+from tocsin.language.expressions import fail
+from tocsin.language.matching import conjuncts
+from tocsin.language.shaping import aggregates
+from tocsin.language.subqueries import unwrapped
+
+# Names that nobody can write.
+INTERESTS = " interests"
+INTEREST, RECORD, OUT, NUMBER = " interest", " record", " out", " number"
+_INNER = " inner"
+_BRANCHES = 64
+
+ID = "interest_id"  # a column of no other relation, so that Spark's plans tell where interests are
+ANSWER = ("interest", "number", "place", "result")
+"""The columns of a shared query: the interest, the record (the same number: the same result), its place in the
+interest's order, and what the channel tells it."""
+
+
+def parameter_column(index: int) -> str:
+    return f"p{index}"
+
+
+def shared(body: exp.Expr, parameters: Sequence[str], branch: int = 1) -> exp.Query:
+    """The shared query. Fails where the body is of a shape that has no such query."""
+    body = unwrapped(body)
+    if isinstance(body, exp.SetOperation):
+        if (
+            not isinstance(body, exp.Union)
+            or body.args.get("distinct")
+            or body.args.get("order")
+            or body.args.get("limit")
+        ):
+            fail("of set operations a channel takes UNION ALL only", body, "write two channels, or SELECT DISTINCT")
+        both = [shared(one, parameters, 2 * branch + i) for i, one in enumerate((body.this, body.expression))]
+        return exp.Union(this=both[0], expression=both[1], distinct=False)
+    if not isinstance(body, exp.Select):
+        fail("a channel's body is a query", body)
+    if body.args.get("with_"):
+        fail("a channel's body takes no WITH", body, "write the query where its name stands, or as a function")
+    if branch >= _BRANCHES:
+        fail(f"a channel takes at most {_BRANCHES // 2} queries in a UNION ALL", body)
+    return _Sharing(body, tuple(parameters), branch).made()
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What goes into a SELECT's FROM and WHERE."""
+
+    sources: list[exp.Join] = field(default_factory=list)
+    conditions: list[exp.Expr] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Let:
+    """`early`: it is computed with the record. `is_range`: its fields may be named without it."""
+
+    name: str
+    value: exp.Expr
+    early: bool
+    is_range: bool
+
+
+class _Sharing:
+    def __init__(self, body: exp.Select, parameters: tuple[str, ...], branch: int) -> None:
+        self.body = body
+        self.branch = branch
+        self.parameters = parameters
+        self.free, self.bound = _Parts(), _Parts()
+        self.touched = set(parameters)
+        self.ranges: list[str] = []
+        self.lets: list[_Let] = []
+        self.count = 0
+        self.repeats = False  # whether a record can meet an interest several times where once is meant
+
+    def made(self) -> exp.Query:
+        self._sort()
+        body = self.body
+        grouped = bool(body.args.get("group")) or any(aggregates(one) for one in body.expressions)
+        if grouped and not body.args.get("group") and self.parameters:
+            fail(
+                "an aggregate without GROUP BY answers also for interests that nothing matched",
+                body, f"write GROUP BY {self.parameters[0]}",
+            )  # fmt: skip
+        distinct = bool(body.args.get("distinct"))
+        limited = bool(body.args.get("limit") or body.args.get("offset"))
+        once = not (grouped or distinct) and not self._is_touched(body.expressions)
+        out = dialect.RowOf(expressions=[one.copy() for one in body.expressions])
+        inner = self._inner(out if once else None)
+        columns = [exp.alias_(_of(INTEREST, ID), "interest", quoted=True)]
+        number = _of(RECORD, NUMBER) if once else exp.cast(exp.null(), "BIGINT")
+        if self.repeats and not once:
+            fail(
+                "EXISTS with a parameter inside and GROUP BY, DISTINCT or a parameter in SELECT do not go together",
+                body,
+            )
+        columns.append(exp.alias_(number, "number", quoted=True))
+        place: exp.Expr = exp.cast(exp.null(), "BIGINT")
+        if body.args.get("order") or limited:
+            if self.repeats:
+                fail("EXISTS with a parameter inside and ORDER BY or LIMIT do not go together", body)
+            order = self._order()
+            place = dialect.PlaceOf(this=_of(INTEREST, ID), expressions=order)
+        columns.append(exp.alias_(place, "place", quoted=True))
+        columns.append(exp.alias_(_of(RECORD, OUT) if once else out, "result", quoted=True))
+        query = exp.Select(expressions=columns).from_(
+            exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(RECORD, quoted=True)))
+        )
+        query.set("joins", [*self._interests(), *self._again(), *self.bound.sources])
+        if self.bound.conditions:
+            query.set("where", exp.Where(this=exp.and_(*(one.copy() for one in self.bound.conditions))))
+        if body.args.get("group"):
+            query.set("group", self._group())
+            for clause in ("having", "group_lets"):
+                if body.args.get(clause):
+                    query.set(clause, body.args[clause])
+        if distinct:
+            query.set("distinct", exp.Distinct())
+        if self.repeats:
+            query = _first_of_each(query)
+        return _limited(query, body) if limited else query
+
+    # ------------------------------------------------------------ what the parameters touch
+
+    def _sort(self) -> None:
+        """Sources, LETs and conditions into those that parameters touch and those they do not."""
+        conditions: list[exp.Expr] = []
+        for join in self._flattened(_items(self.body), conditions):
+            source = join.this
+            touched = self._is_touched([source, *filter(None, [join.args.get("on")])])
+            name = _name(source)
+            if isinstance(source, dialect.Let):
+                early = not touched and _is_dear(source.this)
+                self.lets.append(_Let(name, source.this, early, bool(source.args.get("is_range"))))
+            else:
+                if touched and (join.side or "").upper() in ("LEFT", "RIGHT", "FULL"):
+                    fail("a parameter cannot stand in an outer join", source, "put the condition into WHERE")
+                parts = self.bound if touched else self.free
+                parts.sources.append(join.copy())
+                parts.names.append(name)
+                self.ranges.append(name)
+            if touched:
+                self.touched.add(name)
+            else:
+                self.touched.discard(name)  # a variable hides the parameter of its name
+        where = self.body.args.get("where")
+        conditions += conjuncts(where.this) if where else ()
+        for condition in conditions:
+            inner = condition.unnest()
+            if not self._is_touched([condition]):
+                self.free.conditions.append(condition)
+            elif isinstance(inner, exp.Exists) and isinstance(unwrapped(inner.this), exp.Select):
+                self._exists(_select(inner.this))
+            else:
+                self.bound.conditions.append(condition)
+
+    def _is_touched(self, nodes: Sequence[exp.Expr]) -> bool:
+        return any(mentions(one, self.touched) for one in nodes)
+
+    def _flattened(self, items: Sequence[exp.Join], conditions: list[exp.Expr]) -> Iterator[exp.Join]:
+        """The sources, where a plain subquery that a parameter stands in is replaced by its own sources."""
+        for join in items:
+            query = unwrapped(join.this.this) if isinstance(join.this, exp.Subquery) else None
+            inner = not (join.side or "") and (join.kind or "").upper() in ("", "CROSS", "INNER")
+            if not inner or not isinstance(query, exp.Select) or not _is_plain(query) or not self._is_touched([query]):
+                yield join
+                continue
+            names = self._fresh(query)
+            value = dialect.RowOf(expressions=[one.copy() for one in query.expressions])
+            if len(query.expressions) == 1 and isinstance(query.expressions[0], dialect.ValueOf):
+                value = query.expressions[0].this
+            yield from self._flattened(_moved(query, names), conditions)
+            conditions += self._conditions(query, names)
+            yield _let(_name(join.this), renamed(self._qualified(value, query), names), is_range=True)
+            if join.args.get("on") is not None:
+                conditions += conjuncts(join.args["on"])
+
+    def _fresh(self, query: exp.Select) -> dict[str, str]:
+        """Names for a subquery's variables that nobody else has."""
+        names = {}
+        for name in _bound_names(query):
+            self.count += 1
+            names[name] = f"{name} {self.count}"
+        return names
+
+    def _conditions(self, query: exp.Select, names: dict[str, str]) -> list[exp.Expr]:
+        where = query.args.get("where")
+        return [renamed(self._qualified(one, query), names) for one in (conjuncts(where.this) if where else ())]
+
+    def _qualified(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
+        """The node with the query's one source written before every field that stands alone."""
+        sources = [one.this for one in _items(query) if not isinstance(one.this, dialect.Let)]
+        if len(sources) != 1:
+            return node
+        known = {*self.parameters, *self.ranges, *(one.name for one in self.lets), *_bound_names(query)}
+
+        def qualify(one: exp.Expr) -> exp.Expr:
+            if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known:
+                return _of(_name(sources[0]), one.name)
+            return one
+
+        return node.copy() if node.find(exp.Query) else node.transform(qualify)
+
+    def _exists(self, query: exp.Select) -> None:
+        """The sources of an EXISTS become sources beside the others: whoever matches, matches once."""
+        if not _is_plain(query):
+            fail("an EXISTS that a parameter stands in takes sources and conditions only", query)
+        names = self._fresh(query)
+        self.bound.sources += _moved(query, names)
+        self.bound.conditions += self._conditions(query, names)
+        self.repeats = True
+
+    # ------------------------------------------------------------ the two halves
+
+    def _inner(self, out: exp.Expr | None) -> exp.Select:
+        """The records with all that enriches them, each once."""
+        if not self.free.sources:
+            fail("every source of this channel depends on a parameter", self.body, "name the datasets in FROM, and "
+                 "tie them to the parameters in WHERE")  # fmt: skip
+        needed = [*self.free.names, *(one.name for one in self.lets if one.early)]
+        columns = [exp.alias_(exp.column(exp.to_identifier(one, quoted=True)), one, quoted=True) for one in needed]
+        if out is not None:
+            columns.append(exp.alias_(out, OUT, quoted=True))
+        # Records of two queries never have the same number.
+        number = exp.Add(
+            this=exp.Anonymous(this="monotonically_increasing_id"), expression=exp.Literal.number(self.branch << 56)
+        )
+        columns.append(exp.alias_(number, NUMBER, quoted=True))
+        first, *others = self.free.sources
+        query = exp.Select(expressions=columns).from_(first.this.copy())
+        lets = [
+            _let(one.name, one.value, is_range=one.is_range) for one in self.lets
+            if not mentions(one.value, self.touched)
+        ]  # fmt: skip
+        query.set("joins", [*others, *lets])
+        if self.free.conditions:
+            query.set("where", exp.Where(this=exp.and_(*(one.copy() for one in self.free.conditions))))
+        return query
+
+    def _interests(self) -> Iterator[exp.Join]:
+        table = exp.Table(
+            this=exp.to_identifier(INTERESTS, quoted=True),
+            alias=exp.TableAlias(this=exp.to_identifier(INTEREST, quoted=True)),
+        )
+        yield exp.Join(this=table)
+        for i, name in enumerate(self.parameters):
+            if name not in self.ranges and name not in (one.name for one in self.lets):
+                yield _let(name, _of(INTEREST, parameter_column(i)))
+
+    def _again(self) -> Iterator[exp.Join]:
+        """The body's own names, over the records as they come out of the inner query."""
+        for name in self.free.names:
+            yield _let(name, _of(RECORD, name), is_range=True)
+        for one in self.lets:
+            yield _let(one.name, _of(RECORD, one.name) if one.early else one.value, is_range=one.is_range)
+
+    def _group(self) -> exp.Group:
+        group = self.body.args["group"].copy()
+        own = [_of(INTEREST, ID), *(_of(INTEREST, parameter_column(i)) for i in range(len(self.parameters)))]
+        group.set("expressions", [*group.expressions, *own])
+        return group
+
+    def _order(self) -> list[exp.Expr]:
+        order = self.body.args.get("order")
+        named = {one.alias: one.this for one in self.body.expressions if isinstance(one, exp.Alias)}
+        found = []
+        for one in order.expressions if order else []:
+            key = one.copy()
+            if isinstance(key.this, exp.Column) and len(key.this.parts) == 1 and key.this.name in named:
+                key.set("this", named[key.this.name].copy())
+            elif isinstance(key.this, exp.Literal) and not key.this.is_string:
+                picked = self.body.expressions[int(key.this.this) - 1 : int(key.this.this)]
+                if not picked:
+                    fail(f"there is no column {key.this.this}", one)
+                key.set(
+                    "this", (picked[0].this if isinstance(picked[0], exp.Alias | dialect.ValueOf) else picked[0]).copy()
+                )
+            found.append(key)
+        return found
+
+
+def mentions(node: exp.Expr, names: set[str]) -> bool:
+    """Whether the node refers to one of the names, which queries inside of it may hide."""
+    if isinstance(node, exp.Query):
+        names = names - set(_bound_names(node))
+    root = None
+    if isinstance(node, exp.Column | exp.Table) and node.parts:
+        root = node.parts[0].name
+    return root in names or any(mentions(one, names) for one in node.iter_expressions())
+
+
+def renamed(node: exp.Expr, names: dict[str, str]) -> exp.Expr:
+    """A copy in which other variables stand for these."""
+
+    def change(one: exp.Expr, left: dict[str, str]) -> None:
+        if isinstance(one, exp.Query):
+            left = {old: new for old, new in left.items() if old not in set(_bound_names(one))}
+        if isinstance(one, exp.Column | exp.Table) and one.parts and one.parts[0].name in left:
+            root = one.parts[0]
+            if isinstance(one, exp.Column) or len(one.parts) > 1:
+                root.replace(exp.to_identifier(left[root.name], quoted=True))
+        for inner in list(one.iter_expressions()):
+            change(inner, left)
+
+    copied = node.copy()
+    change(copied, names)
+    return copied
+
+
+def _items(query: exp.Expr) -> list[exp.Join]:
+    first = [exp.Join(this=query.args["from_"].this.copy())] if query.args.get("from_") else []
+    return [*first, *(query.args.get("joins") or [])]
+
+
+def _bound_names(query: exp.Expr) -> Iterator[str]:
+    return (_name(one.this) for one in _items(query))
+
+
+def _name(source: exp.Expr) -> str:
+    alias = source.args.get("alias")
+    if alias is not None:
+        return str(alias.name)
+    return str(source.parts[-1].name) if isinstance(source, exp.Table) and source.parts else ""
+
+
+def _select(node: exp.Expr) -> exp.Select:
+    inner = unwrapped(node)
+    assert isinstance(inner, exp.Select)
+    return inner
+
+
+def _is_plain(query: exp.Select) -> bool:
+    """Sources, conditions and a SELECT list, and nothing else."""
+    known = ("expressions", "from_", "joins", "where", "kind")
+    outer = any((join.side or "") in ("LEFT", "RIGHT", "FULL") for join in query.args.get("joins") or [])
+    extra = any(value for clause, value in query.args.items() if clause not in known)
+    return not outer and not extra and not any(aggregates(one) for one in query.expressions)
+
+
+def _moved(query: exp.Select, names: dict[str, str]) -> list[exp.Join]:
+    """A subquery's sources under other names."""
+    moved = []
+    for one in _items(query):
+        join = renamed(one, names)
+        alias = exp.to_identifier(names[_name(one.this)], quoted=True)
+        join.this.set("alias", alias if isinstance(join.this, dialect.Let) else exp.TableAlias(this=alias))
+        moved.append(join)
+    return moved
+
+
+def _of(variable: str, name: str) -> exp.Column:
+    return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(variable, quoted=True))
+
+
+def _let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
+    return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
+
+
+def _is_dear(value: exp.Expr) -> bool:
+    """Whether it is worth computing once per record."""
+    return value.find(exp.Query, exp.Anonymous) is not None
+
+
+def _first_of_each(query: exp.Select) -> exp.Select:
+    inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
+    columns = [
+        exp.alias_(_of(_INNER, name), name, quoted=True) if name in ("interest", "number")
+        else exp.alias_(exp.Anonymous(this="any_value", expressions=[_of(_INNER, name)]), name, quoted=True)
+        for name in ANSWER
+    ]  # fmt: skip
+    made = exp.Select(expressions=columns).from_(inner)
+    made.set("group", exp.Group(expressions=[_of(_INNER, "interest"), _of(_INNER, "number")]))
+    return made
+
+
+def _limited(query: exp.Select, body: exp.Select) -> exp.Select:
+    def number(clause: str) -> int | None:
+        value = body.args[clause].expression if body.args.get(clause) else None
+        if value is None:
+            return None
+        if not isinstance(value, exp.Literal) or value.is_string or not value.this.isdigit():
+            fail(f"{clause.upper()} in a channel is a number", value)
+        return int(value.this)
+
+    skipped = number("offset") or 0
+    taken = number("limit")
+    inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
+    made = exp.Select(expressions=[exp.alias_(_of(_INNER, one), one, quoted=True) for one in ANSWER]).from_(inner)
+    tests = [exp.GT(this=_of(_INNER, "place"), expression=exp.Literal.number(skipped))]
+    if taken is not None:
+        tests.append(exp.LTE(this=_of(_INNER, "place"), expression=exp.Literal.number(skipped + taken)))
+    made.set("where", exp.Where(this=exp.and_(*tests)))
+    return made

@@ -1,0 +1,149 @@
+"""The interests of one channel as Spark sees them: a cached table, a small one of what came since, and what left.
+
+A change costs what it changes. Interests that left stay in the cached table until it is made anew; whoever reads the
+answer leaves them out (`gone`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from sqlglot import exp
+
+from tocsin.language import dynamic
+from tocsin.language.channels import SharedQuery
+from tocsin.language.sharing import ID, parameter_column
+from tocsin.pipeline.datasets import layout
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Field, ObjectType, Type
+
+CACHED_FROM: Final = 5_000  # fewer are handed over anew when they change
+_REBUILT_AT: Final = 0.2  # of the cached ones: so many came or left
+BORDERS: Final = 256
+_numbers = itertools.count()
+
+
+class Interests:
+    """Not thread-safe: one execution of a channel at a time."""
+
+    def __init__(self, spark: SparkSession, query: SharedQuery) -> None:
+        self._spark = spark
+        self._query = query
+        self.type = ObjectType(
+            (
+                Field(ID, t.BIGINT),
+                *(Field(parameter_column(i), one) for i, one in enumerate(query.parameters)),
+                *(Field(one.name, t.BIGINT) for one in query.borders),
+            ),
+            open=False,
+        )
+        self._all: dict[int, tuple[Any, ...]] = {}
+        self._cached: set[int] = set()
+        self._base: DataFrame | None = None
+        self._borders: dict[str, list[Any]] = {one.name: [] for one in query.borders}
+        self._stale = True
+        self._levels: dict[str, list[int]] = {}
+        self.version = 0
+        self.gone: set[int] = set()
+        self.view = f"tocsin_interests_{next(_numbers)}"
+
+    @property
+    def schema(self) -> str:
+        """The view's, in Spark's words."""
+        return str(self._untyped(self._frame([])).schema.simpleString().removeprefix("struct<").removesuffix(">"))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def change(self, added: Iterable[tuple[int, Sequence[Any]]], removed: Iterable[int]) -> None:
+        """Takes interests in (id and checked values of the parameters) and lets others go."""
+        for identity, values in added:
+            self._all[identity] = tuple(values)
+            self.gone.discard(identity)
+            self._stale = True
+        for identity in removed:
+            if self._all.pop(identity, None) is not None and identity in self._cached:
+                self.gone.add(identity)
+            self._stale = True
+
+    def prepared(self) -> str:
+        """The name of the view, which shows every interest there is now."""
+        if not self._stale:
+            return self.view
+        new = [identity for identity in self._all if identity not in self._cached]
+        changed = len(new) + len(self.gone)
+        if self._base is None or changed > max(CACHED_FROM, _REBUILT_AT * len(self._cached)):
+            self._rebuild()
+            new = [identity for identity in self._all if identity not in self._cached]
+        frame = self._base
+        if new or frame is None:
+            delta = self._frame(new)
+            frame = delta if frame is None else frame.unionAll(delta)
+        self._untyped(frame).createOrReplaceTempView(self.view)
+        self._stale = False
+        self.version += 1
+        return self.view
+
+    def borders(self) -> Mapping[str, list[Any]]:
+        """Some of each parameter's values, in their order."""
+        return self._borders
+
+    def close(self) -> None:
+        if self._base is not None:
+            self._base.unpersist()
+        self._spark.catalog.dropTempView(self.view)
+
+    def _rebuild(self) -> None:
+        self._choose_borders()
+        if self._base is not None:
+            self._base.unpersist()
+        self.gone.clear()
+        if len(self._all) < CACHED_FROM:
+            self._base, self._cached = None, set()
+            return
+        self._cached = set(self._all)
+        self._base = self._frame(list(self._all)).cache()
+        self._base.count()
+
+    def _choose_borders(self) -> None:
+        for one in self._query.borders:
+            index = int(one.parameter.removeprefix("p"))
+            values = sorted({row[index] for row in self._all.values() if row[index] is not None})
+            picked = range(0, len(values), max(1, -(-len(values) // BORDERS)))
+            self._borders[one.name] = [values[i] for i in picked]
+
+    def _frame(self, identities: Sequence[int]) -> DataFrame:
+        frame = self._spark.createDataFrame(self._arrow(identities))
+        keys = [f"{key} AS k{i}" for i, key in enumerate(self._query.keys)]
+        return frame.selectExpr("*", *keys) if keys else frame
+
+    def _untyped(self, frame: DataFrame) -> DataFrame:
+        """The parameters without a type are text in the cache, and untyped values to a query."""
+        for i, kind in enumerate(self._query.parameters):
+            if dynamic.contains_any(kind):
+                name = parameter_column(i)
+                sql = dynamic.stored(exp.column(name, quoted=True), kind).sql(dialect="spark")
+                frame = frame.withColumn(name, f.expr(sql))
+        return frame
+
+    def _arrow(self, identities: Sequence[int]) -> pa.Table:
+        rows = [self._all[one] for one in identities]
+        columns: list[Any] = [pa.array(np.array(identities, np.int64))]
+        for i, kind in enumerate(self._query.parameters):
+            columns.append(_column(kind, [row[i] for row in rows]))
+        for one in self._query.borders:
+            index, borders = int(one.parameter.removeprefix("p")), self._borders[one.name]
+            columns.append(pa.array([bisect_right(borders, row[index]) for row in rows], pa.int64()))
+        return pa.Table.from_arrays(columns, schema=layout.record_schema(self.type))
+
+
+def _column(kind: Type, values: Sequence[Any]) -> pa.Array:
+    record = ObjectType((Field("v", kind),), open=False)
+    return layout.to_arrow([{"v": value} for value in values], record).column(0).combine_chunks()

@@ -1,0 +1,116 @@
+"""One execution of a channel's shared query: views and moments in, results of every interest out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
+
+from tocsin.language.channels import NOW, PREVIOUS, Scan, SharedQuery
+from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.datasets import layout
+from tocsin.rules.model.jsonform import plain
+
+_NO_LEVEL: Final = [-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Results in the order of their interests: whose they are, their places (from 0), and which payload each has."""
+
+    interests: npt.NDArray[np.int64]
+    ordinals: npt.NDArray[np.int64]
+    payloads: npt.NDArray[np.int64]
+    texts: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.interests)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When an execution takes place, and from where on records are new to it."""
+
+    now: datetime
+    previous: datetime
+    since: Mapping[str, int]
+
+
+def run(
+    spark: SparkSession,
+    query: SharedQuery,
+    interests: Interests,
+    view_of: Callable[[Scan], str],
+    moment: Moment,
+) -> Found:
+    table = answer(spark, query, interests, view_of, moment)
+    return encoded(table, query, interests.gone)
+
+
+def answer(
+    spark: SparkSession,
+    query: SharedQuery,
+    interests: Interests,
+    view_of: Callable[[Scan], str],
+    moment: Moment,
+) -> pa.Table:
+    """What Spark finds: the one job over all interests."""
+    names = {scan.view: view_of(scan) for scan in query.scans}
+    names[query.interests_view] = interests.prepared()
+    arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
+    arguments.update({name: _array(values) for name, values in interests.borders().items()})
+    for name, sql in query.levels:
+        found = spark.sql(named(sql, names), used(sql, arguments)).toArrow().column(0)[0].as_py()
+        arguments[name] = _array(sorted(found) or _NO_LEVEL)
+    frame = spark.sql(named(query.sql, names), used(query.sql, arguments))
+    return frame.toArrow()
+
+
+def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
+    """Each different result as JSON once, however many interests have it."""
+    if gone:
+        table = table.filter(pa.array(~np.isin(_numbers(table, "interest"), np.fromiter(gone, np.int64, len(gone)))))
+    interests, places = _numbers(table, "interest"), _numbers(table, "place")
+    order = np.lexsort((_numbers(table, "number"), places, interests))
+    results = table.column("result")
+    numbered = table.column("number").null_count == 0
+    if numbered:
+        _, first, which = np.unique(_numbers(table, "number"), return_index=True, return_inverse=True)
+        results, payloads = results.take(pa.array(first)), which.astype(np.int64)
+    else:
+        payloads = np.arange(table.num_rows, dtype=np.int64)
+    decode = layout.decoder(query.type)
+    texts = [orjson.dumps(plain(decode(value))) for value in results.to_pylist()]
+    interests = interests[order]
+    starts = np.flatnonzero(np.r_[True, interests[1:] != interests[:-1]]) if len(interests) else np.array([], np.int64)
+    lengths = np.diff(np.r_[starts, len(interests)])
+    ordinals = np.arange(len(interests), dtype=np.int64) - np.repeat(starts, lengths)
+    return Found(interests, ordinals, payloads[order], texts)
+
+
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = table.column(name).combine_chunks().fill_null(0).to_numpy(zero_copy_only=False)
+    return found
+
+
+def named(sql: str, names: Mapping[str, str]) -> str:
+    for token, name in names.items():
+        sql = sql.replace(f"`{token}`", f"`{name}`")
+    return sql
+
+
+def used(sql: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Spark refuses arguments that the text does not name."""
+    return {name: value for name, value in arguments.items() if f":{name}" in sql}
+
+
+def _array(values: Sequence[Any]) -> Column:
+    return f.array(*(f.lit(value) for value in values))
