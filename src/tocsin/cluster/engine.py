@@ -110,12 +110,16 @@ class Engine:
             with suppress(Py4JError, ConnectionError):
                 context._jsc.sc().clearJobGroup()
 
-    def rows(self, sql: str, limit: int | None = None) -> pa.Table:
-        """The whole answer in memory; with a limit, at most so many rows of it."""
+    def asked(self, work: Callable[[], T]) -> T:
+        """What the work yields, with Spark's errors as people read them."""
         try:
-            return self._collected(sql, limit)
+            return work()
         except (PySparkException, Py4JError) as error:
             raise told(error) from error
+
+    def rows(self, sql: str, limit: int | None = None) -> pa.Table:
+        """The whole answer in memory; with a limit, at most so many rows of it."""
+        return self.asked(lambda: self._collected(sql, limit))
 
     def _collected(self, sql: str, limit: int | None) -> pa.Table:
         frame = self.spark.sql(sql)

@@ -10,7 +10,7 @@ from sqlglot import exp
 from tocsin.language import durations, dynamic, geodesy, matching, phantoms, spatial, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.grid import Near
-from tocsin.language.typed import FunctionError, MapType, Typed, build, constant_integer, literal
+from tocsin.language.typed import FunctionError, MapType, Typed, build, constant_integer
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, Type
 

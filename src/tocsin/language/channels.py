@@ -20,7 +20,7 @@ from tocsin.language.matching import Borders, Levels, Matches, conjuncts, matche
 from tocsin.language.names import Dataset, Names, Oracle
 from tocsin.language.queries import Queries
 from tocsin.language.scope import Row, column, derived, selected
-from tocsin.language.sharing import ID, INTERESTS, _name, parameter_column, shared
+from tocsin.language.sharing import ID, INTERESTS, name_of, parameter_column, shared
 from tocsin.language.sources import scan
 from tocsin.language.subqueries import unwrapped
 from tocsin.language.typed import Typed, build
@@ -76,10 +76,10 @@ def shared_query(
     body: exp.Expr,
     parameters: Sequence[str],
     declared: Mapping[str, Type],
+    *,
     names: Names,
     oracle: Oracle,
     dataverse: str,
-    *,
     continuous: bool,
 ) -> SharedQuery:
     """The query of a channel, with the types of its parameters found in its body where they are not declared."""
@@ -128,7 +128,7 @@ class ChannelQueries(Queries):
         assert found is not None
         alias = self.alias("out")
         left = leaving(Typed(column(alias, "result"), found.type))
-        columns = [(name, column(alias, name)) for name in ("interest", "number", "place")]
+        columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
         columns.append(("result", dynamic.exported(left)))
         made = selected(columns).from_(derived(relation.query, alias))
         matches = self.matches
@@ -227,7 +227,7 @@ class _Interests:
 
 
 class _NoScans:
-    def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
+    def scan(self, *_: object) -> str:
         raise AssertionError("a channel's relations have names of their own")
 
 
@@ -296,7 +296,7 @@ def _watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
         wanted = {_is_new_of(one) for one in conjuncts(where.this)} if where else set()
         for join in [*_froms(select)]:
             inner = (join.side or "") not in ("LEFT", "RIGHT", "FULL")
-            if isinstance(join.this, exp.Table) and inner and _name(join.this) in wanted:
+            if isinstance(join.this, exp.Table) and inner and name_of(join.this) in wanted:
                 join.this.meta[_NEW] = True
     return body
 
@@ -318,7 +318,7 @@ def _watch_first(body: exp.Expr) -> None:
     if isinstance(source, exp.Subquery):
         _watch_first(source.this)
     elif isinstance(source, exp.Table) and not isinstance(source.this, exp.Anonymous):
-        test = exp.Anonymous(this="is_new", expressions=[exp.column(exp.to_identifier(_name(source), quoted=True))])
+        test = exp.Anonymous(this="is_new", expressions=[exp.column(exp.to_identifier(name_of(source), quoted=True))])
         where = body.args.get("where")
         body.set("where", exp.Where(this=exp.and_(where.this, test) if where else test))
     else:

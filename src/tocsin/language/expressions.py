@@ -160,13 +160,13 @@ class Expressions(ABC):
 
     def moment(self, kind: Type) -> Typed:
         """The statement's instant: its date and time, or one of them."""
-        return literal({t.DATETIME: self.now, t.DATE: self.now.date(), t.TIME: self.now.time()}[kind])
+        return literal(self.now if kind == t.DATETIME else self.now.date() if kind == t.DATE else self.now.time())
 
     def of_channel(self, name: str, node: exp.Anonymous) -> Typed:
         """is_new(v) and its kin."""
         fail(f"{name} means something in a channel only", node)
 
-    def taken(self, value: Typed, type_: Type) -> None:
+    def taken(self, value: Typed, type_: Type) -> None:  # noqa: B027 - most do not listen
         """An untyped value is used as one of this type: whoever has to find out the types of parameters listens."""
 
     # ------------------------------------------------------------ function calls and all the rest

@@ -345,7 +345,9 @@ def _equality(condition: exp.Expr, sides: Sides) -> Way | None:
     if not isinstance(condition, exp.EQ):
         return None
     ends = _ends(condition.this, condition.expression, sides)
-    return None if ends is None else Way("equality", *(dynamic.call("array", one) for one in ends[:2]))
+    if ends is None:
+        return None
+    return Way("equality", dynamic.call("array", ends[0]), dynamic.call("array", ends[1]))
 
 
 def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, bool] | None:
@@ -354,6 +356,11 @@ def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, b
     if at == (sides.left, sides.right):
         return a, b, False
     return (b, a, True) if at == (sides.right, sides.left) else None
+
+
+def _turned(what: str, keys: list[exp.Expr], turned: bool) -> Way:
+    left, right = keys[::-1] if turned else keys
+    return Way(what, left, right)
 
 
 def _items(condition: exp.Expr, sides: Sides) -> Way | None:
@@ -380,7 +387,7 @@ def _items(condition: exp.Expr, sides: Sides) -> Way | None:
     if ends_ is None:
         return None
     keys = [dynamic.call("array_distinct", items), dynamic.call("array", value)]
-    return Way("the items of an array", *(keys[::-1] if ends_[2] else keys))
+    return _turned("the items of an array", keys, ends_[2])
 
 
 def _is_about(node: exp.Expr, variable: str) -> bool:
@@ -401,8 +408,7 @@ def _prefix(condition: exp.Expr, sides: Sides) -> Way | None:
         return None
     beginnings = build(f"transform(sequence(0, least(length(_t), {_PREFIX})), __n -> substring(_t, 1, __n))", _t=text)
     beginning = build(f"array(substring(_f, 1, {_PREFIX}))", _f=fixed)
-    keys = [beginnings, beginning]
-    return Way("the beginning of a text", *(keys[::-1] if ends[2] else keys))
+    return _turned("the beginning of a text", [beginnings, beginning], ends[2])
 
 
 ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}

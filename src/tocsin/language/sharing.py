@@ -145,7 +145,7 @@ class _Sharing:
         for join in self._flattened(_items(self.body), conditions):
             source = join.this
             touched = self._is_touched([source, *filter(None, [join.args.get("on")])])
-            name = _name(source)
+            name = name_of(source)
             if isinstance(source, dialect.Let):
                 early = not touched and _is_dear(source.this)
                 self.lets.append(_Let(name, source.this, early, bool(source.args.get("is_range"))))
@@ -188,7 +188,7 @@ class _Sharing:
                 value = query.expressions[0].this
             yield from self._flattened(_moved(query, names), conditions)
             conditions += self._conditions(query, names)
-            yield _let(_name(join.this), renamed(self._qualified(value, query), names), is_range=True)
+            yield _let(name_of(join.this), renamed(self._qualified(value, query), names), is_range=True)
             if join.args.get("on") is not None:
                 conditions += conjuncts(join.args["on"])
 
@@ -213,7 +213,7 @@ class _Sharing:
 
         def qualify(one: exp.Expr) -> exp.Expr:
             if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known:
-                return _of(_name(sources[0]), one.name)
+                return _of(name_of(sources[0]), one.name)
             return one
 
         return node.copy() if node.find(exp.Query) else node.transform(qualify)
@@ -272,7 +272,7 @@ class _Sharing:
             yield _let(one.name, _of(RECORD, one.name) if one.early else one.value, is_range=one.is_range)
 
     def _group(self) -> exp.Group:
-        group = self.body.args["group"].copy()
+        group: exp.Group = self.body.args["group"].copy()
         own = [_of(INTEREST, ID), *(_of(INTEREST, parameter_column(i)) for i in range(len(self.parameters)))]
         group.set("expressions", [*group.expressions, *own])
         return group
@@ -330,10 +330,11 @@ def _items(query: exp.Expr) -> list[exp.Join]:
 
 
 def _bound_names(query: exp.Expr) -> Iterator[str]:
-    return (_name(one.this) for one in _items(query))
+    return (name_of(one.this) for one in _items(query))
 
 
-def _name(source: exp.Expr) -> str:
+def name_of(source: exp.Expr) -> str:
+    """The variable that a source in FROM, or a LET, gives a name to."""
     alias = source.args.get("alias")
     if alias is not None:
         return str(alias.name)
@@ -356,10 +357,11 @@ def _is_plain(query: exp.Select) -> bool:
 
 def _moved(query: exp.Select, names: dict[str, str]) -> list[exp.Join]:
     """A subquery's sources under other names."""
-    moved = []
+    moved: list[exp.Join] = []
     for one in _items(query):
         join = renamed(one, names)
-        alias = exp.to_identifier(names[_name(one.this)], quoted=True)
+        assert isinstance(join, exp.Join)
+        alias = exp.to_identifier(names[name_of(one.this)], quoted=True)
         join.this.set("alias", alias if isinstance(join.this, dialect.Let) else exp.TableAlias(this=alias))
         moved.append(join)
     return moved
@@ -403,7 +405,7 @@ def _limited(query: exp.Select, body: exp.Select) -> exp.Select:
     taken = number("limit")
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
     made = exp.Select(expressions=[exp.alias_(_of(_INNER, one), one, quoted=True) for one in ANSWER]).from_(inner)
-    tests = [exp.GT(this=_of(_INNER, "place"), expression=exp.Literal.number(skipped))]
+    tests: list[exp.Expr] = [exp.GT(this=_of(_INNER, "place"), expression=exp.Literal.number(skipped))]
     if taken is not None:
         tests.append(exp.LTE(this=_of(_INNER, "place"), expression=exp.Literal.number(skipped + taken)))
     made.set("where", exp.Where(this=exp.and_(*tests)))

@@ -44,6 +44,14 @@ class Views:
             self._spark.catalog.dropTempView(old)
         return name
 
+    def of_part(self, snapshot: Snapshot, type_: ObjectType) -> str:
+        """A view over the files of a snapshot that nobody else will ask for; `drop` it afterwards."""
+        with self._lock:
+            self._count += 1
+            name = f"tocsin_part_{self._count}"
+        self._frame(snapshot, type_).createOrReplaceTempView(name)
+        return name
+
     def of_rows(self, rows: pa.Table) -> str:
         """A view over rows in memory; `drop` it afterwards."""
         with self._lock:

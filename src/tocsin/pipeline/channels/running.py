@@ -24,10 +24,9 @@ _NO_LEVEL: Final = [-1]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results in the order of their interests: whose they are, their places (from 0), and which payload each has."""
+    """Results in the order of their interests, and of each interest's own: whose they are, and which text each has."""
 
     interests: npt.NDArray[np.int64]
-    ordinals: npt.NDArray[np.int64]
     payloads: npt.NDArray[np.int64]
     texts: Sequence[bytes]
 
@@ -89,11 +88,7 @@ def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
         payloads = np.arange(table.num_rows, dtype=np.int64)
     decode = layout.decoder(query.type)
     texts = [orjson.dumps(plain(decode(value))) for value in results.to_pylist()]
-    interests = interests[order]
-    starts = np.flatnonzero(np.r_[True, interests[1:] != interests[:-1]]) if len(interests) else np.array([], np.int64)
-    lengths = np.diff(np.r_[starts, len(interests)])
-    ordinals = np.arange(len(interests), dtype=np.int64) - np.repeat(starts, lengths)
-    return Found(interests, ordinals, payloads[order], texts)
+    return Found(interests[order], payloads[order], texts)
 
 
 def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:

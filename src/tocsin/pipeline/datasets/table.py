@@ -28,6 +28,7 @@ from tocsin.pipeline.datasets.history import Entry
 from tocsin.pipeline.datasets.keyindex import KeyIndex
 from tocsin.pipeline.datasets.keys import Hashes, KeyColumns, KeyPath, Positions
 from tocsin.pipeline.datasets.past import Past
+from tocsin.pipeline.datasets.recent import Recent
 from tocsin.pipeline.datasets.snapshots import Held, Snapshot
 from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
 
@@ -66,6 +67,8 @@ class DatasetTable:
         self._index: KeyIndex | None = KeyIndex() if new else None
         self._indexed_keys_max = options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         self._closed = False
+        self.recent = Recent()
+        self.listeners: list[Callable[[int], None]] = []  # told the number of each commit, on the thread that made it
         self.cleaned_at_version = log.state.version
         # A crash may have left files that nothing mentions; upkeep looks.
         self.leftovers = not new and self.data.names() != set(log.state.files)
@@ -111,6 +114,12 @@ class DatasetTable:
     def as_of_time(self, at: datetime) -> Snapshot:
         """The state right after the last commit at or before this time."""
         return self.past.as_of_time(at)
+
+    def newer(self, snapshot: Snapshot, since: int) -> Snapshot:
+        """The same state without files that hold nothing of commits after `since`."""
+        older = {self.data.full_path(one.name) for one in self.past.state.files.values() if one.last_commit <= since}
+        kept = tuple(path for path in snapshot.files if path not in older)
+        return self.held.issued(Snapshot(kept, snapshot.number, snapshot.version, snapshot.rows_up_to))
 
     def pin(self, snapshot: Snapshot) -> AbstractContextManager[Snapshot]:
         """Its files stay while the context lasts. (They also stay while anybody refers to the snapshot object.)"""
@@ -303,8 +312,9 @@ class DatasetTable:
 
     def _append(self, rows: pa.Table, hashed: Hashes | None, positions: Mapping[str, int]) -> Commit:
         at_us = self.log.next_at_us()
-        files = self.write_files([self.stamp(rows, self.log.next_number(), at_us)])
-        commit = self._commit(files, [], rows.num_rows, rewrite=False, positions=positions, at_us=at_us)
+        stamped = self.stamp(rows, self.log.next_number(), at_us)
+        files = self.write_files([stamped])
+        commit = self._commit(files, [], rows.num_rows, rewrite=False, positions=positions, at_us=at_us, recent=stamped)
         self._index_rows(hashed, files)
         return commit
 
@@ -340,7 +350,8 @@ class DatasetTable:
             raise
         gone = sum(len(there) for _, there in located.values())
         count = gone if rows is None else rows.num_rows
-        commit = self._commit(written, touched, count, rewrite=True, positions=positions, at_us=at_us)
+        recent = new[0] if new else self.data.schema.empty_table()
+        commit = self._commit(written, touched, count, rewrite=True, positions=positions, at_us=at_us, recent=recent)
         index = self._index
         if index is not None:
             target = moves[-1][1] if rows is not None else None
@@ -374,6 +385,7 @@ class DatasetTable:
         rewrite: bool,
         positions: Mapping[str, int],
         at_us: int | None = None,
+        recent: pa.Table | None = None,
     ) -> Commit:
         number = self.log.next_number()
         at_us = self.log.next_at_us() if at_us is None else at_us
@@ -381,6 +393,9 @@ class DatasetTable:
             lambda: self.log.commit(added, removed, number=number, at_us=at_us, rewrite=rewrite, positions=positions),
             added,
         )
+        self.recent.record(number, recent, rewrite=rewrite)
+        for listener in self.listeners:
+            listener(number)
         return Commit(number, from_us(at_us), rows)
 
     def exchange(self, change: Callable[[], tuple[State, Entry]], added: Sequence[DataFile]) -> None:

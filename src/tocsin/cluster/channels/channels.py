@@ -1,0 +1,326 @@
+"""All channels of a cluster: their statements, the running ones, and who subscribed to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from sqlglot import exp
+
+from tocsin import faults
+from tocsin.cluster.catalog import CatalogStore, Put, Remove
+from tocsin.cluster.changes import decoded
+from tocsin.cluster.channels.channel import Rooms, RunningChannel, micros
+from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
+from tocsin.cluster.channels.execution import NewRows
+from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.entries import BrokerEntry, ChannelEntry, DatasetEntry, FunctionEntry
+from tocsin.cluster.refs import Ref, broker_ref, channel_ref
+from tocsin.cluster.scope import StatementScope
+from tocsin.cluster.tables import Tables
+from tocsin.language import statements as st
+from tocsin.language.channels import SharedQuery
+from tocsin.language.constants import ConstantError, NotConstantError, evaluate
+from tocsin.language.declared import resolved
+from tocsin.language.expressions import TranslationError
+from tocsin.rules.model.types import ObjectType, Type
+from tocsin.store.channel_store import Broker, ChannelStore, Committed, Execution, Subscribed, Wanted
+from tocsin.wire.errors import InputError, NotFoundError, TocsinError
+
+log = structlog.get_logger()
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest:
+    """`values` as JSON has them; `id` is the client's own key."""
+
+    values: Sequence[Any]
+    broker: Broker
+    id: str | None = None
+
+
+class Channels:
+    def __init__(
+        self,
+        catalog: CatalogStore,
+        tables: Tables,
+        engine: Engine,
+        store: ChannelStore,
+        *,
+        announce: Callable[[Committed], None] = lambda _: None,
+    ) -> None:
+        self._catalog = catalog
+        self._engine = engine
+        self._tables = tables
+        self._store = store
+        self._rooms = Rooms(store, tables, engine, NewRows(engine), announce)
+        self._running: dict[Ref, RunningChannel] = {}
+        self._changing = asyncio.Lock()
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Channels go on where they were; rows of channels that the catalog does not know go."""
+        known = {one.channel_id for one in self._catalog.catalog.channels}
+        for channel_id in await self._store.channel_ids():
+            if channel_id not in known:
+                await self._store.drop_channel(channel_id)
+        if await self._ahead():
+            await self._store.renew_epoch()
+        for entry in self._catalog.catalog.channels:
+            await self._begin(entry)
+
+    async def _ahead(self) -> bool:
+        """Whether a channel has read further than its datasets go: they were restored, or lost commits."""
+        numbers = {one.folder: self._tables.table(one).number for one in self._catalog.catalog.datasets if one.active}
+        for entry in self._catalog.catalog.channels:
+            state = await self._store.state(entry.channel_id)
+            if any(number > numbers.get(folder, 0) for folder, number in state.vector.items()):
+                return True
+        return False
+
+    async def _begin(self, entry: ChannelEntry) -> None:
+        try:
+            query = await self._engine.work(lambda: query_of(self._engine, self._catalog.catalog, entry))
+        except (TranslationError, TocsinError) as error:
+            # One channel's trouble is not everybody's.
+            log.error("a channel could not be started", channel=entry.name, reason=str(error))
+            return
+        channel = RunningChannel(entry, query, self._rooms)
+        self._running[entry.ref] = channel
+        channel.start()
+
+    async def close(self) -> None:
+        for channel in list(self._running.values()):
+            await channel.stop()
+        self._running.clear()
+
+    async def settle(self) -> None:
+        """After a drop of whatever kind: channels that are no longer in the catalog end, and their rows go."""
+        async with self._changing:
+            for ref in [one for one in self._running if self._catalog.catalog.find(one) is None]:
+                channel = self._running.pop(ref)
+                await channel.stop()
+                faults.reach("drop-channel.stopped")
+                await self._store.drop_channel(channel.entry.channel_id)
+
+    def running(self) -> Sequence[RunningChannel]:
+        return list(self._running.values())
+
+    # ------------------------------------------------------------ statements
+
+    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
+        match statement:
+            case st.CreateChannel():
+                return await self._create(statement, scope)
+            case st.DropChannel():
+                return await self._drop(statement, scope)
+            case st.Subscribe():
+                return await self._subscribe(statement, scope)
+            case st.Unsubscribe():
+                return await self._unsubscribe(statement, scope)
+            case st.ChangeSubscription():
+                return await self._change(statement, scope)
+        return None
+
+    async def _create(self, statement: st.CreateChannel, scope: StatementScope) -> Summary:
+        dataverse = statement.name.dataverse or scope.dataverse
+        ref = channel_ref(dataverse, statement.name.name)
+        if statement.if_not_exists and scope.catalog.find(ref) is not None:
+            return {"name": statement.name.name, "existed": True}
+        scope.catalog.dataverse(dataverse)
+        function, where, body, parameters = self._body(statement, scope, dataverse)
+        declared = self._declared(statement, scope)
+
+        def prepared() -> SharedQuery:
+            query = compiled(
+                self._engine, scope.catalog, where, body,
+                parameters=parameters, declared=declared, continuous=statement.continuous,
+            )  # fmt: skip
+            plan_of(self._engine, query)
+            return query
+
+        query = await self._engine.work(prepared, statement.text)
+        retention_s, retention_bytes = _retention(statement, scope.now)
+        channel_id = await self._store.add_channel()
+        entry = ChannelEntry(
+            dataverse=dataverse, name=statement.name.name, channel_id=channel_id, continuous=statement.continuous,
+            push=statement.push, function=function, parameters=tuple(parameters), types=query.parameters,
+            body=None if function is not None else body, period=statement.period, anchor=datetime.now(UTC),
+            retention_s=retention_s, retention_bytes=retention_bytes,
+            uses=(function,) if function is not None else used_by(query),
+        )  # fmt: skip
+        try:
+            await self._store.commit_execution(channel_id, self._first(entry, query), (), ())
+            faults.reach("create-channel.stored")
+            await self._catalog.apply([Put(entry, if_not_exists=statement.if_not_exists)])
+        finally:
+            if self._catalog.catalog.find(ref) != entry:
+                await asyncio.shield(self._store.drop_channel(channel_id))
+        kept = self._catalog.catalog.find(ref)
+        if kept == entry:
+            async with self._changing:
+                await self._begin(entry)
+        return {
+            "name": entry.name,
+            "parameters": {n: str(k) for n, k in zip(parameters, query.parameters, strict=True)},
+        }
+
+    def _first(self, entry: ChannelEntry, query: SharedQuery) -> Execution:
+        """What is there when a channel is made is not new to it."""
+        vector = {}
+        for one in query.watched:
+            assert isinstance(one.dataset, DatasetEntry)
+            vector[one.dataset.folder] = self._tables.table(one.dataset).number
+        at = micros(entry.anchor)
+        return Execution(number=1, started_us=at, ended_us=at, vector=vector, tick_us=at)
+
+    def _body(
+        self, statement: st.CreateChannel, scope: StatementScope, dataverse: str
+    ) -> tuple[Ref | None, str, str, Sequence[str]]:
+        if statement.function is None:
+            assert statement.body is not None
+            return None, dataverse, statement.body, [one.name for one in statement.parameters]
+        name = statement.function
+        where = name.dataverse or dataverse
+        found = [
+            one for one in scope.catalog.functions_named(where, name.name)
+            if statement.arity is None or one.arity == statement.arity
+        ]  # fmt: skip
+        if not found:
+            wanted = f"@{statement.arity}" if statement.arity is not None else ""
+            raise NotFoundError(f"there is no function {where}.{name.name}{wanted}", hint="CREATE FUNCTION it first")
+        if len(found) > 1:
+            raise InputError(f"there are several functions {name.name}", hint=f"write {name.name}@{found[0].arity}")
+        function: FunctionEntry = found[0]
+        return function.ref, function.dataverse, function.body, function.parameters
+
+    def _declared(self, statement: st.CreateChannel, scope: StatementScope) -> dict[str, Type]:
+        def look_up(name: st.Name) -> ObjectType | None:
+            try:
+                return scope.catalog.type_(name.dataverse or scope.dataverse, name.name).type
+            except NotFoundError:
+                return None
+
+        return {one.name: resolved(one.type, look_up) for one in statement.parameters if one.type is not None}
+
+    async def _drop(self, statement: st.DropChannel, scope: StatementScope) -> Summary:
+        ref = channel_ref(statement.name.dataverse or scope.dataverse, statement.name.name)
+        if scope.catalog.find(ref) is None:
+            if statement.if_exists:
+                return {"name": ref.name, "existed": False}
+            raise scope.catalog.missing(ref)
+        try:
+            await self._catalog.apply([Remove(ref, if_exists=statement.if_exists)])
+        finally:
+            await asyncio.shield(self.settle())
+        return {"name": ref.name}
+
+    async def explained(self, statement: st.ExplainChannel, scope: StatementScope) -> Mapping[str, Any]:
+        """How a channel is run."""
+        entry = self._entry(statement.channel, scope)
+
+        def explain() -> Mapping[str, Any]:
+            query = query_of(self._engine, scope.catalog, entry)
+            return {
+                "channel": entry.name,
+                "parameters": {name: str(kind) for name, kind in zip(entry.parameters, query.parameters, strict=True)},
+                "watches": [one.dataset.name for one in query.watched],
+                "matched by": list(query.matched_by) or ["equality" if entry.parameters else "nothing: no parameters"],
+                "depends on time": query.depends_on_time,
+                "plan": plan_of(self._engine, query),
+            }
+
+        return await self._engine.work(explain, statement.text)
+
+    # ------------------------------------------------------------ subscriptions
+
+    async def subscribe(self, entry: ChannelEntry, requests: Sequence[SubscriptionRequest]) -> list[Subscribed]:
+        """All of them or, when one does not fit, none."""
+        parameters = Parameters(entry.parameters, entry.types)
+        wanted = []
+        for i, one in enumerate(requests):
+            try:
+                values = parameters.from_json(one.values)
+            except InputError as error:
+                raise InputError(f"subscription {i}: {error.message}" if len(requests) > 1 else error.message) from None
+            wanted.append(Wanted(parameters.text(values), one.broker, one.id))
+        return await self._store.subscribe(entry.channel_id, wanted, created_us=micros(datetime.now(UTC)))
+
+    async def _subscribe(self, statement: st.Subscribe, scope: StatementScope) -> Summary:
+        entry = self._entry(statement.channel, scope)
+        broker = self._broker(statement.broker, scope)
+        wanted = Wanted(await self._text(entry, statement.arguments, scope), broker)
+        (made,) = await self._store.subscribe(entry.channel_id, [wanted], created_us=micros(scope.now))
+        return {"subscription": made.id, "interest": made.interest}
+
+    async def _unsubscribe(self, statement: st.Unsubscribe, scope: StatementScope) -> Summary:
+        entry = self._entry(statement.channel, scope)
+        gone = await self._store.unsubscribe(entry.channel_id, [statement.subscription])
+        if not gone.removed:
+            raise NotFoundError(
+                f'the channel {entry.name} has no subscription "{statement.subscription}"',
+                hint=f"SELECT * FROM {entry.subscriptions.name} shows them",
+            )
+        return {"subscription": statement.subscription}
+
+    async def _change(self, statement: st.ChangeSubscription, scope: StatementScope) -> Summary:
+        entry = self._entry(statement.channel, scope)
+        broker = self._broker(statement.broker, scope)
+        if statement.arguments is not None:
+            kept = await self._store.subscription(entry.channel_id, statement.subscription)
+            text = await self._text(entry, statement.arguments, scope)
+            if kept is not None and kept.parameters != text:
+                raise InputError(
+                    "the subscription has other parameters", hint="UNSUBSCRIBE it, and SUBSCRIBE with these"
+                )
+        await self._store.change_broker(entry.channel_id, statement.subscription, broker)
+        return {"subscription": statement.subscription, "broker": broker.name}
+
+    async def _text(self, entry: ChannelEntry, arguments: Sequence[exp.Expr], scope: StatementScope) -> str:
+        parameters = Parameters(entry.parameters, entry.types)
+        return parameters.text(parameters.checked([await self._value(one, scope) for one in arguments]))
+
+    async def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
+        try:
+            return evaluate(node, scope.now)
+        except ConstantError as error:
+            raise TranslationError(str(error), error.offset) from None
+        except NotConstantError:
+            pass
+
+        def work() -> Any:
+            translated = scope.translated(node)
+            (found,) = decoded(self._engine.rows(translated.sql, 1), translated)
+            return found
+
+        return await self._engine.work(work)
+
+    def _entry(self, name: st.Name, scope: StatementScope) -> ChannelEntry:
+        return self.entry(name.dataverse or scope.dataverse, name.name)
+
+    def entry(self, dataverse: str, name: str) -> ChannelEntry:
+        ref = channel_ref(dataverse, name)
+        found = self._catalog.catalog.find(ref)
+        if not isinstance(found, ChannelEntry):
+            raise self._catalog.catalog.missing(ref)
+        return found
+
+    def _broker(self, name: st.Name, scope: StatementScope) -> Broker:
+        ref = broker_ref(name.dataverse or scope.dataverse, name.name)
+        found = self._catalog.catalog.find(ref)
+        if not isinstance(found, BrokerEntry):
+            raise self._catalog.catalog.missing(ref)
+        return Broker(found.dataverse, found.name)
+
+
+def _retention(statement: st.CreateChannel, now: datetime) -> tuple[float | None, int | None]:
+    del now
+    return statement.options.get("retention"), statement.options.get("retention-bytes")

@@ -1,0 +1,79 @@
+"""Values of a channel's parameters: checked, and as the one text that stands for all ways to write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tocsin.rules.model import jsonform, openform
+from tocsin.rules.model import types as t
+from tocsin.rules.model.checking import RecordError, checker
+from tocsin.rules.model.types import Field, ObjectType, Type
+from tocsin.rules.model.values import MISSING
+from tocsin.wire.errors import InputError
+
+Values = tuple[Any, ...]
+
+
+class Parameters:
+    """The parameters of one channel."""
+
+    def __init__(self, names: Sequence[str], types: Sequence[Type]) -> None:
+        self.names = tuple(names)
+        self.types = tuple(types)
+        record = ObjectType(tuple(Field(f"p{i}", kind) for i, kind in enumerate(types)), open=False)
+        self._check = checker(record)
+        self._read = jsonform.reader(record)
+
+    def checked(self, values: Sequence[Any]) -> Values:
+        """Values of a statement; InputError names the one that does not fit."""
+        return self._with(self._check, values)
+
+    def from_json(self, values: Sequence[Any]) -> Values:
+        """Values as JSON has them."""
+        return self._with(self._read, values)
+
+    def _with(self, check: Callable[[Any], Any], values: Sequence[Any]) -> Values:
+        if len(values) != len(self.names):
+            wanted = ", ".join(f"{name}: {kind}" for name, kind in zip(self.names, self.types, strict=True))
+            raise InputError(
+                f"the channel takes {len(self.names)} parameters, got {len(values)}", hint=wanted or "it takes none"
+            )
+        for name, value in zip(self.names, values, strict=True):
+            if value is None or value is MISSING:
+                raise InputError(f"{name}: a parameter has a value, got NULL")
+        try:
+            record = check({f"p{i}": value for i, value in enumerate(values)})
+        except RecordError as error:
+            index, _, rest = error.field.removeprefix("p").partition(".")
+            name = self.names[int(index)] if index.isdigit() else error.field
+            raise InputError(f"{name}{'.' if rest else ''}{rest}: {error.reason}") from None
+        return tuple(_normal(record[f"p{i}"], kind) for i, kind in enumerate(self.types))
+
+    @staticmethod
+    def text(values: Values) -> str:
+        """The canonical text: equal values, equal texts."""
+        return openform.dumps_value(list(values))
+
+    @staticmethod
+    def values(text: str) -> Values:
+        return tuple(openform.loads_value(text))
+
+
+def _normal(value: Any, kind: Type) -> Any:
+    """One value for all that are equal: -0 is 0; where no type says otherwise, a whole number is an integer."""
+    match value:
+        case float():
+            if kind == t.ANY and math.isfinite(value) and value == int(value) and abs(value) < 2**63:
+                return int(value)
+            return 0.0 if value == 0 else value
+        case list():
+            return [_normal(one, _item(kind)) for one in value]
+        case dict():
+            return {name: _normal(value[name], t.ANY) for name in sorted(value)}
+    return value
+
+
+def _item(kind: Type) -> Type:
+    return kind.item if isinstance(kind, t.ArrayType | t.MultisetType) else t.ANY
