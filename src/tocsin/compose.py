@@ -20,12 +20,14 @@ from tocsin.cluster.backup import restore as restored
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.procedures import AT_ONCE, Procedures
+from tocsin.cluster.channels.shows import Shows
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.lock import FolderLock
-from tocsin.cluster.manifest import CATALOG, DATASETS, INTAKE
+from tocsin.cluster.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline import session
@@ -35,7 +37,9 @@ from tocsin.serving import tokens as minting
 from tocsin.serving.application import serve
 from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
+from tocsin.store.channel_store import ChannelStore
 from tocsin.store.sqlite import SqliteStore
+from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.store.store import ClusterStore, TokenRow
 from tocsin.wire.errors import NotFoundError, UnauthorizedError
 
@@ -53,6 +57,8 @@ class Cluster:
     catalog: CatalogStore
     tables: Tables
     feeds: Feeds
+    channels: Channels
+    channel_store: ChannelStore
 
 
 def tables_of(settings: Settings) -> Tables:
@@ -121,7 +127,7 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[A
 async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
     """Everything of a cluster but the folder's lock and Spark, which the caller has."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
-    async with opened_store(settings) as store:
+    async with opened_store(settings) as store, opened_channel_store(settings) as channel_store:
         catalog = CatalogStore(store)
         known = await catalog.load()
         chosen = settings.cluster
@@ -137,19 +143,23 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes)
-        rooms = (feeds, Brokers(catalog))
-        statements = ScriptRunner(catalog, tables, engine, changes, procedures, rooms, chosen)
+        channels = Channels(catalog, tables, engine, channel_store)
+        engine.shows = Shows(channel_store)
+        rooms = (feeds, Brokers(catalog), channels)
+        statements = ScriptRunner(catalog, tables, engine, changes, procedures, channels, rooms, chosen)
         try:
+            await channels.start()
             await feeds.start()
             await procedures.start()
             backup = _backup(settings, store, catalog, tables, feeds)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds
             )
-            yield Cluster(app, statements, store, catalog, tables, feeds)
+            yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store)
         finally:
             await procedures.close()
             await feeds.close()
+            await channels.close()
             await statements.close()
             await tables.close()
 
@@ -158,6 +168,16 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
 async def opened_store(settings: Settings) -> AsyncIterator[ClusterStore]:
     settings.data.mkdir(parents=True, exist_ok=True)
     store = store_of(settings)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def opened_channel_store(settings: Settings) -> AsyncIterator[ChannelStore]:
+    store = SqliteChannelStore(settings.data / CHANNELS)
     await store.open()
     try:
         yield store

@@ -62,6 +62,16 @@ POINTS: Final[dict[str, str]] = {
     "channel-store.drop.step": "some rows of a dropped channel are removed, others are not",
     "backup.copied": "a backup is whole and checked, under its temporary name only",
     "restore.verified": "a restored data folder is whole and checked, under its temporary name only",
+    "channel-store.execution.written": "an execution's results and its channel's vector are written, not committed",
+    "channel-store.execution.committed": "an execution is durable, nobody has been told",
+    "channel-store.subscriptions.written": "subscriptions are made or ended, nothing is committed",
+    "channel-store.subscriptions.committed": "subscriptions have durably been made or ended, nobody has been told",
+    "channel-store.retention.step": "some old results are removed, others are not",
+    "channel-store.drop.step": "some rows of a dropped channel are removed, others are not",
+    "create-channel.stored": "a channel has a number and a first position, the catalog does not know it",
+    "drop-channel.stopped": "the catalog has forgotten a channel, its rows are still there",
+    "channel.execution.found": "an execution has found its results, nothing of it is kept",
+    "channel.execution.committed": "an execution is durable, its channel has not gone on",
 }
 
 _wanted, _, _count = os.environ.get("TOCSIN_CRASH_AT", "").partition(":")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -29,7 +29,14 @@ from tocsin.wire.errors import ConflictError, StatementError, StorageFullError, 
 T = TypeVar("T")
 
 LANDING_THREADS: Final = 4
+CHANNEL_THREADS: Final = 4
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
+
+
+class Shows(Protocol):
+    """Reads datasets that are no tables: what channels have."""
+
+    def rows(self, shown: Any) -> pa.Table: ...
 
 
 class Engine:
@@ -42,6 +49,8 @@ class Engine:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
         # Of their own: however many statements run or wait, records land, and the other way round.
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
+        self._channels = ThreadPoolExecutor(CHANNEL_THREADS, thread_name_prefix="channel")
+        self.shows: Shows | None = None
 
     def is_alive(self) -> bool:
         """Whether the JVM still runs. It does not start again by itself."""
@@ -51,10 +60,15 @@ class Engine:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._landing.shutdown(wait=False, cancel_futures=True)
+        self._channels.shutdown(wait=False, cancel_futures=True)
 
     async def land(self, work: Callable[[], T], what: str) -> T:
         """As `work`, on the threads of the feeds."""
         return await self._carried_out(self._landing, work, what, None)
+
+    async def execution(self, work: Callable[[], T], what: str) -> T:
+        """As `work`, on the threads of the channels."""
+        return await self._carried_out(self._channels, work, what, None)
 
     async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
         """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will

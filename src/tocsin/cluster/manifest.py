@@ -15,6 +15,7 @@ from tocsin.wire.errors import StoreError
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 CATALOG: Final = "catalog.sqlite"
+CHANNELS: Final = "channels.db"
 DATASETS: Final = "datasets"
 INTAKE: Final = "intake"  # the feeds' logs: what was acknowledged and has not landed yet
 PYTHON: Final = "python"  # the modules of functions, where they lie in the data folder

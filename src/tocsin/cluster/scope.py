@@ -13,6 +13,8 @@ from sqlglot import exp
 
 from tocsin.cluster.catalog import METADATA, Catalog
 from tocsin.cluster.engine import Engine
+from tocsin.cluster.channel_entries import ChannelEntry, channel_of
+from tocsin.cluster.channels.shows import Shown
 from tocsin.cluster.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
 from tocsin.cluster.metadata import DATASETS
 from tocsin.cluster.tables import Tables
@@ -68,7 +70,11 @@ class StatementScope:
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
         if dataverse == METADATA:
             return DATASETS.get(name)
-        found = self.catalog.find(dataset_ref(dataverse, name))
+        ref = dataset_ref(dataverse, name)
+        found = self.catalog.find(ref)
+        if found is None and (channel := channel_of(ref)) is not None:
+            entry = self.catalog.find(channel)
+            return Shown(entry, ref) if isinstance(entry, ChannelEntry) else None
         return found if isinstance(found, DatasetEntry) else None
 
     def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
@@ -87,6 +93,10 @@ class StatementScope:
     # ------------------------------------------------------------ Scans
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
+        if isinstance(dataset, Shown):
+            assert self._engine.shows is not None
+            self._views.append(self._engine.views.of_rows(self._engine.shows.rows(dataset)))
+            return self._views[-1]
         if not isinstance(dataset, DatasetEntry):
             described = DATASETS[dataset.name]
             rows = layout.to_arrow(described.rows(self.catalog), described.type)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tocsin.cluster.catalog import DEFAULT, CatalogStore
 from tocsin.cluster.changes import Changes, decoded
+from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.procedures import Procedures
 from tocsin.cluster.definitions import Definitions
 from tocsin.cluster.engine import Engine
@@ -56,6 +57,7 @@ class ScriptRunner:
         engine: Engine,
         changes: Changes,
         procedures: Procedures,
+        channels: Channels,
         rooms: Sequence[Room],
         settings: ClusterSettings,
     ) -> None:
@@ -66,6 +68,7 @@ class ScriptRunner:
         self._definitions = Definitions(catalog, tables, engine, settings.datasets.history)
         self._changes = changes
         self._procedures = procedures
+        self._channels = channels
         self._rooms: tuple[Room, ...] = (procedures, *rooms)
 
     async def close(self) -> None:
@@ -116,6 +119,8 @@ class ScriptRunner:
                     lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text
                 )
                 return Outcome(number, kind, {}, _one(orjson.dumps(plan)))
+            if isinstance(statement, st.ExplainChannel):
+                return Outcome(number, kind, {}, _one(orjson.dumps(await self._channels.explained(statement, scope))))
             if isinstance(statement, st.Execute):
                 return await self._called(number, statement, scope, stream)
             if isinstance(statement, st.DropDataverse):

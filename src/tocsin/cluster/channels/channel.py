@@ -1,4 +1,4 @@
-"""A running channel: when it is due it is executed, once at a time, and what it found is committed with how far it read."""
+"""A running channel: executed when it is due, once at a time; what it found is committed with how far it read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from tocsin import faults
+from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.execution import NewRows, Reading, executed
 from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.engine import Engine
@@ -18,7 +19,7 @@ from tocsin.cluster.entries import ChannelEntry, DatasetEntry
 from tocsin.cluster.tables import Tables
 from tocsin.language.channels import PREVIOUS, SharedQuery
 from tocsin.pipeline.channels.interests import Interests
-from tocsin.rules.periods import instant, last_tick
+from tocsin.rules.periods import last_tick
 from tocsin.store.channel_store import ChannelStore, Committed, Execution, Failure
 from tocsin.wire.errors import NotFoundError, TocsinError
 
@@ -70,7 +71,6 @@ class RunningChannel:
         self._parameters = Parameters(entry.parameters, entry.types)
         self._change: int | None = None
         self._due = asyncio.Event()
-        self._idle = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._watching: list[tuple[DatasetEntry, Callable[[int], None]]] = []
@@ -106,44 +106,33 @@ class RunningChannel:
     # ------------------------------------------------------------ when
 
     async def _run(self) -> None:
-        failures = 0
-        while True:
-            tick = await self._next()
-            while True:
-                try:
-                    await self._execute(tick)
-                    failures, self.trouble = 0, None
-                    break
-                except Exception as error:
-                    await self._failed(error, tick)
-                    await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
-                    failures += 1
-
-    async def _next(self) -> datetime | None:
-        """Waits until it is due; the instant that the execution is for, None where arrivals decide."""
         period = self.entry.period
         if period is None:
-            await self._due.wait()
-            self._due.clear()
-            return None
+            while True:
+                await self._due.wait()
+                self._due.clear()
+                await self._surely(None)
         state = await self._rooms.store.state(self.entry.channel_id)
-        last = micros(self.entry.anchor) if state.tick_us is None else state.tick_us
-        done = last_tick(self.entry.anchor, period, moment(last))
-        due = last_tick(self.entry.anchor, period, datetime.now(UTC))
-        if due <= max(done, self._tick):
-            due = max(done, self._tick) + 1
-            at = instant(self.entry.anchor, period, due)
-            if at is None:
-                await asyncio.Event().wait()
-            assert at is not None
-            while (left_s := (at - datetime.now(UTC)).total_seconds()) > 0:
-                await asyncio.sleep(min(left_s, 3600.0))
-        elif self._tick:
-            self.counts.missed_ticks += due - max(done, self._tick) - 1
-        self._tick = due
-        return instant(self.entry.anchor, period, due)
+        last = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
 
-    _tick = 0
+        async def tick(_number: int, due: datetime, missed: int) -> None:
+            self.counts.missed_ticks += missed
+            await self._surely(due)
+
+        await schedule.keep(self.entry.anchor, period, last_tick(self.entry.anchor, period, last), tick)
+
+    async def _surely(self, tick: datetime | None) -> None:
+        """Executes it, again and again where that fails, for the same instant."""
+        failures = 0
+        while True:
+            try:
+                await self._execute(tick)
+                self.trouble = None
+                return
+            except Exception as error:
+                await self._failed(error, tick)
+            await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
 
     # ------------------------------------------------------------ what
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -102,6 +103,13 @@ class Channels:
             await channel.stop()
         self._running.clear()
 
+    @asynccontextmanager
+    async def leaving(self, dataverse: str) -> AsyncIterator[None]:  # noqa: ARG002 - the catalog tells
+        try:
+            yield
+        finally:
+            await asyncio.shield(self.settle())
+
     async def settle(self) -> None:
         """After a drop of whatever kind: channels that are no longer in the catalog end, and their rows go."""
         async with self._changing:
@@ -160,7 +168,7 @@ class Channels:
         try:
             await self._store.commit_execution(channel_id, self._first(entry, query), (), ())
             faults.reach("create-channel.stored")
-            await self._catalog.apply([Put(entry, if_not_exists=statement.if_not_exists)])
+            await self._catalog.apply([Put(entry)])
         finally:
             if self._catalog.catalog.find(ref) != entry:
                 await asyncio.shield(self._store.drop_channel(channel_id))

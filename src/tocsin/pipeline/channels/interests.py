@@ -62,6 +62,9 @@ class Interests:
     def __len__(self) -> int:
         return len(self._all)
 
+    def identities(self) -> Iterable[int]:
+        return self._all.keys()
+
     def change(self, added: Iterable[tuple[int, Sequence[Any]]], removed: Iterable[int]) -> None:
         """Takes interests in (id and checked values of the parameters) and lets others go."""
         for identity, values in added:

@@ -1,0 +1,105 @@
+"""What a channel has, shown as datasets: `<channel>Subscriptions` and `<channel>Results`, in the original's shape.
+
+Underneath, results are kept once per interest; here every subscription has its own, from its own start on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid5
+
+import orjson
+import pyarrow as pa
+
+from tocsin.cluster.channels.channel import moment
+from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.entries import ChannelEntry
+from tocsin.cluster.refs import Ref
+from tocsin.pipeline.datasets import layout
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Field, ObjectType
+from tocsin.store.channel_store import ChannelStore, Range, Subscription
+
+_RESULTS = ObjectType(
+    (
+        Field("resultId", t.UUID), Field("channelExecutionTime", t.DATETIME), Field("subscriptionId", t.STRING),
+        Field("result", t.ANY),
+    ),
+    open=False,
+)  # fmt: skip
+_NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One of a channel's datasets."""
+
+    channel: ChannelEntry
+    ref: Ref
+
+    @property
+    def dataverse(self) -> str:
+        return self.ref.dataverse
+
+    @property
+    def name(self) -> str:
+        return self.ref.name
+
+    @property
+    def type(self) -> ObjectType:
+        if self.ref == self.channel.results:
+            return _RESULTS
+        own = (Field("subscriptionId", t.STRING), Field("DataverseName", t.STRING), Field("BrokerName", t.STRING))
+        return ObjectType((*own, *(Field(f"param{i}", kind) for i, kind in enumerate(self.channel.types))), open=False)
+
+
+class Shows:
+    """Reads a channel's datasets for those who run queries, on threads of theirs."""
+
+    def __init__(self, store: ChannelStore) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+
+    def rows(self, shown: Shown) -> pa.Table:
+        found = self._results(shown) if shown.ref == shown.channel.results else self._subscriptions(shown)
+        return layout.to_arrow(asyncio.run_coroutine_threadsafe(found, self._loop).result(), shown.type)
+
+    async def _all(self, channel_id: int) -> list[Subscription]:
+        found: list[Subscription] = []
+        while True:
+            page = await self._store.subscriptions(channel_id, after=found[-1].id if found else "")
+            if not page:
+                return found
+            found += page
+
+    async def _subscriptions(self, shown: Shown) -> list[dict[str, Any]]:
+        return [
+            {
+                "subscriptionId": one.id, "DataverseName": one.broker.dataverse, "BrokerName": one.broker.name,
+                **{f"param{i}": value for i, value in enumerate(Parameters.values(one.parameters))},
+            }
+            for one in await self._all(shown.channel.channel_id)
+        ]  # fmt: skip
+
+    async def _results(self, shown: Shown) -> list[dict[str, Any]]:
+        holders: dict[int, list[Subscription]] = defaultdict(list)
+        for one in await self._all(shown.channel.channel_id):
+            holders[one.interest].append(one)
+        ranges = [Range(interest, min(one.since for one in held)) for interest, held in holders.items()]
+        rows: list[dict[str, Any]] = []
+        async for chunk in self._store.fetch(ranges):
+            for part in chunk:
+                for result in part.results:
+                    value = orjson.loads(result.payload)
+                    rows += [
+                        {
+                            "resultId": uuid5(_NAMESPACE, f"{one.id} {result.cursor}"),
+                            "channelExecutionTime": moment(result.executed_us), "subscriptionId": one.id,
+                            "result": value,
+                        }
+                        for one in holders[ranges[part.range].interest] if one.since < result.cursor
+                    ]  # fmt: skip
+        return rows
