@@ -12,9 +12,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tocsin.cluster.catalog import METADATA, Catalog
-from tocsin.cluster.engine import Engine
 from tocsin.cluster.channel_entries import ChannelEntry, channel_of
 from tocsin.cluster.channels.shows import Shown
+from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
 from tocsin.cluster.metadata import DATASETS
 from tocsin.cluster.tables import Tables

@@ -6,6 +6,7 @@ names of views that whoever runs it fills in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,6 +71,14 @@ class SharedQuery:
     depends_on_time: bool
     matched_by: tuple[str, ...]
     uses: frozenset[tuple[str, str, str]]
+
+    @property
+    def sql_for_many(self) -> str:
+        """The same for records that are too many to be sent to every interest."""
+        return _HINT.sub("", self.sql)
+
+
+_HINT: Final = re.compile(r"/\*\+ BROADCAST\(`record_\d+`\) \*/ ?")
 
 
 def shared_query(
@@ -174,7 +183,15 @@ class ChannelQueries(Queries):
         return scan(read.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
 
     def matched(self, made: exp.Select) -> exp.Select:
-        return matched(made, self.matches, self.alias)
+        made = matched(made, self.matches, self.alias)
+        sources = [made.args["from_"].this] if made.args.get("from_") else []
+        if any(
+            one.alias_or_name == self.matches.interests for one in (join.this for join in made.args.get("joins") or [])
+        ):
+            # New records are few and interests many, which Spark cannot know.
+            names = [exp.to_identifier(one.alias_or_name, quoted=True) for one in sources]
+            made.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=names)]))
+        return made
 
     # ------------------------------------------------------------ its own functions
 

@@ -1,11 +1,11 @@
 """A grid that finds pairs of shapes that may meet by equality of numbers, so that Spark joins them by hashing.
 
-    level 0 … 20    cells of 4⁻⁸ … 4¹² in both directions; a shape's own level is the first whose cells are as large as it
+    level 0 … 20    cells of 4⁻⁸ … 4¹² in both directions; a shape's own level is the first with cells as large as it
     level 21        one cell that holds everything
 
-A shape lies in a few cells of its own level, whatever its size; a point is in one cell of every level. So a point meets a
-region in the one cell of the region's level where the point is. Two regions meet at the coarser one's level; of all cells
-they share there, the one where the lower left corner of what their boxes share lies counts.
+A shape lies in a few cells of its own level, whatever its size; a point is in one cell of every level. So a point meets
+a region in the one cell of the region's level where the point is. Two regions meet at the coarser one's level; of all
+cells they share there, the one where the lower left corner of what their boxes share lies counts.
 
 Great-circle shapes have boxes of latitudes and longitudes: one that reaches a pole or crosses the antimeridian takes in
 all longitudes. Boxes are a little too large, never too small: whoever uses the grid checks the pairs it finds.

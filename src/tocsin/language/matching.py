@@ -117,7 +117,7 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
     joined = _equalities(conditions)
     for condition in conditions:
         pair = _pair(condition, made)
-        if pair is None or frozenset(pair) in joined and condition_near(condition) is None:
+        if pair is None or (frozenset(pair) in joined and condition_near(condition) is None):
             continue
         with_interests = matches.interests in pair
         if condition_near(condition) is None and not with_interests:
@@ -470,7 +470,7 @@ def _as_number(value: Typed) -> exp.Expr | None:
 
 
 def _half(bound: _Bound, sides: Sides) -> Way | None:
-    """Buckets between some of the parameter's values: a value meets all buckets below its own (above it) and its own."""
+    """Buckets between some of the parameter's values: a value meets its own and all below (above) it."""
     parameter = bound.bound.sql
     if not isinstance(parameter, exp.Column) or parameter.table != sides.matches.interests:
         return None

@@ -275,7 +275,7 @@ class Channels:
         if not gone.removed:
             raise NotFoundError(
                 f'the channel {entry.name} has no subscription "{statement.subscription}"',
-                hint=f"SELECT * FROM {entry.subscriptions.name} shows them",
+                hint=f"{entry.subscriptions.name} holds them",
             )
         return {"subscription": statement.subscription}
 

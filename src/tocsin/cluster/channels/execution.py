@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from sqlglot import exp
 
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry
@@ -18,6 +19,7 @@ from tocsin.pipeline.channels import running
 from tocsin.pipeline.channels.interests import Interests
 from tocsin.pipeline.channels.running import Found, Moment
 from tocsin.pipeline.datasets.snapshots import Snapshot
+from tocsin.rules.model.columns import COMMIT
 from tocsin.wire.errors import StatementError
 
 Vector = dict[str, int]
@@ -172,7 +174,8 @@ def _collected(reading: Reading, folder: str) -> pa.Table:
         entry = reading.entries[folder]
         view = reading.engine.views.of_part(reading.rows_in_files(folder), entry.type)
         try:
-            rows = reading.engine.rows(f"SELECT * FROM `{view}` WHERE `_commit` > {reading.since.get(folder, 0)}")
+            newer = exp.GT(this=exp.column(COMMIT), expression=exp.Literal.number(reading.since.get(folder, 0)))
+            rows = reading.engine.rows(exp.select("*").from_(view).where(newer).sql(dialect="spark"))
         finally:
             reading.engine.views.drop(view)
     return rows

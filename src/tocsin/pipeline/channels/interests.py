@@ -45,19 +45,18 @@ class Interests:
             open=False,
         )
         self._all: dict[int, tuple[Any, ...]] = {}
-        self._cached: set[int] = set()
+        self._fresh: dict[int, tuple[Any, ...]] = {}  # those of them that are not in the cached table
         self._base: DataFrame | None = None
         self._borders: dict[str, list[Any]] = {one.name: [] for one in query.borders}
         self._stale = True
-        self._levels: dict[str, list[int]] = {}
-        self.version = 0
+        self.remembered: dict[str, Any] = {}  # what was found out about the interests as they are
         self.gone: set[int] = set()
         self.view = f"tocsin_interests_{next(_numbers)}"
 
     @property
     def schema(self) -> str:
         """The view's, in Spark's words."""
-        return str(self._untyped(self._frame([])).schema.simpleString().removeprefix("struct<").removesuffix(">"))
+        return str(self._untyped(self._frame({})).schema.simpleString().removeprefix("struct<").removesuffix(">"))
 
     def __len__(self) -> int:
         return len(self._all)
@@ -68,11 +67,13 @@ class Interests:
     def change(self, added: Iterable[tuple[int, Sequence[Any]]], removed: Iterable[int]) -> None:
         """Takes interests in (id and checked values of the parameters) and lets others go."""
         for identity, values in added:
-            self._all[identity] = tuple(values)
-            self.gone.discard(identity)
-            self._stale = True
+            if identity not in self._all:
+                self._all[identity] = self._fresh[identity] = tuple(values)
+                self._stale = True
         for identity in removed:
-            if self._all.pop(identity, None) is not None and identity in self._cached:
+            if self._all.pop(identity, None) is None:
+                continue
+            if self._fresh.pop(identity, None) is None:
                 self.gone.add(identity)
             self._stale = True
 
@@ -80,18 +81,16 @@ class Interests:
         """The name of the view, which shows every interest there is now."""
         if not self._stale:
             return self.view
-        new = [identity for identity in self._all if identity not in self._cached]
-        changed = len(new) + len(self.gone)
-        if self._base is None or changed > max(CACHED_FROM, _REBUILT_AT * len(self._cached)):
+        changed = len(self._fresh) + len(self.gone)
+        if self._base is None or changed > max(CACHED_FROM, _REBUILT_AT * len(self._all)):
             self._rebuild()
-            new = [identity for identity in self._all if identity not in self._cached]
         frame = self._base
-        if new or frame is None:
-            delta = self._frame(new)
-            frame = delta if frame is None else frame.unionAll(delta)
+        if self._fresh or frame is None:
+            fresh = self._frame(self._fresh)
+            frame = fresh if frame is None else frame.unionAll(fresh)
         self._untyped(frame).createOrReplaceTempView(self.view)
         self._stale = False
-        self.version += 1
+        self.remembered.clear()
         return self.view
 
     def borders(self) -> Mapping[str, list[Any]]:
@@ -109,10 +108,10 @@ class Interests:
             self._base.unpersist()
         self.gone.clear()
         if len(self._all) < CACHED_FROM:
-            self._base, self._cached = None, set()
+            self._base, self._fresh = None, dict(self._all)
             return
-        self._cached = set(self._all)
-        self._base = self._frame(list(self._all)).cache()
+        self._fresh = {}
+        self._base = self._frame(self._all).cache()
         self._base.count()
 
     def _choose_borders(self) -> None:
@@ -122,8 +121,8 @@ class Interests:
             picked = range(0, len(values), max(1, -(-len(values) // BORDERS)))
             self._borders[one.name] = [values[i] for i in picked]
 
-    def _frame(self, identities: Sequence[int]) -> DataFrame:
-        frame = self._spark.createDataFrame(self._arrow(identities))
+    def _frame(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
+        frame = self._spark.createDataFrame(self._arrow(interests))
         keys = [f"{key} AS k{i}" for i, key in enumerate(self._query.keys)]
         return frame.selectExpr("*", *keys) if keys else frame
 
@@ -136,9 +135,9 @@ class Interests:
                 frame = frame.withColumn(name, f.expr(sql))
         return frame
 
-    def _arrow(self, identities: Sequence[int]) -> pa.Table:
-        rows = [self._all[one] for one in identities]
-        columns: list[Any] = [pa.array(np.array(identities, np.int64))]
+    def _arrow(self, interests: Mapping[int, tuple[Any, ...]]) -> pa.Table:
+        rows = interests.values()
+        columns: list[Any] = [pa.array(np.fromiter(interests, np.int64, len(interests)))]
         for i, kind in enumerate(self._query.parameters):
             columns.append(_column(kind, [row[i] for row in rows]))
         for one in self._query.borders:
@@ -148,5 +147,7 @@ class Interests:
 
 
 def _column(kind: Type, values: Sequence[Any]) -> pa.Array:
+    if kind in (t.STRING, t.DOUBLE, t.FLOAT, *t.INTEGERS, t.BOOLEAN):
+        return pa.array(values, layout.arrow_type(kind))
     record = ObjectType((Field("v", kind),), open=False)
     return layout.to_arrow([{"v": value} for value in values], record).column(0).combine_chunks()

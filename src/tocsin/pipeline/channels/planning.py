@@ -1,4 +1,4 @@
-"""How Spark would run a channel, looked at before it ever does: no plan may test every interest against every record."""
+"""How Spark would run a channel, looked at before it does: no plan may test every interest against every record."""
 
 from __future__ import annotations
 

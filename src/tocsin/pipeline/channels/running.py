@@ -67,10 +67,13 @@ def answer(
     arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
     arguments.update({name: _array(values) for name, values in interests.borders().items()})
     for name, sql in query.levels:
-        found = spark.sql(named(sql, names), used(sql, arguments)).toArrow().column(0)[0].as_py()
-        arguments[name] = _array(sorted(found) or _NO_LEVEL)
-    frame = spark.sql(named(query.sql, names), used(query.sql, arguments))
-    return frame.toArrow()
+        levels = interests.remembered.get(name)
+        if levels is None:
+            levels = spark.sql(named(sql, names), used(sql, arguments)).toArrow().column(0)[0].as_py()
+        if not any(scan.view in sql for scan in query.scans):
+            interests.remembered[name] = levels
+        arguments[name] = _array(sorted(levels) or _NO_LEVEL)
+    return spark.sql(named(query.sql, names), used(query.sql, arguments)).toArrow()
 
 
 def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
