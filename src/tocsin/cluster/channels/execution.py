@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from tocsin.rules.model.columns import COMMIT
 from tocsin.wire.errors import StatementError
 
 Vector = dict[str, int]
+SMALL_ROWS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,10 @@ class Reading:
         table = self.tables.table(self.entries[folder])
         return table.recent.between(self.since.get(folder, 0), self.snapshots[folder].number)
 
+    def is_small(self, folder: str) -> bool:
+        rows = self.new_rows(folder)
+        return rows is not None and rows.num_rows <= SMALL_ROWS
+
     def rows_in_files(self, folder: str) -> Snapshot:
         table = self.tables.table(self.entries[folder])
         return table.newer(self.snapshots[folder], self.since.get(folder, 0))
@@ -113,7 +118,9 @@ def executed(
 ) -> tuple[Found, list[Culprit]]:
     """The results of every interest. A record that makes the query fail is found by halving, and left out."""
     query, engine = reading.query, reading.engine
-    moment = Moment(now, previous, {one.since: reading.since.get(_folder(one.dataset), 0) for one in query.watched})
+    since = {one.since: reading.since.get(_folder(one.dataset), 0) for one in query.watched}
+    few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
+    moment = Moment(now, previous, since, many=not few)
 
     def run(views: Mapping[str, str]) -> Found:
         def view_of(scan: Scan) -> str:

@@ -41,6 +41,7 @@ class Moment:
     now: datetime
     previous: datetime
     since: Mapping[str, int]
+    many: bool = False  # records: too many to be sent to every interest
 
 
 def run(
@@ -50,6 +51,7 @@ def run(
     view_of: Callable[[Scan], str],
     moment: Moment,
 ) -> Found:
+    """The results of all interests."""
     table = answer(spark, query, interests, view_of, moment)
     return encoded(table, query, interests.gone)
 
@@ -73,7 +75,8 @@ def answer(
         if not any(scan.view in sql for scan in query.scans):
             interests.remembered[name] = levels
         arguments[name] = _array(sorted(levels) or _NO_LEVEL)
-    return spark.sql(named(query.sql, names), used(query.sql, arguments)).toArrow()
+    sql = query.sql_for_many if moment.many else query.sql
+    return spark.sql(named(sql, names), used(sql, arguments)).toArrow()
 
 
 def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
