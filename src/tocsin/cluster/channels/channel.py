@@ -131,6 +131,8 @@ class RunningChannel:
                 return
             except Exception as error:
                 await self._failed(error, tick)
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise asyncio.CancelledError
             await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 

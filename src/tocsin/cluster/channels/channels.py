@@ -18,6 +18,7 @@ from tocsin.cluster.changes import decoded
 from tocsin.cluster.channels.channel import Rooms, RunningChannel, micros
 from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
 from tocsin.cluster.channels.execution import NewRows
+from tocsin.cluster.channels.options import channel_options
 from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import BrokerEntry, ChannelEntry, DatasetEntry, FunctionEntry
@@ -156,13 +157,13 @@ class Channels:
             return query
 
         query = await self._engine.work(prepared, statement.text)
-        retention_s, retention_bytes = _retention(statement, scope.now)
+        options = channel_options(statement, scope.now)
         channel_id = await self._store.add_channel()
         entry = ChannelEntry(
             dataverse=dataverse, name=statement.name.name, channel_id=channel_id, continuous=statement.continuous,
             push=statement.push, function=function, parameters=tuple(parameters), types=query.parameters,
             body=None if function is not None else body, period=statement.period, anchor=datetime.now(UTC),
-            retention_s=retention_s, retention_bytes=retention_bytes,
+            retention_s=options.retention_s, retention_bytes=options.retention_bytes,
             uses=(function,) if function is not None else used_by(query),
         )  # fmt: skip
         try:
@@ -327,8 +328,3 @@ class Channels:
         if not isinstance(found, BrokerEntry):
             raise self._catalog.catalog.missing(ref)
         return Broker(found.dataverse, found.name)
-
-
-def _retention(statement: st.CreateChannel, now: datetime) -> tuple[float | None, int | None]:
-    del now
-    return statement.options.get("retention"), statement.options.get("retention-bytes")
