@@ -18,7 +18,7 @@ from tocsin.language import dynamic
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
 from tocsin.language.matching import Borders, Levels, Matches, conjuncts, matched
-from tocsin.language.names import Dataset, Names, Oracle
+from tocsin.language.names import Dataset, Function, Names, Oracle
 from tocsin.language.queries import Queries
 from tocsin.language.scope import Row, column, derived, selected
 from tocsin.language.sharing import ID, INTERESTS, name_of, parameter_column, shared
@@ -45,6 +45,15 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """A function in Python that the query calls under the name `name`."""
+
+    name: str
+    function: Function
+    arguments: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """A dataset of which new rows count; `:since` is the last commit that is not new."""
 
@@ -67,6 +76,7 @@ class SharedQuery:
     borders: tuple[Borders, ...]
     levels: tuple[tuple[str, str], ...]
     scans: tuple[Scan, ...]
+    calls: tuple[Called, ...]
     watched: tuple[Watched, ...]
     depends_on_time: bool
     matched_by: tuple[str, ...]
@@ -119,7 +129,8 @@ def _agreed(name: str, found: Sequence[Type]) -> Type:
 
 class ChannelQueries(Queries):
     def __init__(self, names: Names, oracle: Oracle, dataverse: str, types: Sequence[Type]) -> None:
-        super().__init__(names, oracle, _NoScans(), dataverse, _ANCIENT)
+        self.calls: list[Called] = []
+        super().__init__(names, oracle, self, dataverse, _ANCIENT)
         self.parameters = tuple(types)
         self.matches = Matches()
         self.uses_of: dict[int, list[Type]] = {}
@@ -145,7 +156,7 @@ class ChannelQueries(Queries):
             sql=made.sql(dialect="spark"), type=left.type, parameters=self.parameters,
             interests_view=self._interests.view, keys=tuple(self._over_text(one) for one in matches.keys),
             borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
-            scans=tuple(self.read), watched=tuple(self.watched.values()), depends_on_time=self.depends_on_time,
+            scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()), depends_on_time=self.depends_on_time,
             matched_by=tuple(dict.fromkeys(matches.told)), uses=frozenset(self.uses),
         )  # fmt: skip
 
@@ -181,6 +192,13 @@ class ChannelQueries(Queries):
         self.read.append(read)
         self.tables[alias] = dataset
         return scan(read.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
+
+    def scan(self, *_: object) -> str:
+        raise AssertionError("a channel's relations have names of their own")
+
+    def called(self, function: Function, arguments: Sequence[Type]) -> str:
+        self.calls.append(Called(f"tocsin_channel_call_{len(self.calls)}", function, tuple(arguments)))
+        return self.calls[-1].name
 
     def matched(self, made: exp.Select) -> exp.Select:
         made = matched(made, self.matches, self.alias)
@@ -241,11 +259,6 @@ class _Interests:
     view: str = "tocsin_channel_interests"
     dataverse: str = ""
     name: str = "the interests"
-
-
-class _NoScans:
-    def scan(self, *_: object) -> str:
-        raise AssertionError("a channel's relations have names of their own")
 
 
 def _levels(one: Levels) -> tuple[str, str]:

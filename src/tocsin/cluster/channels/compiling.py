@@ -71,7 +71,9 @@ def query_of(engine: Engine, catalog: Catalog, entry: ChannelEntry) -> SharedQue
 def plan_of(engine: Engine, query: SharedQuery) -> str:
     """Spark's plan; StatementError where it would test every interest against every record."""
     interests = Interests(engine.spark, query)
-    return checked_plan(engine.spark, query, interests.schema)
+    return checked_plan(
+        engine.spark, query, interests.schema, lambda call: engine.python.called(call.function, call.arguments)
+    )
 
 
 def used_by(query: SharedQuery) -> tuple[Ref, ...]:

@@ -14,7 +14,7 @@ from sqlglot import exp
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry
 from tocsin.cluster.tables import Tables
-from tocsin.language.channels import Scan, SharedQuery
+from tocsin.language.channels import Called, Scan, SharedQuery
 from tocsin.pipeline.channels import running
 from tocsin.pipeline.channels.interests import Interests
 from tocsin.pipeline.channels.running import Found, Moment
@@ -123,13 +123,15 @@ def executed(
     moment = Moment(now, previous, since, many=not few)
 
     def run(views: Mapping[str, str]) -> Found:
-        def view_of(scan: Scan) -> str:
+        def name_of(scan: Scan | Called) -> str:
+            if isinstance(scan, Called):
+                return engine.python.called(scan.function, scan.arguments)
             folder = _folder(scan.dataset)
             if scan.new:
                 return views.get(folder) or new_rows.view(reading, folder)
             return engine.views.of_snapshot(folder, reading.snapshots[folder], reading.entries[folder].type)
 
-        return running.run(engine.spark, query, interests, view_of, moment)
+        return running.run(engine.spark, query, interests, name_of, moment)
 
     try:
         return engine.asked(lambda: run({})), []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tocsin.language.channels import NOW, PREVIOUS, SharedQuery
+from tocsin.language.channels import NOW, PREVIOUS, Called, SharedQuery
 from tocsin.language.sharing import ID
 from tocsin.pipeline.channels.running import named, used
 from tocsin.pipeline.datasets import layout
@@ -19,12 +19,12 @@ from tocsin.wire.errors import StatementError
 _PAIRWISE: Final = ("BroadcastNestedLoopJoin", "CartesianProduct")
 
 
-def checked_plan(spark: SparkSession, query: SharedQuery, interests: str) -> str:
+def checked_plan(spark: SparkSession, query: SharedQuery, interests: str, call_of: Callable[[Called], str]) -> str:
     """Spark's plan of the query over relations of unknown size; StatementError where it would test every pair.
 
     `interests` is the schema of the interests in Spark's words.
     """
-    frame = _planned(spark, query, interests)
+    frame = _planned(spark, query, interests, {one.name: call_of(one) for one in query.calls})
     root: Any = frame._jdf.queryExecution().executedPlan()
     if query.parameters and any(_has_interests(node) for node in _pairwise(root)):
         raise StatementError(
@@ -35,7 +35,7 @@ def checked_plan(spark: SparkSession, query: SharedQuery, interests: str) -> str
     return str(root.toString())
 
 
-def _planned(spark: SparkSession, query: SharedQuery, interests: str) -> DataFrame:
+def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Mapping[str, str]) -> DataFrame:
     # Rows that Spark knows nothing of: of an empty table it would plan nothing at all.
     unknown: Any = spark.sparkContext.emptyRDD()
     names = {}
@@ -51,7 +51,7 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str) -> DataFra
     arguments.update({name: f.array(f.lit(0)) for name, _ in query.levels})
     arguments.update({one.name: f.array(f.lit(None)) for one in query.borders})
     try:
-        return spark.sql(named(query.sql, names), used(query.sql, arguments))
+        return spark.sql(named(query.sql, {**names, **calls}), used(query.sql, arguments))
     finally:
         for name in names.values():
             spark.catalog.dropTempView(name)

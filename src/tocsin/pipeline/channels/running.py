@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,12 +15,16 @@ import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 
-from tocsin.language.channels import NOW, PREVIOUS, Scan, SharedQuery
+from tocsin.language.channels import NOW, PREVIOUS, Called, Scan, SharedQuery
 from tocsin.pipeline.channels.interests import Interests
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.jsonform import plain
 
 _NO_LEVEL: Final = [-1]
+_OURS: Final = re.compile(r"\btocsin_channel_(?:scan_\d+|call_\d+|interests)\b", re.IGNORECASE)
+
+NameOf = Callable[[Scan | Called], str]
+"""The name under which Spark finds a view or a function now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,11 @@ def run(
     spark: SparkSession,
     query: SharedQuery,
     interests: Interests,
-    view_of: Callable[[Scan], str],
+    name_of: NameOf,
     moment: Moment,
 ) -> Found:
     """The results of all interests."""
-    table = answer(spark, query, interests, view_of, moment)
+    table = answer(spark, query, interests, name_of, moment)
     return encoded(table, query, interests.gone)
 
 
@@ -60,11 +65,11 @@ def answer(
     spark: SparkSession,
     query: SharedQuery,
     interests: Interests,
-    view_of: Callable[[Scan], str],
+    name_of: NameOf,
     moment: Moment,
 ) -> pa.Table:
     """What Spark finds: the one job over all interests."""
-    names = {scan.view: view_of(scan) for scan in query.scans}
+    names = {scan.view: name_of(scan) for scan in query.scans} | {one.name: name_of(one) for one in query.calls}
     names[query.interests_view] = interests.prepared()
     arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
     arguments.update({name: _array(values) for name, values in interests.borders().items()})
@@ -103,9 +108,8 @@ def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
 
 
 def named(sql: str, names: Mapping[str, str]) -> str:
-    for token, name in names.items():
-        sql = sql.replace(f"`{token}`", f"`{name}`")
-    return sql
+    """The query with the names that views and functions have today."""
+    return _OURS.sub(lambda found: names.get(found[0].lower(), found[0]), sql)
 
 
 def used(sql: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
