@@ -202,13 +202,11 @@ class ChannelQueries(Queries):
 
     def matched(self, made: exp.Select) -> exp.Select:
         made = matched(made, self.matches, self.alias)
-        sources = [made.args["from_"].this] if made.args.get("from_") else []
-        if any(
-            one.alias_or_name == self.matches.interests for one in (join.this for join in made.args.get("joins") or [])
-        ):
+        joined = [join.this.alias_or_name for join in made.args.get("joins") or []]
+        if joined == [self.matches.interests]:
             # New records are few and interests many, which Spark cannot know.
-            names = [exp.to_identifier(one.alias_or_name, quoted=True) for one in sources]
-            made.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=names)]))
+            records = exp.to_identifier(made.args["from_"].this.alias_or_name, quoted=True)
+            made.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=[records])]))
         return made
 
     # ------------------------------------------------------------ its own functions
