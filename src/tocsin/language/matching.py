@@ -115,6 +115,8 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
         return made
     conditions = list(conjuncts(where.this))
     joined = _equalities(conditions)
+    if any(matches.interests in pair for pair in joined):
+        matches.told.append("equality")
     for condition in conditions:
         pair = _pair(condition, made)
         if pair is None or (frozenset(pair) in joined and condition_near(condition) is None):

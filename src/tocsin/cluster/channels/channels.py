@@ -242,7 +242,7 @@ class Channels:
                 "channel": entry.name,
                 "parameters": {name: str(kind) for name, kind in zip(entry.parameters, query.parameters, strict=True)},
                 "watches": [one.dataset.name for one in query.watched],
-                "matched by": list(query.matched_by) or ["equality" if entry.parameters else "nothing: no parameters"],
+                "matched by": list(query.matched_by),
                 "depends on time": query.depends_on_time,
                 "plan": plan_of(self._engine, query),
             }

@@ -114,7 +114,7 @@ def named(sql: str, names: Mapping[str, str]) -> str:
 
 def used(sql: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Spark refuses arguments that the text does not name."""
-    return {name: value for name, value in arguments.items() if f":{name}" in sql}
+    return {name: value for name, value in arguments.items() if re.search(rf":{name}\b", sql)}
 
 
 def _array(values: Sequence[Any]) -> Column:
