@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.local_cluster import LocalCluster
@@ -35,3 +38,27 @@ class Place:
 
     def rejected(self, feed: str = "F") -> list[dict[str, Any]]:
         return self.rows(f"SELECT VALUE r FROM {feed}Rejected r ORDER BY r.record")
+
+
+# ---------------------------------------------------------------- sockets
+
+ANSWER_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def connection(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as made:
+        yield made
+
+
+def send(port: int, *pieces: bytes) -> None:
+    with connection(port) as to:
+        for piece in pieces:
+            to.sendall(piece)

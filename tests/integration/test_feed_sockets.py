@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.feed_places import Place
+from tests.integration.feed_places import Place, connection, free_port, send
 from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
 from tocsin.wire.errors import ConflictError
 
 APPENDIX = (Path(__file__).parent / "appendix_a.sql").read_text()
-ANSWER_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-@contextmanager
-def connection(port: int) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as made:
-        yield made
-
-
-def send(port: int, *pieces: bytes) -> None:
-    with connection(port) as to:
-        for piece in pieces:
-            to.sendall(piece)
 
 
 def is_dropped(by: socket.socket) -> bool:
@@ -169,50 +147,7 @@ def test_a_port_that_is_taken_is_told_and_the_feed_stays_stopped(place: Place) -
 
 # ---------------------------------------------------------------- appendix A
 
-FEEDS = """
-/***** Three Feeds *****/
-
-//create feeds
-
-create feed ReportFeed with
-{
-    "adapter-name": "socket_adapter",
-    "sockets": "promethium.ics.uci.edu:23231",
-    "address-type": "IP",
-    "type-name": "EmergencyReportFeedType",
-    "format": "adm"
-};
-
-create feed ShelterFeed with
-{
-    "adapter-name": "socket_adapter",
-    "sockets": "promethium.ics.uci.edu:23232",
-    "address-type": "IP",
-    "type-name": "EmergencyShelterType",
-    "format": "adm"
-};
-
-create feed UserLocationFeed with
-{
-    "adapter-name": "socket_adapter",
-"sockets": "promethium.ics.uci.edu:23233",
-"address-type": "IP",
-"type-name": "UserLocationFeedType",
-"format": "adm"
-};
-
-//connect feeds
-
-connect feed ReportFeed to dataset EmergencyReports;
-connect feed ShelterFeed to dataset EmergencyShelters;
-connect feed UserLocationFeed to dataset UserLocations;
-
-//start feeds
-
-start feed ReportFeed;
-start feed ShelterFeed;
-start feed UserLocationFeed;
-"""
+FEEDS = (Path(__file__).parent / "appendix_feeds.sql").read_text()
 
 
 def test_the_feeds_of_the_appendix_are_fed_in_adm_through_their_sockets(cluster: LocalCluster, dataverse: str) -> None:

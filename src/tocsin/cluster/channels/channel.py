@@ -71,6 +71,7 @@ class RunningChannel:
         self._parameters = Parameters(entry.parameters, entry.types)
         self._change: int | None = None
         self._due = asyncio.Event()
+        self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._watching: list[tuple[DatasetEntry, Callable[[int], None]]] = []
@@ -126,7 +127,7 @@ class RunningChannel:
         failures = 0
         while True:
             try:
-                await self._execute(tick)
+                await self.execute(tick)
                 self.trouble = None
                 return
             except Exception as error:
@@ -137,6 +138,11 @@ class RunningChannel:
             failures += 1
 
     # ------------------------------------------------------------ what
+
+    async def execute(self, tick: datetime | None) -> None:
+        """One execution, at this instant or, where there is none, now; after the one that runs, if one does."""
+        async with self._turn:
+            await self._execute(tick)
 
     async def _execute(self, tick: datetime | None) -> None:
         store, rooms = self._rooms.store, self._rooms
