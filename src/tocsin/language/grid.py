@@ -29,7 +29,7 @@ ALL_LEVELS: Final = tuple(range(EVERYTHING + 1))
 _SMALLEST: Final = 8  # the finest cells are 4^-8 wide
 _WRAP: Final = 1 << 29  # cells far apart may share a number; the neighbours that one shape covers never do
 _LEVEL: Final = 1 << 58
-_DEGREES_PER_METRE: Final = repr(1 / (math.radians(1) * EARTH_RADIUS_M)) + "E0"
+_DEGREES_PER_METRE: Final = f"{1 / (math.radians(1) * EARTH_RADIUS_M):.17E}"
 _RADIUS: Final = repr(EARTH_RADIUS_M) + "E0"
 
 

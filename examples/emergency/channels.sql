@@ -1,0 +1,87 @@
+-- What people can subscribe to. Run schema.sql first; this, too, as often as you like.
+--
+-- Seven channels ask again and again: each period, whoever subscribed gets the whole answer of the channel's function.
+-- Seven more tell each piece of news once, as soon as it is there.
+
+USE emergency;
+
+// Where the cluster says that there is something new. Nobody has to listen there: results are kept all the same.
+CREATE BROKER Town IF NOT EXISTS AT "http://127.0.0.1:8989/announcements";
+
+// ---------------------------------------------------------------- once a period
+// The period is how far the function looks back, so that a report that arrives in time is told once. One that arrives
+// later than that after its timestamp is never told: the channels further below do not depend on when it was stamped.
+
+CREATE REPETITIVE CHANNEL EmergenciesOfType IF NOT EXISTS USING emergenciesOfType@1 PERIOD duration("PT10S");
+CREATE REPETITIVE CHANNEL EmergenciesAt IF NOT EXISTS USING emergenciesAt@2 PERIOD duration("PT20S");
+CREATE REPETITIVE CHANNEL EmergenciesOfTypeAt IF NOT EXISTS USING emergenciesOfTypeAt@3 PERIOD duration("PT30S");
+CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtWithShelters IF NOT EXISTS
+    USING emergenciesOfTypeAtWithShelters@3 PERIOD duration("PT60S");
+CREATE REPETITIVE CHANNEL EmergenciesNearUser IF NOT EXISTS USING emergenciesNearUser@1 PERIOD duration("PT10S");
+CREATE REPETITIVE CHANNEL EmergenciesOfTypeNearUser IF NOT EXISTS
+    USING emergenciesOfTypeNearUser@2 PERIOD duration("PT10S");
+CREATE REPETITIVE CHANNEL EmergenciesOfTypeNearUserWithShelters IF NOT EXISTS
+    USING emergenciesOfTypeNearUserWithShelters@2 PERIOD duration("PT10S");
+
+// ---------------------------------------------------------------- at once, and once
+// is_new(r) holds for what was committed since the channel ran before, whatever its timestamp says.
+
+CREATE CONTINUOUS CHANNEL NewEmergenciesOfType(emergencyType) IF NOT EXISTS {
+    SELECT r AS report
+    FROM Reports AS r
+    WHERE is_new(r) AND r.emergencyType = emergencyType
+};
+
+CREATE CONTINUOUS CHANNEL NewEmergenciesAt(latitude, longitude) IF NOT EXISTS {
+    SELECT r AS report
+    FROM Reports AS r
+    WHERE is_new(r) AND geo_intersect(r.impactZone, create_point(latitude, longitude))
+};
+
+CREATE CONTINUOUS CHANNEL NewEmergenciesOfTypeAt(emergencyType, latitude, longitude) IF NOT EXISTS {
+    SELECT r AS report
+    FROM Reports AS r
+    WHERE is_new(r)
+      AND r.emergencyType = emergencyType
+      AND geo_intersect(r.impactZone, create_point(latitude, longitude))
+};
+
+CREATE CONTINUOUS CHANNEL NewEmergenciesOfTypeAtWithShelters(emergencyType, latitude, longitude) IF NOT EXISTS {
+    SELECT r AS report, shelters AS shelters
+    FROM Reports AS r
+    LET shelters = (SELECT VALUE s FROM Shelters AS s WHERE geo_intersect(r.impactZone, s.location))
+    WHERE is_new(r)
+      AND r.emergencyType = emergencyType
+      AND geo_intersect(r.impactZone, create_point(latitude, longitude))
+};
+
+// Told where the user is when the report comes, or was in the minute before. Whoever walks into a zone later is not.
+CREATE CONTINUOUS CHANNEL NewEmergenciesNearUser(userName) IF NOT EXISTS {
+    SELECT r AS report
+    FROM Reports AS r, UserLocations AS l
+    WHERE is_new(r)
+      AND l.timestamp > current_datetime() - duration("PT60S")
+      AND l.userName = userName
+      AND geo_intersect(r.impactZone, l.place)
+};
+
+CREATE CONTINUOUS CHANNEL NewEmergenciesOfTypeNearUser(emergencyType, userName) IF NOT EXISTS {
+    SELECT r AS report
+    FROM Reports AS r, UserLocations AS l
+    WHERE is_new(r)
+      AND l.timestamp > current_datetime() - duration("PT60S")
+      AND r.emergencyType = emergencyType
+      AND l.userName = userName
+      AND geo_intersect(r.impactZone, l.place)
+};
+
+CREATE CONTINUOUS CHANNEL NewEmergenciesOfTypeNearUserWithShelters(emergencyType, userName) IF NOT EXISTS {
+    SELECT r AS report, shelters AS shelters
+    FROM Reports AS r, UserLocations AS l
+    LET shelters = (SELECT VALUE s FROM Shelters AS s WHERE geo_intersect(r.impactZone, s.location))
+    WHERE is_new(r)
+      AND l.timestamp > current_datetime() - duration("PT60S")
+      AND r.emergencyType = emergencyType
+      AND l.userName = userName
+      AND geo_intersect(r.impactZone, l.place)
+};
