@@ -153,8 +153,9 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             await procedures.start()
             backup = _backup(settings, store, catalog, tables, feeds)
             app = cluster_application(
-                chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds
-            )
+                chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds,
+                channel_figures=channels.figures,
+            )  # fmt: skip
             yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store)
         finally:
             await procedures.close()

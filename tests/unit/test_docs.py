@@ -182,6 +182,7 @@ def application(metrics: ServerMetrics) -> Any:
         metrics=metrics,
         backup=fake_backup,
         feeds=FakeFeeds().as_feeds(),
+        channel_figures=list,
     )
 
 

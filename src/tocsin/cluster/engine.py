@@ -6,7 +6,7 @@ import asyncio
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +24,7 @@ from tocsin.pipeline.analysis import SparkOracle, reason
 from tocsin.pipeline.python.called import CallError, found_in
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
+from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import ConflictError, StatementError, StorageFullError, TocsinError, UnavailableError
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ class Shows(Protocol):
     """Reads datasets that are no tables: what channels have."""
 
     def rows(self, shown: Any) -> pa.Table: ...
+
+    def executions(self, channels: Sequence[Any], kind: ObjectType) -> pa.Table: ...
 
 
 class Engine:

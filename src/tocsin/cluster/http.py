@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -14,6 +14,7 @@ import orjson
 from aiohttp import hdrs, web
 from prometheus_client import Counter, Gauge, Histogram
 
+from tocsin.cluster.channels.figures import ChannelCollector, ChannelFigures
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
@@ -49,6 +50,7 @@ def cluster_application(
     metrics: ServerMetrics | None = None,
     backup: Backup | None = None,
     feeds: Feeds | None = None,
+    channel_figures: Callable[[], Iterable[ChannelFigures]] | None = None,
 ) -> web.Application:
     """The application a cluster with these settings serves; `ready` says whether scripts can be run now."""
     metrics = metrics or ServerMetrics()
@@ -90,6 +92,9 @@ def cluster_application(
         app.add_routes(
             [web.post("/v1/feeds/{name}", _publishing(feeds, Room(max(BODIES_BYTES, server_limits.body_limit_bytes))))]
         )
+
+    if channel_figures is not None:
+        metrics.registry.register(ChannelCollector(channel_figures))
 
     async def stop(_app: web.Application) -> None:
         await scripts.close()

@@ -15,9 +15,11 @@ from tocsin.rules.model.values import Duration, duration_text
 
 @dataclass(frozen=True, slots=True)
 class MetadataDataset:
+    """`rows` are made of the catalog; None where they are kept elsewhere (`channels.shows`)."""
+
     name: str
     type: ObjectType
-    rows: Callable[[Catalog], list[dict[str, Any]]]
+    rows: Callable[[Catalog], list[dict[str, Any]]] | None
     dataverse: str = METADATA
 
 
@@ -191,6 +193,15 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 })
                 for one in catalog.channels
             ],
+        ),
+        MetadataDataset(
+            "ChannelExecution",
+            _type(
+                DataverseName=t.STRING, ChannelName=t.STRING, Execution=t.BIGINT, Tick=_Perhaps(t.DATETIME),
+                Started=t.DATETIME, Ended=t.DATETIME, Results=t.BIGINT, Reason=_Perhaps(t.STRING),
+                Culprits=ArrayType(_type(Dataset=t.STRING, Key=ArrayType(t.STRING), Reason=t.STRING)),
+            ),
+            None,
         ),
         MetadataDataset(
             "Procedure",

@@ -99,7 +99,11 @@ class StatementScope:
             return self._views[-1]
         if not isinstance(dataset, DatasetEntry):
             described = DATASETS[dataset.name]
-            rows = layout.to_arrow(described.rows(self.catalog), described.type)
+            if described.rows is None:
+                assert self._engine.shows is not None
+                rows = self._engine.shows.executions(self.catalog.channels, described.type)
+            else:
+                rows = layout.to_arrow(described.rows(self.catalog), described.type)
             self._views.append(self._engine.views.of_rows(rows))
             return self._views[-1]
         table = self._tables.table(dataset)

@@ -13,6 +13,7 @@ import structlog
 from tocsin import faults
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.execution import NewRows, Reading, executed
+from tocsin.cluster.channels.figures import Counts
 from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import ChannelEntry, DatasetEntry
@@ -36,17 +37,6 @@ def micros(at: datetime) -> int:
 
 def moment(at_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at_us)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a channel has done since it was started."""
-
-    executions: int = 0
-    results: int = 0
-    failures: int = 0
-    missed_ticks: int = 0
-    culprits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +139,7 @@ class RunningChannel:
         started = datetime.now(UTC)
         state = await store.state(self.entry.channel_id)
         await self._follow_interests()
+        self.counts.interests = len(self._interests)
         now = tick or started
         previous = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
         reading = await rooms.engine.execution(
@@ -180,6 +171,7 @@ class RunningChannel:
         )  # fmt: skip
         faults.reach("channel.execution.committed")
         self.counts.executions += 1
+        self.counts.last_execution_s = (datetime.now(UTC) - started).total_seconds()
         self.counts.results += committed.results
         if committed.results:
             rooms.announce(committed)

@@ -18,6 +18,7 @@ from tocsin.cluster.changes import decoded
 from tocsin.cluster.channels.channel import Rooms, RunningChannel, micros
 from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
 from tocsin.cluster.channels.execution import NewRows
+from tocsin.cluster.channels.figures import ChannelFigures
 from tocsin.cluster.channels.options import channel_options
 from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.engine import Engine
@@ -122,6 +123,10 @@ class Channels:
 
     def running(self) -> Sequence[RunningChannel]:
         return list(self._running.values())
+
+    def figures(self) -> list[ChannelFigures]:
+        """From any thread."""
+        return [ChannelFigures(f"{one.entry.dataverse}.{one.entry.name}", one.counts) for one in self.running()]
 
     # ------------------------------------------------------------ statements
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid5
 
 import orjson
@@ -21,7 +23,8 @@ from tocsin.cluster.refs import Ref
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.store.channel_store import ChannelStore, Range, Subscription
+from tocsin.store.channel_store import ChannelStore, Range, Recorded, Subscription
+from tocsin.wire.errors import NotFoundError
 
 _RESULTS = ObjectType(
     (
@@ -30,6 +33,8 @@ _RESULTS = ObjectType(
     ),
     open=False,
 )  # fmt: skip
+# Of each channel so many are shown, the latest.
+EXECUTIONS: Final = 10_000
 _NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
 
 
@@ -67,6 +72,21 @@ class Shows:
         found = self._results(shown) if shown.ref == shown.channel.results else self._subscriptions(shown)
         return layout.to_arrow(asyncio.run_coroutine_threadsafe(found, self._loop).result(), shown.type)
 
+    def executions(self, channels: Sequence[ChannelEntry], kind: ObjectType) -> pa.Table:
+        """`Metadata.ChannelExecution`."""
+        found = asyncio.run_coroutine_threadsafe(self._executions(channels), self._loop).result()
+        return layout.to_arrow(found, kind)
+
+    async def _executions(self, channels: Sequence[ChannelEntry]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for channel in channels:
+            with suppress(NotFoundError):  # dropped this moment
+                rows += [
+                    _execution(channel, one)
+                    for one in await self._store.executions(channel.channel_id, limit=EXECUTIONS)
+                ]
+        return rows
+
     async def _all(self, channel_id: int) -> list[Subscription]:
         found: list[Subscription] = []
         while True:
@@ -103,3 +123,19 @@ class Shows:
                         for one in holders[ranges[part.range].interest] if one.since < result.cursor
                     ]  # fmt: skip
         return rows
+
+
+def _execution(channel: ChannelEntry, one: Recorded) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "DataverseName": channel.dataverse, "ChannelName": channel.name, "Execution": one.number,
+        "Started": moment(one.started_us), "Ended": moment(one.ended_us), "Results": one.results,
+        "Culprits": [
+            {"Dataset": each["dataset"], "Key": each["key"], "Reason": each["reason"]}
+            for each in one.details.get("culprits", ())
+        ],
+    }  # fmt: skip
+    if one.tick_us is not None:
+        row["Tick"] = moment(one.tick_us)
+    if one.reason is not None:
+        row["Reason"] = one.reason
+    return row

@@ -1,0 +1,73 @@
+"""What channels have done and how long it takes, in numbers for Prometheus.
+
+The series are made from the channels that run when somebody asks: a dropped channel's go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a channel has done since it was started."""
+
+    executions: int = 0
+    results: int = 0
+    failures: int = 0
+    missed_ticks: int = 0
+    culprits: int = 0
+    interests: int = 0
+    """Those of the last execution."""
+    last_execution_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelFigures:
+    channel: str
+    counts: Counts
+
+
+_COUNTS: Final[dict[str, tuple[str, Callable[[Counts], int]]]] = {
+    "tocsin_channel_executions": ("Executions that came to their end.", lambda one: one.executions),
+    "tocsin_channel_results": ("Results kept, once for each interest.", lambda one: one.results),
+    "tocsin_channel_failures": ("Executions that failed and were tried again.", lambda one: one.failures),
+    "tocsin_channel_missed_ticks": ("Ticks that a later one made up for.", lambda one: one.missed_ticks),
+    "tocsin_channel_culprits": ("Records set aside: the query fails on them.", lambda one: one.culprits),
+}
+_STATES: Final[dict[str, tuple[str, Callable[[Counts], float | None]]]] = {
+    "tocsin_channel_interests": ("Different sets of parameters in the last execution.", lambda one: one.interests),
+    "tocsin_channel_last_execution_seconds": ("How long the last execution took.", lambda one: one.last_execution_s),
+}
+
+
+class ChannelCollector(Collector):
+    """`figures` may be asked from any thread."""
+
+    def __init__(self, figures: Callable[[], Iterable[ChannelFigures]]) -> None:
+        self._figures = figures
+
+    def describe(self) -> Iterator[Metric]:
+        return self._collected(())
+
+    def collect(self) -> Iterator[Metric]:
+        return self._collected(tuple(self._figures()))
+
+    def _collected(self, figures: tuple[ChannelFigures, ...]) -> Iterator[Metric]:
+        for name, (said, count) in _COUNTS.items():
+            counted = CounterMetricFamily(name, said, labels=["channel"])
+            for one in figures:
+                counted.add_metric([one.channel], count(one.counts))
+            yield counted
+        for name, (said, state) in _STATES.items():
+            now = GaugeMetricFamily(name, said, labels=["channel"])
+            for one in figures:
+                if (value := state(one.counts)) is not None:
+                    now.add_metric([one.channel], value)
+            yield now
