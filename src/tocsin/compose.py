@@ -151,7 +151,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             await channels.start()
             await feeds.start()
             await procedures.start()
-            backup = _backup(settings, store, catalog, tables, feeds)
+            backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds,
                 channel_figures=channels.figures,
@@ -260,10 +260,12 @@ class LiveTables(Mapping[str, DatasetTable]):
         return len(self._catalog.catalog.datasets)
 
 
-def _backup(settings: Settings, store: ClusterStore, catalog: CatalogStore, tables: Tables, feeds: Feeds) -> Backup:
+def _backup(
+    settings: Settings, store: ClusterStore, channels: ChannelStore, tables: LiveTables, feeds: Feeds
+) -> Backup:
     async def write(destination: Path, on_progress: Progress = no_progress) -> Mapping[str, Any]:
         manifest = await write_backup(
-            store, LiveTables(catalog, tables), destination, data=settings.data, standstill=feeds.standstill(),
+            store, tables, destination, data=settings.data, channels=channels, standstill=feeds.standstill(),
             on_progress=on_progress,
         )  # fmt: skip
         return manifest.summary()
@@ -273,22 +275,30 @@ def _backup(settings: Settings, store: ClusterStore, catalog: CatalogStore, tabl
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: Progress) -> Mapping[str, Any]:
     """A backup of a folder that no cluster works on."""
-    async with held_folder(settings), opened_store(settings) as store:
+    async with (
+        held_folder(settings),
+        opened_store(settings) as store,
+        opened_channel_store(settings) as channels,
+    ):
         catalog = CatalogStore(store)
         known = await catalog.load()
         tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets}, upkeep=False)
         try:
             manifest = await write_backup(
-                store, LiveTables(catalog, tables), destination, data=settings.data, on_progress=on_progress
-            )
+                store, LiveTables(catalog, tables), destination, data=settings.data, channels=channels,
+                on_progress=on_progress,
+            )  # fmt: skip
             return manifest.summary()
         finally:
             await tables.close()
 
 
 async def restore(settings: Settings, source: Path, on_progress: Progress) -> Mapping[str, Any]:
-    return (await restored(source, settings.data, open_store=SqliteStore, on_progress=on_progress)).summary()
+    manifest = await restored(
+        source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore, on_progress=on_progress
+    )
+    return manifest.summary()
 
 
 def folder_holder(settings: Settings) -> holder.Holder | None:

@@ -31,11 +31,13 @@ from tocsin.cluster import backup, holder
 from tocsin.cluster.backup import restore, write_backup
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.lock import FolderLock
-from tocsin.cluster.manifest import CATALOG, MANIFEST, Manifest
+from tocsin.cluster.manifest import CATALOG, CHANNELS, MANIFEST, Manifest
 from tocsin.pipeline.datasets import commits
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.store.channel_store import Broker, Committed, Execution, Range, Wanted
 from tocsin.store.sqlite import SqliteStore
+from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import (
     ConflictError,
     InputError,
@@ -47,6 +49,7 @@ from tocsin.wire.errors import (
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 KEYS = (("id",),)
+STORES: Any = {"open_store": SqliteStore, "open_channels": SqliteChannelStore}
 
 
 def rows(*numbers: int, word: str = "x") -> pa.Table:
@@ -130,7 +133,7 @@ async def test_a_restored_folder_has_the_catalog_the_rows_and_their_history(
         "empty": (0, 0),
     }
     new = tmp_path / "new" / "data"
-    assert await restore(target, new, open_store=SqliteStore) == manifest
+    assert await restore(target, new, **STORES) == manifest
     table = data.reopened("reports", new)
     assert (table.number, content(table)) == (2, {1: "x", 2: "y", 3: "x"})
     assert content(table, 1) == {1: "x", 2: "x", 3: "x"}
@@ -161,7 +164,7 @@ async def test_a_wide_dataset_is_saved_and_brought_back_also_after_a_restart(
     data.tables["wide"] = DatasetTable.open(folder, schema, KEYS, history=100)
     manifest = await data.back_up(target)
     assert [(mark.commit, mark.rows) for mark in manifest.datasets if mark.folder == "wide"] == [(4, 3)]
-    await restore(target, tmp_path / "new", open_store=SqliteStore)
+    await restore(target, tmp_path / "new", **STORES)
     back = DatasetTable.open(tmp_path / "new" / "datasets" / "wide", schema, KEYS, history=100)
     assert content(back) == {1: "x", 2: "y", 3: "x"}
     assert content(back, 2) == {1: "x", 2: "x"}
@@ -176,7 +179,7 @@ async def test_records_that_were_acknowledged_and_have_not_landed_are_saved(
         await log.append(b"record %d" % each, 1)
     await data.back_up(target)
     await log.close()
-    await restore(target, tmp_path / "new", open_store=SqliteStore)
+    await restore(target, tmp_path / "new", **STORES)
     again = IntakeLog.open(tmp_path / "new" / "intake" / "somefeed")
     found = again.read(0, max_rows=100, max_bytes=1 << 20)
     assert [one.payload for one in found] == [b"record %d" % each for each in range(20)]
@@ -188,9 +191,77 @@ async def test_modules_of_functions_in_python_are_saved(data: Data, target: Path
     (data.folder / "python" / "one.py").write_text("def f(x): return x")
     (data.folder / "python" / "package" / "two.py").write_text("TWO = 2")
     await data.back_up(target)
-    await restore(target, tmp_path / "new", open_store=SqliteStore)
+    await restore(target, tmp_path / "new", **STORES)
     assert (tmp_path / "new" / "python" / "one.py").read_text() == "def f(x): return x"
     assert (tmp_path / "new" / "python" / "package" / "two.py").read_text() == "TWO = 2"
+
+
+# ---------------------------------------------------------------- channels
+
+
+class BusyChannels(SqliteChannelStore):
+    """A channel on `reports` that goes on while it is saved, and right after."""
+
+    table: DatasetTable
+    channel_id: int
+
+    async def begin(self, table: DatasetTable) -> None:
+        self.table = table
+        await self.open()
+        self.channel_id = await self.add_channel()
+        await self.subscribe(self.channel_id, [Wanted('["x"]', Broker("v", "b"), "mine")], created_us=1)
+
+    async def execute(self) -> Committed:
+        """One more row, and an execution that has read it."""
+        state = await self.state(self.channel_id)
+        number = state.last_execution + 1
+        vector = {"reports": self.table.insert(rows(100 + number)).number}
+        (subscription,) = await self.subscriptions(self.channel_id)
+        done = Execution(number=number, started_us=number, ended_us=number, vector=vector)
+        return await self.commit_execution(self.channel_id, done, [subscription.interest], [b"%d" % number])
+
+    async def backup_to(self, path: Path) -> None:
+        await super().backup_to(path)
+        await self.execute()
+
+
+async def test_channels_are_saved_with_positions_that_the_datasets_have_and_get_a_new_epoch(
+    data: Data, target: Path, tmp_path: Path
+) -> None:
+    channels = BusyChannels(data.folder / CHANNELS)
+    await channels.begin(data.tables["reports"])
+    before = (await channels.execute()).position
+    manifest = await data.back_up(target, channels=channels)
+    meanwhile = (await channels.execute()).position
+    epoch, channel_id = channels.epoch, channels.channel_id
+    await channels.close()
+    await restore(target, tmp_path / "new", **STORES)
+
+    back = SqliteChannelStore(tmp_path / "new" / CHANNELS)
+    await back.open()
+    try:
+        state = await back.state(channel_id)
+        (held,) = (mark for mark in manifest.datasets if mark.folder == "reports")
+        assert state.vector["reports"] < held.commit
+        assert state.last_execution == 1
+        assert back.epoch > epoch
+        (subscription,) = await back.subscriptions(channel_id)
+        ((fetched,),) = [one async for one in back.fetch([Range(subscription.interest, subscription.since)])]
+        assert [one.payload for one in fetched.results] == [b"1"]
+        done = Execution(number=2, started_us=2, ended_us=2, vector={"reports": held.commit})
+        after = (await back.commit_execution(channel_id, done, [subscription.interest], [b"again"])).position
+        # What was given out between the backup and the restore stands before all that comes now.
+        assert before < meanwhile < after
+    finally:
+        await back.close()
+
+
+async def test_a_backup_from_before_there_were_channels_can_be_brought_back(
+    data: Data, target: Path, tmp_path: Path
+) -> None:
+    await data.back_up(target)
+    await restore(target, tmp_path / "new", **STORES)
+    assert not (tmp_path / "new" / CHANNELS).exists()
 
 
 async def test_an_empty_cluster_can_be_saved_and_brought_back(target: Path, tmp_path: Path) -> None:
@@ -199,7 +270,7 @@ async def test_an_empty_cluster_can_be_saved_and_brought_back(target: Path, tmp_
     await data.back_up(target)
     await data.store.close()
     (tmp_path / "new").mkdir()
-    manifest = await restore(target, tmp_path / "new", open_store=SqliteStore)
+    manifest = await restore(target, tmp_path / "new", **STORES)
     assert manifest.datasets == ()
     assert (await facts(tmp_path / "new"))["entries"] == []
 
@@ -237,7 +308,7 @@ async def test_a_backup_is_one_moment_while_commits_and_upkeep_go_on(
         worker.join()
     for turn, manifest in enumerate(manifests):
         new = tmp_path / f"new{turn}"
-        await restore(target.with_name(f"{turn}{target.name}"), new, open_store=SqliteStore)
+        await restore(target.with_name(f"{turn}{target.name}"), new, **STORES)
         restored = data.reopened("reports", new)
         (mark,) = (dataset for dataset in manifest.datasets if dataset.folder == "reports")
         assert restored.number == mark.commit
@@ -255,7 +326,7 @@ async def test_a_dataset_dropped_while_it_is_copied_is_in_the_backup(data: Data,
             shutil.rmtree(data.folder / "datasets" / "reports")
 
     await data.back_up(target, on_progress=drop)
-    await restore(target, tmp_path / "new", open_store=SqliteStore)
+    await restore(target, tmp_path / "new", **STORES)
     assert content(data.reopened("reports", tmp_path / "new")) == {1: "x", 2: "y", 3: "x"}
 
 
@@ -285,7 +356,7 @@ async def test_a_disk_without_hard_links_is_copied(
 
     monkeypatch.setattr(os, "link", refuse)
     await data.back_up(target)
-    await restore(target, tmp_path / "new", open_store=SqliteStore)
+    await restore(target, tmp_path / "new", **STORES)
     assert content(data.reopened("reports", tmp_path / "new")) == {1: "x", 2: "y", 3: "x"}
 
 
@@ -306,10 +377,10 @@ async def test_a_backup_never_overwrites_and_never_lies_in_the_data(data: Data, 
 async def test_a_data_folder_in_use_is_not_touched(data: Data, target: Path, tmp_path: Path) -> None:
     await data.back_up(target)
     with pytest.raises(ConflictError, match="is not empty"):
-        await restore(target, data.folder, open_store=SqliteStore)
+        await restore(target, data.folder, **STORES)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConflictError, match="is not a folder"):
-        await restore(target, tmp_path / "file", open_store=SqliteStore)
+        await restore(target, tmp_path / "file", **STORES)
     with pytest.raises(InputError, match="mount point"):
         backup._unused(_EmptyMount(tmp_path / "mounted"))
     assert content(data.tables["reports"]) == {1: "x", 2: "y", 3: "x"}
@@ -335,7 +406,7 @@ async def test_a_folder_that_came_into_use_meanwhile_is_not_overwritten(
         (new / "lock").touch()
 
     with pytest.raises(ConflictError, match="began to use"):
-        await restore(target, new, open_store=SqliteStore, on_progress=begin)
+        await restore(target, new, **STORES, on_progress=begin)
     assert [path.name for path in new.iterdir()] == ["lock"]
     assert leftovers(tmp_path) == []
 
@@ -351,7 +422,7 @@ async def test_a_full_disk_leaves_nothing(
     with pytest.raises(StorageFullError):
         await data.back_up(tmp_path / "second", on_progress=full)
     with pytest.raises(StorageFullError):
-        await restore(target, tmp_path / "new", open_store=SqliteStore, on_progress=full)
+        await restore(target, tmp_path / "new", **STORES, on_progress=full)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", target.name]
 
 
@@ -375,7 +446,7 @@ async def test_a_cancelled_backup_or_restore_leaves_nothing(data: Data, target: 
     await cancel(data.back_up(target, on_progress=wait))
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     await data.back_up(target)
-    await cancel(restore(target, tmp_path / "new", open_store=SqliteStore, on_progress=wait))
+    await cancel(restore(target, tmp_path / "new", **STORES, on_progress=wait))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", target.name]
 
 
@@ -391,7 +462,7 @@ def flip(path: Path, at: int | None = None) -> None:
 
 async def refused(source: Path, new: Path) -> str:
     with pytest.raises(StoreError) as caught:
-        await restore(source, new, open_store=SqliteStore)
+        await restore(source, new, **STORES)
     assert not new.exists()
     assert leftovers(new.parent) == []
     return caught.value.message
@@ -434,7 +505,7 @@ async def test_a_tar_with_any_byte_changed_is_refused_or_restores_the_same(data:
         new = tmp_path / "new"
         try:
             # Padding between members means nothing.
-            assert await restore(bad, new, open_store=SqliteStore) == manifest
+            assert await restore(bad, new, **STORES) == manifest
             shutil.rmtree(new)
             intact += 1
         except StoreError:
@@ -506,7 +577,7 @@ async def test_a_tar_that_would_reach_elsewhere_is_refused(data: Data, tmp_path:
 
 async def test_what_is_no_backup_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no backup"):
-        await restore(tmp_path / "nothing", tmp_path / "new", open_store=SqliteStore)
+        await restore(tmp_path / "nothing", tmp_path / "new", **STORES)
     (tmp_path / "folder").mkdir()
     assert "is no backup, or an incomplete one" in await refused(tmp_path / "folder", tmp_path / "new")
     (tmp_path / "file").write_text("hello")
@@ -518,14 +589,14 @@ async def test_what_is_no_backup_is_said_to_be_none(tmp_path: Path) -> None:
 CRASH = """
 import asyncio, sys
 from pathlib import Path
-from tests.unit.test_backup import KEYS, SCHEMA
+from tests.unit.test_backup import KEYS, SCHEMA, STORES
 from tocsin.cluster.backup import restore, write_backup
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.store.sqlite import SqliteStore
 
 async def run(doing, folder, other):
     if doing == "restore":
-        return await restore(other, folder, open_store=SqliteStore)
+        return await restore(other, folder, **STORES)
     store = SqliteStore(folder / "catalog.sqlite")
     await store.open()
     tables = {name: DatasetTable.open(folder / "datasets" / name, SCHEMA, KEYS) for name in ("reports", "empty")}
@@ -556,7 +627,7 @@ async def test_a_crash_before_the_end_leaves_nothing_under_the_final_name(
     assert crash("restore.verified", "restore", new, target) == -signal.SIGKILL
     assert not new.exists()
     assert [name.split(".")[0] for name in leftovers(tmp_path)] == ["new", "saved"]
-    await restore(target, new, open_store=SqliteStore)
+    await restore(target, new, **STORES)
     assert content(data.reopened("reports", new)) == {1: "x", 2: "y", 3: "x"}
 
 

@@ -3,7 +3,8 @@
 A backup is one moment of a cluster that goes on working. Its catalog and its datasets are held first, quickly, while
 nobody creates or drops a dataset: data files and log entries are never changed once they are there, so a second name
 for each (a hard link) is enough to keep them, whatever upkeep or DROP do meanwhile. Then they are copied at leisure,
-read back, and compared. The catalog is taken before the datasets, so that what it says of their commits is in them.
+read back, and compared. The catalog and the channels' store are taken before the datasets, so that what they say of
+commits is in these: a channel goes on where it was or a little before, and never passes over a record.
 
 Neither a backup nor a restored data folder is ever seen half-done under its name: both are made beside it (`….part`,
 `….restoring`, which may be removed when a crash left one) and renamed at the end.
@@ -40,10 +41,22 @@ from tocsin.cluster.archive import (
     read_manifest,
     sync_tree,
 )
-from tocsin.cluster.manifest import CATALOG, DATASETS, INTAKE, MANIFEST, PYTHON, DatasetMark, FileMark, Manifest
+from tocsin.cluster.manifest import (
+    CATALOG,
+    CHANNELS,
+    DATASETS,
+    INTAKE,
+    MANIFEST,
+    PYTHON,
+    DatasetMark,
+    FileMark,
+    Manifest,
+)
+from tocsin.cluster.renewal import renew_catalog, renew_channels
 from tocsin.pipeline.datasets.durability import LOG_FOLDER, is_full_disk, sync_folder
 from tocsin.pipeline.datasets.snapshots import Snapshot
-from tocsin.store.store import EPOCH, ClusterStore, next_epoch
+from tocsin.store.channel_store import ChannelStore
+from tocsin.store.store import EPOCH, ClusterStore
 from tocsin.wire.errors import (
     ConflictError,
     InputError,
@@ -81,14 +94,15 @@ async def write_backup(
     destination: Path,
     *,
     data: Path,
+    channels: ChannelStore | None = None,
     standstill: AbstractAsyncContextManager[Any] | None = None,
     on_progress: Progress = no_progress,
 ) -> Manifest:
     """Write a backup to a new folder, or to one new file where the name ends with `.tar`, and check it.
 
     `tables`: every dataset's, by its folder under `data`/datasets; read inside `standstill`, which holds off CREATE and
-    DROP of datasets for the moment that it lasts. Reads, commits and upkeep go on all the time. `on_progress` is called
-    from another thread.
+    DROP of datasets for the moment that it lasts. Reads, commits and upkeep go on all the time. `channels` is saved
+    before the datasets, so that no channel has read further than they go. `on_progress` is called from another thread.
     """
     held = data / "scratch" / f"backup-{uuid4().hex}"
     with _explained(destination):
@@ -103,6 +117,8 @@ async def write_backup(
             for entry in await store.entries():
                 if entry.kind == "dataset" and entry.body.get("folder") not in present:
                     raise UnavailableError(f"the dataset {entry.dataverse}.{entry.name} changed meanwhile; try again")
+            if channels is not None:
+                await channels.backup_to(held / CHANNELS)
             datasets = await _in_thread(lambda _: _hold_all(present, data, held))
         about = Manifest(epoch, datetime.now(UTC), version(), (), tuple(datasets))
         return await _in_thread(lambda stop: _write(held, about, destination, on_progress, stop))
@@ -263,11 +279,13 @@ async def restore(
     data: Path,
     *,
     open_store: Callable[[Path], ClusterStore],
+    open_channels: Callable[[Path], ChannelStore],
     on_progress: Progress = no_progress,
 ) -> Manifest:
     """Make a data folder of a backup; `data` must be absent or empty. The restored cluster has a new epoch.
 
-    `open_store` gives the store in a file, not yet opened. Whatever is wrong with the backup, `data` is left as it was.
+    `open_store` and `open_channels` give the store in a file, not yet opened; an older backup may have
+    no channels. Whatever is wrong with the backup, `data` is left as it was.
     """
     with _explained(data):
         data = _unused(data)
@@ -275,7 +293,9 @@ async def restore(
     part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
     try:
         manifest = await _in_thread(lambda stop: _unpack(source, part, on_progress, stop))
-        await _renew_epoch(open_store(part / CATALOG))
+        await renew_catalog(open_store(part / CATALOG))
+        if (part / CHANNELS).exists():
+            await renew_channels(open_channels(part / CHANNELS))
         with _explained(data):
             sync_tree(part)
             faults.reach("restore.verified")
@@ -320,17 +340,6 @@ def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Eve
                 f"the backup {source} is incomplete: the table {DATASETS}/{dataset.folder} {error}"
             ) from None
     return manifest
-
-
-async def _renew_epoch(store: ClusterStore) -> None:
-    """Cursors of the time after the backup must never be taken for cursors of the time after the restore."""
-    await store.open()
-    try:
-        async with store.transaction() as transaction:
-            before = (await transaction.facts())[EPOCH]
-            await transaction.set_fact(EPOCH, next_epoch(before, datetime.now(UTC)))
-    finally:
-        await store.close()
 
 
 def _put_in_place(part: Path, data: Path) -> None:

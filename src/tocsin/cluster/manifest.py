@@ -118,7 +118,7 @@ def is_inside(path: str) -> bool:
 def _safe(path: str) -> str:
     parts = PurePosixPath(path).parts
     deep = {DATASETS: 3, INTAKE: 3, PYTHON: 2}  # at least, how many parts the paths there have
-    if not is_inside(path) or not (path == CATALOG or (parts[0] in deep and len(parts) >= deep[parts[0]])):
+    if not is_inside(path) or not (path in (CATALOG, CHANNELS) or (parts[0] in deep and len(parts) >= deep[parts[0]])):
         raise StoreError(f"the backup names a file that does not belong into a data folder: {path!r}")
     return path
 

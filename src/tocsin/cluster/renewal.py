@@ -1,0 +1,26 @@
+"""A new life for restored stores: cursors of the time after the backup are never taken for those of the time to come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tocsin.store.channel_store import ChannelStore
+from tocsin.store.store import EPOCH, ClusterStore, next_epoch
+
+
+async def renew_catalog(store: ClusterStore) -> None:
+    await store.open()
+    try:
+        async with store.transaction() as transaction:
+            before = (await transaction.facts())[EPOCH]
+            await transaction.set_fact(EPOCH, next_epoch(before, datetime.now(UTC)))
+    finally:
+        await store.close()
+
+
+async def renew_channels(store: ChannelStore) -> None:
+    await store.open()
+    try:
+        await store.renew_epoch()
+    finally:
+        await store.close()
