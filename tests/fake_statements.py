@@ -33,7 +33,14 @@ from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, Sta
 BATCH_ROWS = 100
 SECRETS = {
     f"tocsin_{name}": Token(name, role)
-    for name, role in (("ada", "admin"), ("bob", "writer"), ("dan", "writer"), ("cy", "reader"))
+    for name, role in (
+        ("ada", "admin"),
+        ("bob", "writer"),
+        ("dan", "writer"),
+        ("cy", "reader"),
+        ("east", "broker"),
+        ("west", "broker"),
+    )
 }
 
 

@@ -19,10 +19,14 @@ from tocsin.cluster.backup import Progress, no_progress, write_backup
 from tocsin.cluster.backup import restore as restored
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.changes import Changes
+from tocsin.cluster.channels.announcer import Announcer, Pace
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.procedures import AT_ONCE, Procedures
+from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.shows import Shows
+from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
@@ -37,7 +41,7 @@ from tocsin.serving import tokens as minting
 from tocsin.serving.application import serve
 from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
-from tocsin.store.channel_store import ChannelStore
+from tocsin.store.channel_store import ChannelStore, Committed
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.store.store import ClusterStore, TokenRow
@@ -143,24 +147,38 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes)
-        channels = Channels(catalog, tables, engine, channel_store)
+        announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s))
+        retention = Retention(catalog, channel_store, chosen.channels)
+
+        def committed(one: Committed) -> None:
+            announcer.committed(one)
+            retention.wake()
+
+        channels = Channels(catalog, tables, engine, channel_store, announce=committed)
+        brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store)
-        rooms = (feeds, Brokers(catalog), channels)
+        rooms = (feeds, brokers, channels)
         statements = ScriptRunner(catalog, tables, engine, changes, procedures, channels, rooms, chosen)
         try:
+            await announcer.start()
             await channels.start()
+            retention.start()
             await feeds.start()
             await procedures.start()
             backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
+            subscriptions = Subscriptions(catalog, channel_store)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds,
                 channel_figures=channels.figures,
+                brokers=BrokerDoor(channel_store, subscriptions, brokers, announcer, retention),
             )  # fmt: skip
             yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store)
         finally:
             await procedures.close()
             await feeds.close()
             await channels.close()
+            await retention.close()
+            await announcer.close()
             await statements.close()
             await tables.close()
 

@@ -66,6 +66,8 @@ POINTS: Final[dict[str, str]] = {
     "drop-channel.stopped": "the catalog has forgotten a channel, its rows are still there",
     "channel.execution.found": "an execution has found its results, nothing of it is kept",
     "channel.execution.committed": "an execution is durable, its channel has not gone on",
+    "broker.registered": "a broker's secret is kept, the catalog does not know the broker",
+    "announcer.told": "a broker has taken an announcement, its position is not kept",
 }
 
 _wanted, _, _count = os.environ.get("TOCSIN_CRASH_AT", "").partition(":")

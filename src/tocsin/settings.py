@@ -153,6 +153,19 @@ class PythonSettings(Section):
     """How long one call of a function in Python may take."""
 
 
+class ChannelSettings(Section):
+    """Defaults and upkeep of channels."""
+
+    retention_s: Annotated[float, BeforeValidator(_number), Field(gt=0, le=3_153_600_000)] = 604_800.0
+    """How long results are kept, where the channel itself does not say."""
+    retention_bytes: Annotated[Whole, Field(ge=1, le=1 << 50)] = 1 << 30
+    """How many bytes of results a channel keeps, where it does not say itself."""
+    upkeep_period_s: Seconds = 30.0
+    """How often channels that changed are looked over for results that may go."""
+    announcement_timeout_s: Seconds = 10.0
+    """How long a broker may take to accept an announcement."""
+
+
 class ClusterSettings(Section):
     """The cluster process."""
 
@@ -162,6 +175,7 @@ class ClusterSettings(Section):
     spark: SparkSettings = SparkSettings()
     datasets: DatasetSettings = DatasetSettings()
     python: PythonSettings = PythonSettings()
+    channels: ChannelSettings = ChannelSettings()
 
     @property
     def token_needed(self) -> bool:

@@ -71,7 +71,7 @@ def test_a_bad_name_is_refused(name: str) -> None:
 def test_an_unknown_role_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="root") as caught:
         mint("ops", "root")
-    assert caught.value.hint == "roles: reader, writer, admin"
+    assert caught.value.hint == "roles: reader, broker, writer, admin"
 
 
 @pytest.mark.parametrize("header", ["Bearer abc", "bearer abc", "BEARER  abc ", " Bearer abc"])

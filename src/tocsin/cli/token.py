@@ -72,8 +72,11 @@ def create(
     name: Annotated[str, Parameter(help="For whom or what it is, to know it by later.")],
     *,
     role: Annotated[
-        Literal["reader", "writer", "admin"],
-        Parameter(help="A reader runs queries, a writer also changes data; an admin may do everything."),
+        Literal["reader", "broker", "writer", "admin"],
+        Parameter(
+            help="A reader runs queries, a broker also subscribes, a writer also changes data; "
+            "an admin may do everything."
+        ),
     ] = "writer",
     data: Data = None,
     config: Config = None,

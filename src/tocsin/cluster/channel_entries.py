@@ -19,11 +19,11 @@ RESULTS: Final = "Results"
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """`url` is where announcements are sent."""
+    """`url` is where announcements are sent; a broker without one asks for them."""
 
     dataverse: str
     name: str
-    url: str
+    url: str | None
 
     @property
     def ref(self) -> Ref:

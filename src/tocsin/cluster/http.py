@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 from prometheus_client import Counter, Gauge, Histogram
 
 from tocsin.cluster.channels.figures import ChannelCollector, ChannelFigures
+from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
@@ -51,6 +52,7 @@ def cluster_application(
     backup: Backup | None = None,
     feeds: Feeds | None = None,
     channel_figures: Callable[[], Iterable[ChannelFigures]] | None = None,
+    brokers: BrokerDoor | None = None,
 ) -> web.Application:
     """The application a cluster with these settings serves; `ready` says whether scripts can be run now."""
     metrics = metrics or ServerMetrics()
@@ -96,7 +98,12 @@ def cluster_application(
     if channel_figures is not None:
         metrics.registry.register(ChannelCollector(channel_figures))
 
+    if brokers is not None:
+        app.add_routes(brokers.routes(metrics))
+
     async def stop(_app: web.Application) -> None:
+        if brokers is not None:
+            await brokers.announcer.close()
         await scripts.close()
 
     app.on_shutdown.append(stop)
@@ -109,6 +116,9 @@ async def _index(_request: web.Request) -> web.Response:
             "name": "tocsin cluster",
             "statements": "/v1/statements",
             "feeds": "/v1/feeds/{name}",
+            "results": "/v1/results:fetch",
+            "subscriptions": "/v1/channels/{name}/subscriptions",
+            "brokers": "/v1/brokers/{name}",
             "backup": "/v1/backup",
             "openapi": "/v1/openapi.json",
             "health": "/healthz",

@@ -167,9 +167,9 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
         ),
         MetadataDataset(
             "Broker",
-            _type(DataverseName=t.STRING, BrokerName=t.STRING, BrokerEndPoint=t.STRING),
+            _type(DataverseName=t.STRING, BrokerName=t.STRING, BrokerEndPoint=_Perhaps(t.STRING)),
             lambda catalog: [
-                {"DataverseName": one.dataverse, "BrokerName": one.name, "BrokerEndPoint": one.url}
+                _known({"DataverseName": one.dataverse, "BrokerName": one.name, "BrokerEndPoint": one.url})
                 for one in catalog.brokers
             ],
         ),

@@ -123,7 +123,8 @@ def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callab
 class Gate:
     """Lets `inside` in at once and `waiting` more wait, first come, first served; refuses the rest."""
 
-    def __init__(self, inside: int, waiting: int) -> None:
+    def __init__(self, inside: int, waiting: int, what: str = "scripts") -> None:
+        self._what = what
         self._inside_limit = inside
         self._waiting_limit = waiting
         self._inside = 0
@@ -151,7 +152,7 @@ class Gate:
             return
         if len(self._queue) >= self._waiting_limit:
             raise LimitError(
-                f"{self._inside} scripts are running and {len(self._queue)} are waiting",
+                f"{self._inside} {self._what} are running and {len(self._queue)} are waiting",
                 status=429,
                 hint="try again in a moment",
                 retry=True,

@@ -24,6 +24,7 @@ NAME_LIMIT: Final = 128
 # What each role may do; whoever may do more may do all that stands above.
 ROLES: Final[dict[str, str]] = {
     "reader": "run queries",
+    "broker": "register as a broker, subscribe for it and be told",
     "writer": "run every statement",
     "admin": "create functions in Python, stop the scripts of others, and back up the cluster",
 }

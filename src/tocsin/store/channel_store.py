@@ -204,12 +204,13 @@ class Fetched:
 
 
 class NewsItem(NamedTuple):
-    """This interest of this broker's has results up to `cursor`."""
+    """This interest of this broker's has results up to `cursor`; `first` is the first of them on this page."""
 
     broker: Broker
     channel_id: int
     interest: int
     cursor: Cursor
+    first: Cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,19 @@ class News:
     items: list[NewsItem]
     gaps: list[int]
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A broker that is told of news. `secret` signs what it is told; `owner` is who registered it, if anybody did.
+
+    `position`: it knows everything up to there.
+    """
+
+    broker: Broker
+    owner: str | None
+    position: Position
+    secret: str = field(repr=False)
 
 
 class ChannelStore(Protocol):
@@ -361,12 +375,34 @@ class ChannelStore(Protocol):
         `limit` bounds the results looked at. An interest may come again on a later page, with a later cursor.
         """
 
-    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> None:
+    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> set[int]:
         """The broker needs nothing up to these cursors, per interest. Never goes back; unknown interests are passed
-        over."""
+        over. The channels that the others are of."""
 
     def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
         """Per interest, in chunks, what all of its brokers have acknowledged: below this `trim` harms nobody."""
+
+    # --- brokers that are told
+
+    async def register(self, broker: Broker, secret: str, *, owner: str | None) -> Registration:
+        """What is there already stays, but for an owner where there was none. A new one begins at the present
+        position."""
+
+    async def renew_secret(self, broker: Broker, secret: str) -> None:
+        """Raises NotFoundError when it is not registered."""
+
+    async def registrations(self) -> list[Registration]:
+        """All of them, in the order of names."""
+
+    async def registration(self, broker: Broker) -> Registration | None: ...
+
+    async def told(self, broker: Broker, position: Position) -> Position:
+        """The broker knows everything up to this position. Never goes back, nor beyond what was committed; where it
+        stands now. Raises NotFoundError when it is not registered."""
+
+    async def unregister(self, broker: Broker) -> None:
+        """In steps: its subscriptions end, in all channels, and it is forgotten. May be called for one that is not
+        there."""
 
 
 def check_broker(broker: Broker) -> None:

@@ -78,4 +78,17 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
             )
         },
     ),
+    Upgrade(
+        2,
+        "brokers that are told of news",
+        {
+            "sqlite": (
+                # epoch, number: the position up to which it was told.
+                """CREATE TABLE registrations (
+                    dataverse TEXT NOT NULL, name TEXT NOT NULL, owner TEXT, secret TEXT NOT NULL,
+                    epoch INTEGER NOT NULL, number INTEGER NOT NULL,
+                    PRIMARY KEY (dataverse, name)) WITHOUT ROWID""",
+            )
+        },
+    ),
 )

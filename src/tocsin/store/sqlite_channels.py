@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from tocsin import faults
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store import sqlite_news, sqlite_results, sqlite_retention, sqlite_subscriptions
+from tocsin.store import sqlite_news, sqlite_registrations, sqlite_results, sqlite_retention, sqlite_subscriptions
 from tocsin.store.channel_store import (
     CHANGES,
     CHUNK_BYTES,
@@ -31,6 +31,7 @@ from tocsin.store.channel_store import (
     News,
     Range,
     Recorded,
+    Registration,
     Subscribed,
     Subscription,
     Unsubscribed,
@@ -43,6 +44,7 @@ from tocsin.store.sqlite_errors import explained
 from tocsin.store.sqlite_file import BUSY_TIMEOUT_S, SqliteFile
 from tocsin.store.sqlite_retention import STEP, Stored
 from tocsin.store.upgrades import Upgrade
+from tocsin.wire.errors import NotFoundError
 
 Answer = TypeVar("Answer")
 
@@ -228,8 +230,8 @@ class SqliteChannelStore(SqliteFile):
     async def news(self, after: Position, *, broker: Broker | None = None, limit: int = NEWS) -> News:
         return await self.read(lambda reader: sqlite_news.news(reader, after, broker, limit))
 
-    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> None:
-        await self._write(lambda writer: sqlite_news.acknowledge(writer, broker, cursors))
+    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> set[int]:
+        return await self._write(lambda writer: sqlite_news.acknowledge(writer, broker, cursors))
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
         after: int | None = 0
@@ -238,6 +240,34 @@ class SqliteChannelStore(SqliteFile):
             lowest, after = await self.read(page)
             if lowest:
                 yield lowest
+
+    # --- brokers that are told
+
+    async def register(self, broker: Broker, secret: str, *, owner: str | None) -> Registration:
+        check_broker(broker)
+        return await self._write(lambda writer: sqlite_registrations.register(writer, broker, secret, owner))
+
+    async def renew_secret(self, broker: Broker, secret: str) -> None:
+        await self._write(lambda writer: sqlite_registrations.renew_secret(writer, broker, secret))
+
+    async def registrations(self) -> list[Registration]:
+        return await self.read(sqlite_registrations.registrations)
+
+    async def registration(self, broker: Broker) -> Registration | None:
+        return await self.read(lambda reader: sqlite_registrations.registration(reader, broker))
+
+    async def told(self, broker: Broker, position: Position) -> Position:
+        return await self._write(lambda writer: sqlite_registrations.told(writer, broker, position))
+
+    async def unregister(self, broker: Broker) -> None:
+        while held := await self.subscriptions_of(broker, limit=STEP):
+            # Those of a channel that is being dropped are not listed, and go with it.
+            for channel_id in {one.channel_id for one in held}:
+                try:
+                    await self.unsubscribe(channel_id, [one.id for one in held if one.channel_id == channel_id])
+                except NotFoundError:
+                    continue
+        await self._write(lambda writer: sqlite_registrations.unregister(writer, broker))
 
     # --- steps
 

@@ -34,13 +34,16 @@ def news(connection: sqlite3.Connection, after: Position, broker: Broker | None,
         WHERE r.id > ?2 AND r.id <= ?3 ORDER BY r.id""",
         (holder, begin, end),
     )
-    latest: dict[tuple[int, int], tuple[int, int]] = {}
+    latest: dict[tuple[int, int], tuple[int, int, int]] = {}
     for holds, interest, place, channel_id in found:
-        latest[holds, interest] = channel_id, place
+        known = latest.get((holds, interest))
+        latest[holds, interest] = channel_id, place, place if known is None else known[2]
     brokers, epochs = rows.brokers(connection), rows.ChannelEpochs(connection)
     items = [
-        NewsItem(brokers[holds], channel_id, interest, epochs[channel_id].cursor(place))
-        for (holds, interest), (channel_id, place) in latest.items()
+        NewsItem(
+            brokers[holds], channel_id, interest, epochs[channel_id].cursor(place), epochs[channel_id].cursor(first)
+        )
+        for (holds, interest), (channel_id, place, first) in latest.items()
     ]
     gaps = connection.execute(
         """SELECT id FROM channels WHERE removed_to > ?1 AND NOT dropped AND (?2 IS NULL OR EXISTS (
@@ -51,15 +54,17 @@ def news(connection: sqlite3.Connection, after: Position, broker: Broker | None,
     return News(reached, items, [row[0] for row in gaps], more)
 
 
-def acknowledge(connection: sqlite3.Connection, broker: Broker, cursors: Mapping[int, Cursor]) -> None:
+def acknowledge(connection: sqlite3.Connection, broker: Broker, cursors: Mapping[int, Cursor]) -> set[int]:
     holder = rows.broker_id(connection, broker)
     if holder is None:
-        return
+        return set()
     places = places_of(connection, cursors, None)
     connection.executemany(
         "UPDATE holds SET acknowledged = ?1 WHERE interest = ?2 AND broker = ?3 AND acknowledged < ?1",
         ((place, interest, holder) for interest, place in places.items()),
     )
+    sql = "SELECT DISTINCT i.channel_id FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value"
+    return {row[0] for row in connection.execute(sql, (json.dumps(sorted(places)),))}
 
 
 def places_of(connection: sqlite3.Connection, cursors: Mapping[int, Cursor], channel_id: int | None) -> dict[int, int]:

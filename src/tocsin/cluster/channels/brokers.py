@@ -1,26 +1,52 @@
-"""Brokers: whom the cluster tells of new results."""
+"""Brokers: whom the cluster tells of new results.
+
+The catalog says which there are and where; the channel store keeps their secrets and how far they were told. A broker
+is registered there first, so that one that the catalog knows can be told; what a crash in between leaves goes at start.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tocsin import faults
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
+from tocsin.cluster.channels.announcer import Announcer, new_secret
 from tocsin.cluster.entries import BrokerEntry, broker_ref
 from tocsin.cluster.scope import StatementScope
 from tocsin.language import statements as st
-from tocsin.wire.errors import InputError
+from tocsin.rules.model.cursors import Position
+from tocsin.serving.tokens import Token
+from tocsin.store.channel_store import Broker, ChannelStore, Registration
+from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
 
 URL_LIMIT: Final = 2_000
 
 Summary = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`made`: the catalog did not know it before. `secret`: where it is a new one; nobody is told it twice."""
+
+    broker: Broker
+    url: str | None
+    position: Position
+    made: bool
+    secret: str | None = field(default=None, repr=False)
+
+
 class Brokers:
-    def __init__(self, catalog: CatalogStore) -> None:
+    def __init__(self, catalog: CatalogStore, store: ChannelStore, announcer: Announcer) -> None:
         self._catalog = catalog
+        self._store = store
+        self._announcer = announcer
+
+    # ------------------------------------------------------------ statements
 
     async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
         match statement:
@@ -32,13 +58,23 @@ class Brokers:
 
     @asynccontextmanager
     async def leaving(self, _dataverse: str) -> AsyncIterator[None]:
-        """A broker runs elsewhere: nothing is to be ended here."""
-        yield
+        try:
+            yield
+        finally:
+            await asyncio.shield(self._announcer.settle())
 
     async def _create(self, statement: st.CreateBroker, scope: StatementScope) -> Summary:
         name = statement.name.name
         entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
-        after = await self._catalog.apply([Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")])
+        broker = Broker(entry.dataverse, name)
+        put = Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")
+        try:
+            with self._announcer.expecting(broker):
+                await self._store.register(broker, new_secret(), owner=None)
+                faults.reach("broker.registered")
+                after = await self._catalog.apply([put])
+        finally:
+            await asyncio.shield(self._announcer.settle())
         return {"name": name} if after.find(entry.ref) is entry else {"name": name, "existed": True}
 
     async def _drop(self, statement: st.DropBroker, scope: StatementScope) -> Summary:
@@ -46,8 +82,79 @@ class Brokers:
         ref = broker_ref(statement.name.dataverse or scope.dataverse, name)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
             return {"name": name, "existed": False}
-        await self._catalog.apply([Remove(ref, if_exists=statement.if_exists)])
+        if await self._store.subscriptions_of(Broker(ref.dataverse, name), limit=1):
+            raise ConflictError(
+                f"the {ref} cannot be dropped: it has subscriptions",
+                hint="UNSUBSCRIBE them, or CHANGE SUBSCRIPTION to another broker",
+            )
+        try:
+            await self._catalog.apply([Remove(ref, if_exists=statement.if_exists)])
+        finally:
+            await asyncio.shield(self._announcer.settle())
         return {"name": name}
+
+    # ------------------------------------------------------------ brokers themselves
+
+    async def register(self, dataverse: str, name: str, url: str | None, who: Token) -> Registered:
+        """The broker is there, and is told at this address from now on."""
+        broker = Broker(dataverse, name)
+        entry = BrokerEntry(dataverse, name, None if url is None else checked_url(url))
+        known = self._catalog.catalog.find(entry.ref)
+        secret = new_secret()
+        await self._owned(broker, who)
+        try:
+            with self._announcer.expecting(broker):
+                kept = await self._store.register(broker, secret, owner=who.name if who.role == "broker" else None)
+                _check_owner(kept, who)
+                faults.reach("broker.registered")
+                if known != entry:
+                    await self._catalog.apply([Put(entry, when_taken="replace")])
+        finally:
+            await asyncio.shield(self._announcer.changed(broker))
+        given = secret if kept.secret == secret else None
+        return Registered(broker, entry.url, kept.position, known is None, given)
+
+    async def renew_secret(self, broker: Broker, who: Token) -> str:
+        """A new secret in the old one's place."""
+        await self.registered(broker, who)
+        secret = new_secret()
+        await self._store.renew_secret(broker, secret)
+        await self._announcer.changed(broker)
+        return secret
+
+    async def remove(self, broker: Broker, who: Token) -> None:
+        """The broker and its subscriptions go."""
+        await self.registered(broker, who)
+        try:
+            await self._catalog.apply([Remove(broker_ref(*broker))])
+        finally:
+            await asyncio.shield(self._announcer.settle())
+
+    def known(self, dataverse: str, name: str) -> BrokerEntry:
+        return self._catalog.catalog.broker(dataverse, name)
+
+    async def registered(self, broker: Broker, who: Token) -> Registration:
+        """The registration of a broker that is there; ForbiddenError when it is another one's."""
+        self._catalog.catalog.broker(*broker)
+        kept = await self._owned(broker, who)
+        if kept is None:  # It has just come: whoever made it is about to register it.
+            kept = await self._store.register(broker, new_secret(), owner=None)
+        return kept
+
+    async def _owned(self, broker: Broker, who: Token) -> Registration | None:
+        kept = await self._store.registration(broker)
+        if kept is not None:
+            _check_owner(kept, who)
+        return kept
+
+
+def _check_owner(kept: Registration, who: Token) -> None:
+    """A token of the role `broker` acts for one broker, the one that was registered with it."""
+    if who.role == "broker" and kept.owner not in (None, who.name):
+        raise ForbiddenError(
+            f"the broker {kept.broker.dataverse}.{kept.broker.name} was registered with another token",
+            hint="use that one, or one of the role writer",
+        )
 
 
 def checked_url(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,21 +31,12 @@ from tocsin.language.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.declared import resolved
 from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType, Type
-from tocsin.store.channel_store import Broker, ChannelStore, Committed, Execution, Subscribed, Wanted
+from tocsin.store.channel_store import Broker, ChannelStore, Committed, Execution, Wanted
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 
 log = structlog.get_logger()
 
 Summary = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionRequest:
-    """`values` as JSON has them; `id` is the client's own key."""
-
-    values: Sequence[Any]
-    broker: Broker
-    id: str | None = None
 
 
 class Channels:
@@ -255,18 +245,6 @@ class Channels:
         return await self._engine.work(explain, statement.text)
 
     # ------------------------------------------------------------ subscriptions
-
-    async def subscribe(self, entry: ChannelEntry, requests: Sequence[SubscriptionRequest]) -> list[Subscribed]:
-        """All of them or, when one does not fit, none."""
-        parameters = Parameters(entry.parameters, entry.types)
-        wanted = []
-        for i, one in enumerate(requests):
-            try:
-                values = parameters.from_json(one.values)
-            except InputError as error:
-                raise InputError(f"subscription {i}: {error.message}" if len(requests) > 1 else error.message) from None
-            wanted.append(Wanted(parameters.text(values), one.broker, one.id))
-        return await self._store.subscribe(entry.channel_id, wanted, created_us=micros(datetime.now(UTC)))
 
     async def _subscribe(self, statement: st.Subscribe, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)

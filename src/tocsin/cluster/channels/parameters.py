@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from tocsin.rules.model import jsonform, openform
 from tocsin.rules.model import types as t
 from tocsin.rules.model.checking import RecordError, checker
 from tocsin.rules.model.types import Field, ObjectType, Type
-from tocsin.rules.model.values import MISSING
+from tocsin.rules.model.values import MISSING, Circle, Line, Point, Polygon, Rectangle
 from tocsin.wire.errors import InputError
 
 Values = tuple[Any, ...]
@@ -70,6 +71,12 @@ def _normal(value: Any, kind: Type) -> Any:
             return 0.0 if value == 0 else value
         case list():
             return [_normal(one, _item(kind)) for one in value]
+        case Point(x, y):
+            return Point(x or 0.0, y or 0.0)
+        case Line() | Rectangle() | Circle() | Polygon():
+            return type(value)(*(_normal(getattr(value, one.name), t.DOUBLE) for one in fields(value)))
+        case tuple():
+            return tuple(_normal(one, t.DOUBLE) for one in value)
         case dict():
             return {name: _normal(value[name], t.ANY) for name in sorted(value)}
     return value

@@ -1,0 +1,119 @@
+"""Brokers over HTTP: they register, ask for their news, and say what they need no more."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from tocsin.cluster.channels.announcer import Announcer
+from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.channels.retention import Retention
+from tocsin.cluster.requests import path_name, read_object, seconds
+from tocsin.rules.model.cursors import Cursor
+from tocsin.serving.answers import answer
+from tocsin.serving.authentication import PRINCIPAL
+from tocsin.serving.tokens import require
+from tocsin.store.channel_store import Broker, ChannelStore
+from tocsin.wire.cursors import parse_cursor, parse_position, position_text
+from tocsin.wire.errors import InputError, LimitError
+from tocsin.wire.results import FRAMES
+
+WAIT_LIMIT_S: Final = 60.0
+CURSORS_LIMIT: Final = 100_000
+
+_ACKS: Final = '{"cursors": {"17": "…", …}, "position": "…", "trim": true}'
+
+
+class BrokerRoutes:
+    def __init__(self, brokers: Brokers, announcer: Announcer, store: ChannelStore, retention: Retention) -> None:
+        self._brokers = brokers
+        self._announcer = announcer
+        self._store = store
+        self._retention = retention
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.put("/v1/brokers/{name}", self.register),
+            web.get("/v1/brokers/{name}", self.one),
+            web.delete("/v1/brokers/{name}", self.remove),
+            web.post("/v1/brokers/{name}/secret", self.renew_secret),
+            web.get("/v1/brokers/{name}/news", self.news),
+            web.post("/v1/brokers/{name}/acks", self.acknowledge),
+        ]
+
+    async def register(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        dataverse, name = path_name(request)
+        said = await read_object(request, '{"url": "http://…"}, or null where there is no callback', {"url"}, set())
+        url = said["url"]
+        if not (url is None or isinstance(url, str)):
+            raise InputError("url: must be an address, or null")
+        done = await self._brokers.register(dataverse, name, url, request[PRINCIPAL])
+        told = _told(done.broker, done.url, position_text(done.position))
+        return answer(
+            told if done.secret is None else {**told, "secret": done.secret}, status=201 if done.made else 200
+        )
+
+    async def one(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "reader")
+        entry = self._brokers.known(*path_name(request))
+        broker = Broker(entry.dataverse, entry.name)
+        kept = await self._store.registration(broker)
+        return answer(_told(broker, entry.url, None if kept is None else position_text(kept.position)))
+
+    async def remove(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        broker = Broker(*path_name(request))
+        await self._brokers.remove(broker, request[PRINCIPAL])
+        self._retention.wake()
+        return answer({"removed": f"{broker.dataverse}.{broker.name}"})
+
+    async def renew_secret(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        secret = await self._brokers.renew_secret(Broker(*path_name(request)), request[PRINCIPAL])
+        return answer({"secret": secret})
+
+    async def news(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        broker = Broker(*path_name(request))
+        kept = await self._brokers.registered(broker, request[PRINCIPAL])
+        after = request.query.get("after")
+        position = kept.position if after is None else parse_position(after)
+        found = await self._announcer.news(broker, position, seconds(request, "wait", most=WAIT_LIMIT_S))
+        return web.Response(body=found.to_bytes(), content_type=FRAMES)
+
+    async def acknowledge(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        broker = Broker(*path_name(request))
+        await self._brokers.registered(broker, request[PRINCIPAL])
+        said = await read_object(request, _ACKS, set(), {"cursors", "position", "trim"})
+        cursors = _cursors(said.get("cursors", {}))
+        trim = said.get("trim", False)
+        if not isinstance(trim, bool):
+            raise InputError("trim: must be true or false")
+        position = parse_position(said["position"]) if "position" in said else None
+        channels = await self._store.acknowledge(broker, cursors) if cursors else set()
+        if position is not None:
+            await self._store.told(broker, position)
+            await self._announcer.changed(broker)
+        if trim:
+            self._retention.trim(channels)
+        return answer({"acknowledged": len(cursors)})
+
+
+def _told(broker: Broker, url: str | None, position: str | None) -> dict[str, Any]:
+    return {"broker": f"{broker.dataverse}.{broker.name}", "url": url, "position": position}
+
+
+def _cursors(given: object) -> dict[int, Cursor]:
+    if not isinstance(given, dict):
+        raise InputError(f"expected {_ACKS}")
+    if len(given) > CURSORS_LIMIT:
+        raise LimitError(f"{len(given)} cursors, at most {CURSORS_LIMIT} in one call", hint="send them in parts")
+    found = {}
+    for interest, cursor in given.items():
+        if not (interest.isascii() and interest.isdecimal() and len(interest) <= 18):
+            raise InputError("cursors: an interest is a whole number")
+        found[int(interest)] = parse_cursor(cursor)
+    return found

@@ -1,0 +1,47 @@
+"""How brokers are told of news, in numbers for Prometheus. A broker that is dropped takes its series along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tocsin.cluster.channels.announcer import BrokerFigures
+
+_COUNTS: Final[dict[str, tuple[str, Callable[[BrokerFigures], int]]]] = {
+    "tocsin_broker_announcements": ("Announcements that the broker took.", lambda one: one.counts.sent),
+    "tocsin_broker_announcements_failed": ("Tries that it did not take.", lambda one: one.counts.failed),
+}
+_STATES: Final[dict[str, tuple[str, Callable[[BrokerFigures], float | None]]]] = {
+    "tocsin_broker_lag_results": ("Results committed since the broker was told.", lambda one: one.lag),
+    "tocsin_broker_behind_seconds": ("For how long there has been something to tell it.", lambda one: one.behind_s),
+}
+
+
+class BrokerCollector(Collector):
+    """`figures` may be asked from any thread."""
+
+    def __init__(self, figures: Callable[[], Iterable[BrokerFigures]]) -> None:
+        self._figures = figures
+
+    def describe(self) -> Iterator[Metric]:
+        return self._collected(())
+
+    def collect(self) -> Iterator[Metric]:
+        return self._collected(tuple(self._figures()))
+
+    def _collected(self, figures: tuple[BrokerFigures, ...]) -> Iterator[Metric]:
+        for name, (said, count) in _COUNTS.items():
+            counted = CounterMetricFamily(name, said, labels=["broker"])
+            for one in figures:
+                counted.add_metric([one.broker], count(one))
+            yield counted
+        for name, (said, state) in _STATES.items():
+            now = GaugeMetricFamily(name, said, labels=["broker"])
+            for one in figures:
+                if (value := state(one)) is not None:
+                    now.add_metric([one.broker], value)
+            yield now

@@ -1,0 +1,85 @@
+"""Subscriptions as brokers make them: many in one call, with values as JSON has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tocsin.cluster.catalog import CatalogStore
+from tocsin.cluster.channels.channel import micros
+from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.entries import ChannelEntry
+from tocsin.store.channel_store import Broker, ChannelStore, Subscribed, Subscription, Unsubscribed, Wanted
+from tocsin.wire.errors import InputError, LimitError, NotFoundError
+
+SUBSCRIPTIONS_LIMIT: Final = 100_000
+PAGE_LIMIT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest:
+    """`values` as JSON has them; `id` is the client's own key."""
+
+    values: Sequence[Any]
+    id: str | None = None
+
+
+class Subscriptions:
+    def __init__(self, catalog: CatalogStore, store: ChannelStore) -> None:
+        self._catalog = catalog
+        self._store = store
+
+    def channel(self, dataverse: str, name: str) -> ChannelEntry:
+        return self._catalog.catalog.channel(dataverse, name)
+
+    async def subscribe(
+        self, entry: ChannelEntry, broker: Broker, requests: Sequence[SubscriptionRequest]
+    ) -> list[Subscribed]:
+        """All of them or, when one does not fit, none."""
+        check_many(len(requests))
+        # On a thread: ten thousand take a while to check, and others are waiting.
+        wanted = await asyncio.to_thread(_wanted, entry, broker, requests)
+        return await self._store.subscribe(entry.channel_id, wanted, created_us=micros(datetime.now(UTC)))
+
+    async def unsubscribe(self, entry: ChannelEntry, ids: Sequence[str]) -> Unsubscribed:
+        check_many(len(ids))
+        return await self._store.unsubscribe(entry.channel_id, ids)
+
+    async def change_broker(self, entry: ChannelEntry, subscription_id: str, broker: Broker) -> Subscription:
+        return await self._store.change_broker(entry.channel_id, subscription_id, broker)
+
+    async def one(self, entry: ChannelEntry, subscription_id: str) -> Subscription:
+        found = await self._store.subscription(entry.channel_id, subscription_id)
+        if found is None:
+            raise NotFoundError(f'the channel {entry.name} has no subscription "{subscription_id[:200]}"')
+        return found
+
+    async def page(self, entry: ChannelEntry, after: str, limit: int) -> list[Subscription]:
+        return await self._store.subscriptions(entry.channel_id, after=after, limit=limit)
+
+    async def page_of(self, broker: Broker, after: tuple[int, str], limit: int) -> list[Subscription]:
+        return await self._store.subscriptions_of(broker, after=after, limit=limit)
+
+    def names(self) -> dict[int, str]:
+        """The channels by their numbers."""
+        return {one.channel_id: f"{one.dataverse}.{one.name}" for one in self._catalog.catalog.channels}
+
+
+def check_many(count: int) -> None:
+    if count > SUBSCRIPTIONS_LIMIT:
+        raise LimitError(f"{count} subscriptions, at most {SUBSCRIPTIONS_LIMIT} in one call", hint="send them in parts")
+
+
+def _wanted(entry: ChannelEntry, broker: Broker, requests: Sequence[SubscriptionRequest]) -> list[Wanted]:
+    parameters = Parameters(entry.parameters, entry.types)
+    wanted = []
+    for place, one in enumerate(requests):
+        try:
+            text = parameters.text(parameters.from_json(one.values))
+        except InputError as error:
+            raise InputError(f"subscription {place}: {error.message}", hint=error.hint) from None
+        wanted.append(Wanted(text, broker, one.id))
+    return wanted

@@ -1,0 +1,152 @@
+"""Tells one broker what is new: one announcement at a time, in order, until it is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import aiohttp
+import structlog
+
+from tocsin import faults
+from tocsin.cluster.channels.news import NewsDesk
+from tocsin.rules.model.cursors import Position
+from tocsin.store.channel_store import Broker, ChannelStore, Registration
+from tocsin.wire.announcements import Announcement
+from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
+from tocsin.wire.results import FRAMES
+from tocsin.wire.signatures import signed
+
+log = structlog.get_logger()
+
+FIRST_RETRY_S: Final = 0.25
+LAST_RETRY_S: Final = 60.0
+# A position that moved over nothing but others' news is kept now and then, so that a restart does not look far back.
+UNKEPT: Final = 100_000
+
+
+@dataclass(slots=True)
+class TellingCounts:
+    """Since the cluster started."""
+
+    sent: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What every teller works with. `url`: where a broker is told, None while it is not."""
+
+    store: ChannelStore
+    news: NewsDesk
+    session: aiohttp.ClientSession
+    url: Callable[[Broker], str | None]
+    clock_s: Callable[[], float] = time.time
+    first_retry_s: float = FIRST_RETRY_S
+    last_retry_s: float = LAST_RETRY_S
+
+
+class Teller:
+    """Begins where the broker was told up to; goes on whenever it is woken."""
+
+    def __init__(self, registration: Registration, rooms: Telling) -> None:
+        self.broker = registration.broker
+        self.position = registration.position
+        self.counts = TellingCounts()
+        self.trouble: str | None = None
+        self.behind_since_s: float | None = None
+        self._kept = registration.position
+        self._secret = registration.secret
+        self._failures = 0
+        self._rooms = rooms
+        self._due = asyncio.Event()
+        self._at_once = asyncio.Event()
+        # Brokers that were away together do not come back together.
+        self._chance = Random()
+        self._task = asyncio.create_task(self._run(), name=f"tell {self.broker.dataverse}.{self.broker.name}")
+
+    def wake(self) -> None:
+        """There may be news. A broker that is being waited for is waited for all the same."""
+        self._due.set()
+
+    def at_once(self, registration: Registration) -> None:
+        """The broker has shown up, or has another secret or address: it is not waited for any longer."""
+        self._secret = registration.secret
+        self.position = max(self.position, registration.position)
+        self._at_once.set()
+        self._due.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            while not await self._told_all():
+                pass
+
+    async def _told_all(self) -> bool:
+        """Whether it knows everything now; False when it could not be told and has been waited for."""
+        try:
+            while (url := self._rooms.url(self.broker)) is not None:
+                message = await self._rooms.news.since(self.broker, self.position)
+                if message.is_empty:
+                    await self._pass_over(message.position)
+                else:
+                    self.behind_since_s = self.behind_since_s or time.monotonic()
+                    await self._tell(url, message)
+                if not message.more:
+                    break
+            self.behind_since_s = self.trouble = None
+            return True
+        except NotFoundError:
+            return True  # It is no longer registered; whoever did that stops this.
+        except Exception as error:
+            self._failed(error)
+        self._at_once.clear()
+        try:
+            async with asyncio.timeout(self._pause_s()):
+                await self._at_once.wait()
+        except TimeoutError:
+            pass
+        return False
+
+    def _pause_s(self) -> float:
+        longest = min(self._rooms.last_retry_s, self._rooms.first_retry_s * float(1 << min(self._failures - 1, 30)))
+        return longest * self._chance.uniform(0.5, 1.0)
+
+    async def _tell(self, url: str, message: Announcement) -> None:
+        body = message.to_bytes()
+        headers = signed(self._secret, message.id, int(self._rooms.clock_s()), body)
+        # Not followed elsewhere: whoever it was meant for has said where.
+        async with self._rooms.session.post(
+            url, data=body, headers={**headers, "Content-Type": FRAMES}, allow_redirects=False
+        ) as answer:
+            if not 200 <= answer.status < 300:
+                raise UnavailableError(f"it answered {answer.status}")
+        faults.reach("announcer.told")
+        self._kept = self.position = await self._rooms.store.told(self.broker, message.position)
+        self.counts.sent += 1
+        self._failures = 0
+        self.trouble = self.behind_since_s = None
+
+    async def _pass_over(self, position: Position) -> None:
+        self.position = position
+        if position.epoch != self._kept.epoch or position.number - self._kept.number > UNKEPT:
+            self._kept = await self._rooms.store.told(self.broker, position)
+
+    def _failed(self, error: Exception) -> None:
+        self.counts.failed += 1
+        self._failures += 1
+        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}".rstrip(": ")
+        if self.trouble is None:
+            log.warning(
+                "a broker could not be told", broker=f"{self.broker.dataverse}.{self.broker.name}", reason=reason
+            )
+        self.trouble = reason

@@ -1,0 +1,52 @@
+"""Cursors and positions as text: `epoch-execution-ordinal` and `epoch-number`, in decimal digits.
+
+`0-0-0` and `0-0` stand before everything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.wire.errors import InputError
+
+# Twenty digits hold any number of 64 bits.
+CURSOR_PATTERN: Final = r"^[0-9]{1,20}-[0-9]{1,20}-[0-9]{1,20}$"
+POSITION_PATTERN: Final = r"^[0-9]{1,20}-[0-9]{1,20}$"
+
+_CURSOR: Final = re.compile(CURSOR_PATTERN.removesuffix("$") + r"\Z")
+_POSITION: Final = re.compile(POSITION_PATTERN.removesuffix("$") + r"\Z")
+
+
+def cursor_text(cursor: Cursor) -> str:
+    return f"{cursor[0]}-{cursor[1]}-{cursor[2]}"
+
+
+def parse_cursor(text: object) -> Cursor:
+    if not isinstance(text, str) or _CURSOR.match(text) is None:
+        raise InputError(
+            f"expected a cursor, got {_shown(text)}",
+            hint='such as "1763200000-12-0": epoch, execution, ordinal; "0-0-0" is before all',
+        )
+    epoch, execution, ordinal = text.split("-")
+    return Cursor(int(epoch), int(execution), int(ordinal))
+
+
+def position_text(position: Position) -> str:
+    return f"{position[0]}-{position[1]}"
+
+
+def parse_position(text: object) -> Position:
+    if not isinstance(text, str) or _POSITION.match(text) is None:
+        raise InputError(
+            f"expected a position, got {_shown(text)}",
+            hint='such as "1763200000-4711": epoch, number; "0-0" is before all',
+        )
+    epoch, number = text.split("-")
+    return Position(int(epoch), int(number))
+
+
+def _shown(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= 60 else f"{said[:60]}…"

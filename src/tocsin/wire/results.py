@@ -1,0 +1,202 @@
+"""Results of many interests in one answer: frames, each a line of JSON that tells what the bytes after it are.
+
+    {"bytes":178,"parts":[{"range":0,"results":[["1763200000-12-0",1763200000000000,88],…]},…]}
+    …88 bytes of JSON…                                  one result after the other, each followed by a line feed
+    {"end":true}                                        or {"end":true,"next":{…}}, or {"error":{…}}
+
+Whoever passes results on reads one line per frame and cuts the rest into pieces without looking into them. An answer
+that ends with neither `end` nor `error` was cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.cursors import cursor_text, parse_cursor
+from tocsin.wire.errors import InputError, LimitError, UnavailableError
+
+FRAMES: Final = "application/vnd.tocsin.frames"
+RANGES_LIMIT: Final = 10_000
+
+_LF: Final = b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRange:
+    """The results of one interest after `after`, up to and with `to`, the first `limit` of them."""
+
+    interest: int
+    after: Cursor
+    to: Cursor | None = None
+    limit: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"interest": self.interest, "after": cursor_text(self.after)}
+        if self.to is not None:
+            said["to"] = cursor_text(self.to)
+        if self.limit is not None:
+            said["limit"] = self.limit
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedResult:
+    """`executed_us`: microseconds since 1970. `payload`: JSON."""
+
+    cursor: Cursor
+    executed_us: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPart:
+    """Some results of the range with this place in the request; a range may come in several parts.
+
+    `gap`: results up to this cursor are gone. `known` is False when there is no such interest, or no more.
+    """
+
+    range: int
+    results: list[FetchedResult]
+    gap: Cursor | None = None
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Where an answer that would have grown too large stopped: ranges before `range` are done, later ones not begun."""
+
+    range: int
+    after: Cursor
+    limit: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"range": self.range, "after": cursor_text(self.after)}
+        return said if self.limit is None else {**said, "limit": self.limit}
+
+
+def following(asked: Sequence[FetchRange], stopped: Next) -> list[FetchRange]:
+    """What is to be asked for next. Places in the next answer count from `stopped.range` on."""
+    first = asked[stopped.range]
+    return [FetchRange(first.interest, stopped.after, first.to, stopped.limit), *asked[stopped.range + 1 :]]
+
+
+# --- written
+
+
+def fetch_request(ranges: Iterable[FetchRange]) -> bytes:
+    return orjson.dumps({"ranges": [one.to_json() for one in ranges]})
+
+
+def parse_ranges(asked: object) -> list[FetchRange]:
+    """The ranges of a request; InputError names the one that is wrong."""
+    if not isinstance(asked, dict) or set(asked) != {"ranges"} or not isinstance(asked["ranges"], list):
+        raise InputError('expected {"ranges": [{"interest": 17, "after": "0-0-0"}, …]}')
+    if len(asked["ranges"]) > RANGES_LIMIT:
+        raise LimitError(f"{len(asked['ranges'])} ranges, at most {RANGES_LIMIT} in one request", hint="ask in parts")
+    return [_parse_range(place, one) for place, one in enumerate(asked["ranges"])]
+
+
+def _parse_range(place: int, one: object) -> FetchRange:
+    if not isinstance(one, dict) or not {"interest", "after"} <= one.keys() <= {"interest", "after", "to", "limit"}:
+        raise InputError(f"range {place}: expected interest, after, and maybe to and limit")
+    interest, to, limit = one["interest"], one.get("to"), one.get("limit")
+    if not _whole(interest):
+        raise InputError(f"range {place}: an interest is a whole number")
+    if limit is not None and (not _whole(limit) or not 0 < limit < 1 << 63):
+        raise InputError(f"range {place}: a limit is a whole number above 0")
+    try:
+        return FetchRange(interest, parse_cursor(one["after"]), None if to is None else parse_cursor(to), limit)
+    except InputError as error:
+        raise InputError(f"range {place}: {error.message}", hint=error.hint) from None
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor | None, bool]]) -> bytes:
+    """One frame; of each part the range, results as (cursor, executed_us, payload), the gap, whether it is there."""
+    told: list[dict[str, Any]] = []
+    payloads: list[bytes] = []
+    for place, results, gap, known in parts:
+        listed = []
+        for (epoch, execution, ordinal), executed_us, payload in results:
+            listed.append((f"{epoch}-{execution}-{ordinal}", executed_us, len(payload)))
+            payloads.append(payload)
+        part: dict[str, Any] = {"range": place, "results": listed}
+        if gap is not None:
+            part["gap"] = cursor_text(gap)
+        if not known:
+            part["known"] = False
+        told.append(part)
+    body = _LF.join(payloads) + _LF if payloads else b""
+    return orjson.dumps({"bytes": len(body), "parts": told}) + _LF + body
+
+
+def end(stopped: Next | None = None) -> bytes:
+    said: dict[str, Any] = {"end": True}
+    return orjson.dumps(said if stopped is None else {**said, "next": stopped.to_json()}) + _LF
+
+
+# --- read
+
+
+class FrameReader:
+    """Takes an answer's bytes as they come and gives whole parts."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.next: Next | None = None
+        self.error: dict[str, Any] | None = None
+        self._kept = bytearray()
+        self._head: dict[str, Any] | None = None
+
+    def feed(self, some: bytes) -> Iterator[FetchedPart]:
+        self._kept += some
+        while not self.ended:
+            if self._head is None:
+                line, found, rest = self._kept.partition(_LF)
+                if not found:
+                    return
+                self._kept = rest
+                head = orjson.loads(line)
+                if "parts" not in head:
+                    self._finish(head)
+                    return
+                self._head = head
+            if len(self._kept) < self._head["bytes"]:
+                return
+            body = bytes(self._kept[: self._head["bytes"]])
+            del self._kept[: self._head["bytes"]]
+            parts, self._head = self._head["parts"], None
+            yield from _parts(parts, body)
+
+    def check(self) -> Next | None:
+        """At the end of the answer: where to go on, if anywhere. Raises UnavailableError when it was not whole."""
+        if self.error is not None:
+            raise UnavailableError(f"the answer broke off: {self.error.get('message')}")
+        if not self.ended:
+            raise UnavailableError("the answer was cut off", hint="fetch again after the last cursor that came")
+        return self.next
+
+    def _finish(self, last: dict[str, Any]) -> None:
+        self.ended = True
+        self.error = last.get("error")
+        if (told := last.get("next")) is not None:
+            self.next = Next(told["range"], parse_cursor(told["after"]), told.get("limit"))
+
+
+def _parts(parts: list[dict[str, Any]], body: bytes) -> Iterator[FetchedPart]:
+    at = 0
+    for part in parts:
+        results = []
+        for cursor, executed_us, size_bytes in part["results"]:
+            results.append(FetchedResult(parse_cursor(cursor), executed_us, body[at : at + size_bytes]))
+            at += size_bytes + 1
+        gap = part.get("gap")
+        yield FetchedPart(part["range"], results, None if gap is None else parse_cursor(gap), part.get("known", True))

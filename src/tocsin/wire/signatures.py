@@ -1,0 +1,69 @@
+"""Signatures of announcements, in the form of Standard Webhooks (v1: HMAC-SHA256 over `id.timestamp.body`).
+
+The receiver checks the signature, that the time is not long ago, and that it has not seen the id before; then nobody
+without the secret has made the message, and nobody has sent it again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+from tocsin.wire.errors import InputError, UnauthorizedError
+
+ID: Final = "webhook-id"
+TIMESTAMP: Final = "webhook-timestamp"
+SIGNATURE: Final = "webhook-signature"
+TOLERANCE_S: Final = 300.0
+
+_PREFIX: Final = "whsec_"
+_SECRET_BYTES: Final = range(24, 65)
+
+
+def secret_text(secret: bytes) -> str:
+    """A secret as it is handed over and kept."""
+    return _PREFIX + base64.b64encode(secret).decode()
+
+
+def _key(secret: str) -> bytes:
+    try:
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) not in _SECRET_BYTES:
+        raise InputError("this is not a webhook's secret", hint="it begins with whsec_, and base64 follows")
+    return key
+
+
+def signed(secret: str, message_id: str, sent_at_s: int, body: bytes) -> dict[str, str]:
+    """The headers of a message."""
+    return {ID: message_id, TIMESTAMP: str(sent_at_s), SIGNATURE: f"v1,{_digest(secret, message_id, sent_at_s, body)}"}
+
+
+def _digest(secret: str, message_id: str, sent_at_s: int, body: bytes) -> str:
+    text = f"{message_id}.{sent_at_s}.".encode() + body
+    return base64.b64encode(hmac.digest(_key(secret), text, hashlib.sha256)).decode()
+
+
+def verify(
+    secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float, tolerance_s: float = TOLERANCE_S
+) -> str:
+    """The message's id; UnauthorizedError when it was not made with the secret, or too long ago.
+
+    `headers` finds names in lower case. Whether the id was seen before only the receiver knows.
+    """
+    message_id, stamp, given = headers.get(ID), headers.get(TIMESTAMP), headers.get(SIGNATURE)
+    if not message_id or not given or stamp is None or not (stamp.isascii() and stamp.isdecimal()) or len(stamp) > 15:
+        raise UnauthorizedError(f"the message is not signed: it needs {ID}, {TIMESTAMP} and {SIGNATURE}")
+    if abs(now_s - int(stamp)) > tolerance_s:
+        raise UnauthorizedError(f"the message is not of now: it was sent at {stamp}")
+    expected = _digest(secret, message_id, int(stamp), body).encode()
+    for one in given.split(" "):
+        version, _, digest = one.partition(",")
+        if version == "v1" and hmac.compare_digest(digest.encode("utf-8", "surrogatepass"), expected):
+            return message_id
+    raise UnauthorizedError("the message's signature is not that of the secret")

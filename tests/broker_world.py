@@ -1,0 +1,217 @@
+"""What brokers deal with at a cluster, without Spark: real stores, the real HTTP server, executions made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from tests.fake_statements import FakeCredentials, FakeStatements
+from tocsin.cluster.catalog import CatalogStore, DataverseEntry, Put
+from tocsin.cluster.channels.announcer import Announcer, Pace
+from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.channels.news import NewsDesk
+from tocsin.cluster.channels.retention import Retention
+from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.door import BrokerDoor
+from tocsin.cluster.entries import ChannelEntry
+from tocsin.cluster.http import cluster_application
+from tocsin.cluster.results_http import FetchLimits
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Type
+from tocsin.serving.application import bound, listening
+from tocsin.settings import ClusterSettings
+from tocsin.store.channel_store import Execution
+from tocsin.store.sqlite import SqliteStore
+from tocsin.store.sqlite_channels import SqliteChannelStore
+from tocsin.wire.announcements import Announcement, parse_announcement
+from tocsin.wire.errors import UnauthorizedError
+from tocsin.wire.results import FetchedPart, FetchRange, FrameReader, Next, fetch_request
+from tocsin.wire.signatures import verify
+
+QUICK = Pace(timeout_s=5.0, first_retry_s=0.01, last_retry_s=0.05)
+
+
+@dataclass(slots=True)
+class World:
+    catalog: CatalogStore
+    store: SqliteChannelStore
+    announcer: Announcer
+    brokers: Brokers
+    retention: Retention
+    url: str = ""
+    token: str | None = None
+
+    async def channel(self, name: str, *types: Type, push: bool = False, **fields: Any) -> ChannelEntry:
+        """A channel of this name in the dataverse v, with parameters of these types."""
+        if "v" not in {one.name for one in self.catalog.catalog.dataverses}:
+            await self.catalog.apply([Put(DataverseEntry("v"))])
+        types = types or (t.BIGINT,)
+        entry = ChannelEntry(
+            "v", name, await self.store.add_channel(), True, push, None, tuple(f"p{i}" for i in range(len(types))),
+            types, "select 1", None, datetime(2026, 11, 15, tzinfo=UTC), fields.get("retention_s"),
+            fields.get("retention_bytes"), (),
+        )  # fmt: skip
+        await self.catalog.apply([Put(entry)])
+        return entry
+
+    async def execute(self, channel: ChannelEntry, found: Mapping[int, Sequence[Any]], at_us: int = 1_000) -> None:
+        """One execution that finds these values for these interests."""
+        number = (await self.store.state(channel.channel_id)).last_execution + 1
+        pairs = [(interest, orjson.dumps(value)) for interest, values in found.items() for value in values]
+        committed = await self.store.commit_execution(
+            channel.channel_id,
+            Execution(number, at_us, at_us, {}),
+            [one for one, _ in pairs],
+            [one for _, one in pairs],
+        )
+        self.announcer.committed(committed)
+        self.retention.wake()
+
+    async def ask(self, method: str, path: str, said: Any = None, *, data: bytes | None = None) -> tuple[int, Any]:
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        body = orjson.dumps(said) if said is not None else data
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, self.url + path, data=body, headers=headers) as response,
+        ):
+            answer = await response.read()
+            return response.status, orjson.loads(answer) if response.content_type == "application/json" else answer
+
+    async def subscribe(self, channel: str, broker: str, *parameters: Sequence[Any]) -> list[int]:
+        status, said = await self.ask(
+            "POST", f"/v1/channels/{channel}/subscriptions",
+            {"broker": broker, "subscriptions": [{"parameters": list(each)} for each in parameters]},
+        )  # fmt: skip
+        assert status == 200, said
+        return [one["interest"] for one in said["subscriptions"]]
+
+    async def fetch(self, *ranges: FetchRange) -> tuple[list[FetchedPart], Next | None]:
+        status, body = await self.ask("POST", "/v1/results:fetch", data=fetch_request(ranges))
+        assert status == 200, body
+        reader = FrameReader()
+        # In small pieces, as a network may bring them.
+        parts = [part for at in range(0, len(body), 100) for part in reader.feed(body[at : at + 100])]
+        return parts, reader.check()
+
+    async def register(self, name: str, url: str | None = None) -> str:
+        status, said = await self.ask("PUT", f"/v1/brokers/{name}", {"url": url})
+        assert status == 201, said
+        return str(said["secret"])
+
+
+@asynccontextmanager
+async def world(
+    data: Path,
+    *,
+    auth: str = "auto",
+    limits: FetchLimits | None = None,
+    pace: Pace = QUICK,
+    news: Mapping[str, int] | None = None,
+    upkeep_s: float = 3_600.0,
+    port: int = 0,
+    **channels: Any,
+) -> AsyncIterator[World]:
+    """A world on this folder; what was there before goes on."""
+    data.mkdir(exist_ok=True)
+    store, kept = SqliteStore(data / "catalog.db"), SqliteChannelStore(data / "channels.db")
+    await store.open()
+    await kept.open()
+    settings = ClusterSettings.model_validate(
+        {"auth": {"mode": auth}, "channels": {"upkeep_period_s": upkeep_s, **channels}}
+    )
+    catalog = CatalogStore(store)
+    await catalog.load()
+    announcer = Announcer(catalog, kept, news=NewsDesk(catalog, kept, **(news or {})), pace=pace)
+    brokers = Brokers(catalog, kept, announcer)
+    retention = Retention(catalog, kept, settings.channels)
+    made = World(catalog, kept, announcer, brokers, retention)
+    app = cluster_application(
+        settings, FakeStatements(), FakeCredentials(),
+        brokers=BrokerDoor(kept, Subscriptions(catalog, kept), brokers, announcer, retention, limits),
+    )  # fmt: skip
+    try:
+        await announcer.start()
+        retention.start()
+        with bound("127.0.0.1", port) as (sock, address):
+            async with listening(app, sock):
+                made.url = address
+                yield made
+    finally:
+        await retention.close()
+        await announcer.close()
+        await kept.close()
+        await store.close()
+
+
+@dataclass(slots=True)
+class FakeBroker:
+    """A broker's callback: takes what is signed with its secret, once; `answers` are given first, then 200."""
+
+    url: str = ""
+    secret: str = ""
+    got: list[Announcement] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    answers: list[int] = field(default_factory=list)
+    hold: asyncio.Event | None = None
+    asked: int = 0
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.asked += 1
+        if self.hold is not None:
+            await self.hold.wait()
+        status = self.answers.pop(0) if self.answers else 200
+        try:
+            message_id = verify(self.secret, request.headers, body, now_s=datetime.now(UTC).timestamp())
+        except UnauthorizedError as error:
+            self.refused.append(error.message)
+            status = 401
+        if status == 200:
+            self.ids.append(message_id)
+            self.got.append(parse_announcement(body))
+        async with self._changed:
+            self._changed.notify_all()
+        return web.Response(status=status)
+
+    async def until(self, what: Any) -> None:
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(what)
+
+    @property
+    def told(self) -> dict[int, str]:
+        """The last cursor of each interest that came, in whatever way."""
+        found: dict[int, str] = {}
+        for one in self.got:
+            for interests in one.news.values():
+                found |= {interest: f"{cursor.execution}-{cursor.ordinal}" for interest, cursor in interests}
+            for each in one.pushed:
+                last = each.results[-1].cursor
+                found[each.interest] = f"{last.execution}-{last.ordinal}"
+        return found
+
+
+@asynccontextmanager
+async def fake_broker(port: int = 0) -> AsyncIterator[FakeBroker]:
+    made = FakeBroker()
+    app = web.Application()
+    app.add_routes([web.post("/news", made.take)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/news"
+        yield made
+    finally:
+        await runner.cleanup()
