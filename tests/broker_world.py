@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tocsin.cluster.channels.announcer import Announcer, Pace
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.news import NewsDesk
 from tocsin.cluster.channels.retention import Retention
-from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
 from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.http import cluster_application
@@ -28,6 +29,7 @@ from tocsin.cluster.results_http import FetchLimits
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Type
 from tocsin.serving.application import bound, listening
+from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings
 from tocsin.store.channel_store import Execution
 from tocsin.store.sqlite import SqliteStore
@@ -47,6 +49,7 @@ class World:
     announcer: Announcer
     brokers: Brokers
     retention: Retention
+    door: BrokerDoor
     url: str = ""
     token: str | None = None
 
@@ -63,8 +66,11 @@ class World:
         await self.catalog.apply([Put(entry)])
         return entry
 
-    async def execute(self, channel: ChannelEntry, found: Mapping[int, Sequence[Any]], at_us: int = 1_000) -> None:
+    async def execute(
+        self, channel: ChannelEntry, found: Mapping[int, Sequence[Any]], at_us: int | None = None
+    ) -> None:
         """One execution that finds these values for these interests."""
+        at_us = time.time_ns() // 1_000 if at_us is None else at_us
         number = (await self.store.state(channel.channel_id)).last_execution + 1
         pairs = [(interest, orjson.dumps(value)) for interest, values in found.items() for value in values]
         committed = await self.store.commit_execution(
@@ -109,15 +115,13 @@ class World:
 
 
 @asynccontextmanager
-async def world(
+async def opened(
     data: Path,
     *,
-    auth: str = "auto",
     limits: FetchLimits | None = None,
     pace: Pace = QUICK,
     news: Mapping[str, int] | None = None,
     upkeep_s: float = 3_600.0,
-    port: int = 0,
     **channels: Any,
 ) -> AsyncIterator[World]:
     """A world on this folder; what was there before goes on."""
@@ -125,31 +129,48 @@ async def world(
     store, kept = SqliteStore(data / "catalog.db"), SqliteChannelStore(data / "channels.db")
     await store.open()
     await kept.open()
-    settings = ClusterSettings.model_validate(
-        {"auth": {"mode": auth}, "channels": {"upkeep_period_s": upkeep_s, **channels}}
-    )
+    settings = ClusterSettings.model_validate({"channels": {"upkeep_period_s": upkeep_s, **channels}})
     catalog = CatalogStore(store)
     await catalog.load()
     announcer = Announcer(catalog, kept, news=NewsDesk(catalog, kept, **(news or {})), pace=pace)
     brokers = Brokers(catalog, kept, announcer)
     retention = Retention(catalog, kept, settings.channels)
-    made = World(catalog, kept, announcer, brokers, retention)
-    app = cluster_application(
-        settings, FakeStatements(), FakeCredentials(),
-        brokers=BrokerDoor(kept, Subscriptions(catalog, kept), brokers, announcer, retention, limits),
-    )  # fmt: skip
+    door = BrokerDoor(kept, Subscriptions(catalog, kept), brokers, announcer, retention, limits)
+    made = World(catalog, kept, announcer, brokers, retention, door)
     try:
         await announcer.start()
         retention.start()
-        with bound("127.0.0.1", port) as (sock, address):
-            async with listening(app, sock):
-                made.url = address
-                yield made
+        yield made
     finally:
         await retention.close()
         await announcer.close()
         await kept.close()
         await store.close()
+
+
+@asynccontextmanager
+async def world(data: Path, *, auth: str = "auto", **options: Any) -> AsyncIterator[World]:
+    """The same behind the real server."""
+    async with opened(data, **options) as made:
+        settings = ClusterSettings.model_validate({"auth": {"mode": auth}})
+        app = cluster_application(settings, FakeStatements(), FakeCredentials(), brokers=made.door)
+        with bound("127.0.0.1", 0) as (sock, address):
+            async with listening(app, sock):
+                made.url = address
+                yield made
+
+
+@asynccontextmanager
+async def furnished(data: Path) -> AsyncIterator[BrokerDoor]:
+    """A door with a channel v.c, a push channel v.p and a broker v.b behind it, who holds interests with results."""
+    async with opened(data) as made:
+        channels = [await made.channel("c"), await made.channel("p", push=True)]
+        broker = (await made.brokers.register("v", "b", None, Token("ada", "admin"))).broker
+        for channel in channels:
+            wanted = [SubscriptionRequest([n], f"s{n}") for n in range(3)]
+            held = await made.door.subscriptions.subscribe(channel, broker, wanted)
+            await made.execute(channel, {one.interest: [{"n": 1}, "two"] for one in held})
+        yield replace(made.door, wait_limit_s=0.05)
 
 
 @dataclass(slots=True)

@@ -10,12 +10,18 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 
+from tocsin.cluster.catalog import CatalogStore
+from tocsin.cluster.channels.announcer import Announcer
+from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.channels.retention import Retention
+from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedFigures
@@ -27,7 +33,9 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
 from tocsin.serving.application import bound, listening
 from tocsin.serving.tokens import Token
-from tocsin.settings import ClusterSettings
+from tocsin.settings import ChannelSettings, ClusterSettings
+from tocsin.store.sqlite import SqliteStore
+from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, StatementError, UnauthorizedError
 
 BATCH_ROWS = 100
@@ -167,6 +175,14 @@ class FakeFeeds:
         return cast("Feeds", self)
 
 
+def idle_door() -> BrokerDoor:
+    """The door for brokers, and nothing behind it."""
+    catalog, store = CatalogStore(SqliteStore(Path("nowhere"))), SqliteChannelStore(Path("nowhere"))
+    announcer = Announcer(catalog, store)
+    brokers, retention = Brokers(catalog, store, announcer), Retention(catalog, store, ChannelSettings())
+    return BrokerDoor(store, Subscriptions(catalog, store), brokers, announcer, retention)
+
+
 async def fake_backup(to: Path) -> dict[str, Any]:
     return {"to": str(to)}
 
@@ -187,22 +203,25 @@ async def serving(
     auth: str = "auto",
     host: str = "127.0.0.1",
     feeds: FakeFeeds | None = None,
+    door: Callable[[], AbstractAsyncContextManager[BrokerDoor]] | None = None,
     **http: object,
 ) -> AsyncIterator[str]:
     """A real server on a free port around the fake; its address."""
     settings = ClusterSettings.model_validate({"auth": {"mode": auth}, "http": {"host": host, **http}})
-    app = cluster_application(
-        settings,
-        statements,
-        FakeCredentials(),
-        ready=ready,
-        limits=limits or StatementLimits(30, 1_000, 4, grace_s=1),
-        backup=fake_backup,
-        feeds=(feeds or FakeFeeds()).as_feeds(),
-    )
-    with bound(host, 0) as (sock, address):
-        async with listening(app, sock):
-            yield address.replace("0.0.0.0", "127.0.0.1")
+    async with nullcontext(idle_door()) if door is None else door() as brokers:
+        app = cluster_application(
+            settings,
+            statements,
+            FakeCredentials(),
+            ready=ready,
+            limits=limits or StatementLimits(30, 1_000, 4, grace_s=1),
+            backup=fake_backup,
+            feeds=(feeds or FakeFeeds()).as_feeds(),
+            brokers=brokers,
+        )
+        with bound(host, 0) as (sock, address):
+            async with listening(app, sock):
+                yield address.replace("0.0.0.0", "127.0.0.1")
 
 
 @contextmanager

@@ -60,14 +60,14 @@ POINTS: Final[dict[str, str]] = {
     "channel-store.subscriptions.committed": "subscriptions have durably been made or ended, nobody has been told",
     "channel-store.retention.step": "some old results are removed, others are not",
     "channel-store.drop.step": "some rows of a dropped channel are removed, others are not",
+    "broker.registered": "a broker's secret is kept, the catalog does not know the broker",
+    "announcer.told": "a broker has taken an announcement, its position is not kept",
     "backup.copied": "a backup is whole and checked, under its temporary name only",
     "restore.verified": "a restored data folder is whole and checked, under its temporary name only",
     "create-channel.stored": "a channel has a number and a first position, the catalog does not know it",
     "drop-channel.stopped": "the catalog has forgotten a channel, its rows are still there",
     "channel.execution.found": "an execution has found its results, nothing of it is kept",
     "channel.execution.committed": "an execution is durable, its channel has not gone on",
-    "broker.registered": "a broker's secret is kept, the catalog does not know the broker",
-    "announcer.told": "a broker has taken an announcement, its position is not kept",
 }
 
 _wanted, _, _count = os.environ.get("TOCSIN_CRASH_AT", "").partition(":")

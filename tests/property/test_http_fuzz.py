@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.broker_world import furnished
 from tests.fake_statements import serving_beside
 from tocsin.cluster.openapi import document
 from tocsin.cluster.replies import StatementLimits
@@ -29,8 +30,11 @@ CHECKS = [not_a_server_error, content_type_conformance, response_schema_conforma
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with serving_beside(limits=StatementLimits(0.2, 100, 4), read_timeout_s=0.2) as address:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("brokers")
+    with serving_beside(
+        limits=StatementLimits(0.2, 100, 4), read_timeout_s=0.2, door=lambda: furnished(folder)
+    ) as address:
         yield address
 
 

@@ -33,7 +33,7 @@ async def test_results_of_many_interests_come_in_one_answer(here: World) -> None
     channel = await here.channel("c")
     await here.register("v.b")
     one, two, three = await here.subscribe("v.c", "v.b", [1], [2], [3])
-    await here.execute(channel, {one: ["a", "b"], two: [{"deep": [1.5, None]}]})
+    await here.execute(channel, {one: ["a", "b"], two: [{"deep": [1.5, None]}]}, at_us=1_000)
     await here.execute(channel, {one: ["c"], three: ["é\n"]})
     parts, more = await here.fetch(*(FetchRange(each, START) for each in (three, one, two)))
     assert values(parts) == [(0, ["é\n"]), (1, ["a", "b", "c"]), (2, [{"deep": [1.5, None]}])]
@@ -99,7 +99,7 @@ async def test_a_fetch_below_retention_is_told_of_the_gap(here: World) -> None:
     channel = await here.channel("c", retention_s=0.001)
     await here.register("v.b")
     (one,) = await here.subscribe("v.c", "v.b", [1])
-    await here.execute(channel, {one: ["old"]})
+    await here.execute(channel, {one: ["old"]}, at_us=1)
     await here.execute(channel, {one: ["new"]}, at_us=time.time_ns() // 1_000 + 10**9)
     await here.retention.look_over()
     epoch = here.store.epoch

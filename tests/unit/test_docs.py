@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from examples.emergency import data
-from tests.fake_statements import FakeFeeds, FakeStatements, fake_backup
+from tests.fake_statements import FakeFeeds, FakeStatements, fake_backup, idle_door
 from tocsin import faults
 from tocsin.cluster import metadata
 from tocsin.cluster.http import cluster_application
@@ -183,6 +183,7 @@ def application(metrics: ServerMetrics) -> Any:
         backup=fake_backup,
         feeds=FakeFeeds().as_feeds(),
         channel_figures=list,
+        brokers=idle_door(),
     )
 
 

@@ -26,7 +26,15 @@ _ACKS: Final = '{"cursors": {"17": "…", …}, "position": "…", "trim": true}
 
 
 class BrokerRoutes:
-    def __init__(self, brokers: Brokers, announcer: Announcer, store: ChannelStore, retention: Retention) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        announcer: Announcer,
+        store: ChannelStore,
+        retention: Retention,
+        wait_limit_s: float = WAIT_LIMIT_S,
+    ) -> None:
+        self._wait_limit_s = wait_limit_s
         self._brokers = brokers
         self._announcer = announcer
         self._store = store
@@ -80,7 +88,7 @@ class BrokerRoutes:
         kept = await self._brokers.registered(broker, request[PRINCIPAL])
         after = request.query.get("after")
         position = kept.position if after is None else parse_position(after)
-        found = await self._announcer.news(broker, position, seconds(request, "wait", most=WAIT_LIMIT_S))
+        found = await self._announcer.news(broker, position, seconds(request, "wait", most=self._wait_limit_s))
         return web.Response(body=found.to_bytes(), content_type=FRAMES)
 
     async def acknowledge(self, request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from tocsin.cluster.brokers_http import BrokerRoutes
+from tocsin.cluster.brokers_http import WAIT_LIMIT_S, BrokerRoutes
 from tocsin.cluster.channels.announcer import Announcer
 from tocsin.cluster.channels.broker_figures import BrokerCollector
 from tocsin.cluster.channels.brokers import Brokers
@@ -26,11 +26,12 @@ class BrokerDoor:
     announcer: Announcer
     retention: Retention
     limits: FetchLimits | None = None
+    wait_limit_s: float = WAIT_LIMIT_S
 
     def routes(self, metrics: ServerMetrics) -> list[web.RouteDef]:
         metrics.registry.register(BrokerCollector(self.announcer.figures))
         return [
             *ResultRoutes(self.store, metrics, self.limits).routes(),
             *SubscriptionRoutes(self.subscriptions, self.brokers, self.retention).routes(),
-            *BrokerRoutes(self.brokers, self.announcer, self.store, self.retention).routes(),
+            *BrokerRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s).routes(),
         ]

@@ -117,6 +117,7 @@ async def _index(_request: web.Request) -> web.Response:
             "statements": "/v1/statements",
             "feeds": "/v1/feeds/{name}",
             "results": "/v1/results:fetch",
+            "result": "/v1/results/{interest}",
             "subscriptions": "/v1/channels/{name}/subscriptions",
             "brokers": "/v1/brokers/{name}",
             "backup": "/v1/backup",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tocsin.cluster.intake.frames import KEY_LIMIT_BYTES
+from tocsin.cluster.openapi_brokers import SCHEMAS, broker_paths
 from tocsin.serving.answers import REQUEST_ID_HEADER, REQUEST_ID_PATTERN
 from tocsin.wire.version import version
 
@@ -122,10 +123,11 @@ def document() -> dict[str, Any]:
             "/v1/statements": {"post": _run(), "get": _list()},
             "/v1/statements/{id}": {"delete": _cancel()},
             "/v1/feeds/{name}": {"post": _publish()},
+            **broker_paths(_refusals),
             "/v1/backup": {"post": _back_up()},
         },
         "components": {
-            "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING, "Published": _PUBLISHED},
+            "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING, "Published": _PUBLISHED, **SCHEMAS},
             "securitySchemes": {
                 "token": {
                     "type": "http",
