@@ -1,4 +1,4 @@
-"""A new life for restored stores: cursors of the time after the backup are never taken for those of the time to come."""
+"""A new life for restored stores: cursors of after the backup are never taken for those of the time to come."""
 
 from __future__ import annotations
 

@@ -157,7 +157,8 @@ class ChannelQueries(Queries):
             interests_view=self._interests.view, keys=tuple(self._over_text(one) for one in matches.keys),
             borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
-            depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)), uses=frozenset(self.uses),
+            depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
+            uses=frozenset(self.uses),
         )  # fmt: skip
 
     def _over_text(self, key: exp.Expr) -> str:
