@@ -151,7 +151,8 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         retention = Retention(catalog, channel_store, chosen.channels)
 
         def committed(one: Committed) -> None:
-            announcer.committed(one)
+            if one.results:
+                announcer.committed(one)
             retention.wake()
 
         channels = Channels(catalog, tables, engine, channel_store, announce=committed)

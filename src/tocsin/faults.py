@@ -64,8 +64,13 @@ POINTS: Final[dict[str, str]] = {
     "announcer.told": "a broker has taken an announcement, its position is not kept",
     "backup.copied": "a backup is whole and checked, under its temporary name only",
     "restore.verified": "a restored data folder is whole and checked, under its temporary name only",
+    "create-channel.numbered": "a channel has a number, it has no position yet",
     "create-channel.stored": "a channel has a number and a first position, the catalog does not know it",
+    "create-channel.recorded": "the catalog knows a channel, it does not run yet",
+    "drop-channel.recorded": "the catalog has forgotten a channel, it still runs",
     "drop-channel.stopped": "the catalog has forgotten a channel, its rows are still there",
+    "channel.ahead.renewed": "a new epoch has begun, channels are still ahead of their datasets",
+    "channel.execution.begun": "an execution knows what it reads and for whom, nothing is found",
     "channel.execution.found": "an execution has found its results, nothing of it is kept",
     "channel.execution.committed": "an execution is durable, its channel has not gone on",
 }

@@ -30,7 +30,7 @@ from tocsin.wire.errors import ConflictError, StatementError, StorageFullError, 
 T = TypeVar("T")
 
 LANDING_THREADS: Final = 4
-CHANNEL_THREADS: Final = 4
+CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,6 +21,7 @@ from tocsin.language.matching import Borders, Levels, Matches, conjuncts, matche
 from tocsin.language.names import Dataset, Function, Names, Oracle
 from tocsin.language.queries import Queries
 from tocsin.language.scope import Row, column, derived, selected
+from tocsin.language.shaping import aggregates
 from tocsin.language.sharing import ID, INTERESTS, name_of, parameter_column, shared
 from tocsin.language.sources import scan
 from tocsin.language.subqueries import unwrapped
@@ -81,6 +82,7 @@ class SharedQuery:
     depends_on_time: bool
     matched_by: tuple[str, ...]
     uses: frozenset[tuple[str, str, str]]
+    only_new: bool = False  # it answers nothing where no watched dataset has new rows
 
     @property
     def sql_for_many(self) -> str:
@@ -110,7 +112,7 @@ def shared_query(
         if name not in declared:
             types[i] = _agreed(name, listening.uses_of.get(i, []))
     final = ChannelQueries(names, oracle, dataverse, types)
-    return final.shared(shared(body, parameters))
+    return replace(final.shared(shared(body, parameters)), only_new=_only_new(body))
 
 
 def _agreed(name: str, found: Sequence[Type]) -> Type:
@@ -328,6 +330,22 @@ def _watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
             if isinstance(join.this, exp.Table) and inner and name_of(join.this) in wanted:
                 join.this.meta[_NEW] = True
     return body
+
+
+def _only_new(body: exp.Expr) -> bool:
+    """Whether every row of the answer comes from a row that is new."""
+    body = unwrapped(body)
+    if isinstance(body, exp.SetOperation):
+        return _only_new(body.this) and _only_new(body.expression)
+    if not isinstance(body, exp.Select):
+        return False
+    if not body.args.get("group") and any(aggregates(one) for one in body.expressions):
+        return False  # an aggregate of nothing is something
+    return any(
+        bool(one.this.meta.get(_NEW)) if isinstance(one.this, exp.Table) else _only_new(one.this.this)
+        for one in _froms(body)
+        if (one.side or "") not in ("LEFT", "RIGHT", "FULL") and isinstance(one.this, exp.Table | exp.Subquery)
+    )
 
 
 def _froms(select: exp.Select) -> list[exp.Join]:

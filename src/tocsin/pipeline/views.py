@@ -6,7 +6,7 @@ Spark never reads the Delta log: delta-rs has it in memory, and Spark would run 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final
 
 import pyarrow as pa
@@ -24,25 +24,43 @@ class Views:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._names: OrderedDict[tuple[str, int, int | None], str] = OrderedDict()
+        self._pinned: Counter[str] = Counter()
         self._count = 0
         self._lock = threading.Lock()
 
-    def of_snapshot(self, folder: str, snapshot: Snapshot, type_: ObjectType) -> str:
-        """The view's name. The caller holds on to the snapshot while it uses the view."""
+    def of_snapshot(self, folder: str, snapshot: Snapshot, type_: ObjectType, *, pinned: bool = False) -> str:
+        """The view's name. The caller holds on to the snapshot while it uses the view.
+
+        A view that is pinned stays until `unpin`; another may go when many others are asked for.
+        """
         key = (folder, snapshot.version, snapshot.rows_up_to)
+        gone: list[str] = []
         with self._lock:
             name = self._names.get(key)
-            if name is not None:
-                self._names.move_to_end(key)
-                return name
-            self._count += 1
-            name = f"tocsin_{folder.replace('-', '')}_{snapshot.version}_{self._count}"
-            self._frame(snapshot, type_).createOrReplaceTempView(name)
-            self._names[key] = name
-            gone = [self._names.popitem(last=False)[1]] if len(self._names) > KEPT else []
+            if name is None:
+                self._count += 1
+                name = f"tocsin_{folder.replace('-', '')}_{snapshot.version}_{self._count}"
+                self._frame(snapshot, type_).createOrReplaceTempView(name)
+                self._names[key] = name
+                gone = self._evicted()
+            self._names.move_to_end(key)
+            if pinned:
+                self._pinned[name] += 1
         for old in gone:
             self._spark.catalog.dropTempView(old)
         return name
+
+    def unpin(self, name: str) -> None:
+        with self._lock:
+            self._pinned[name] -= 1
+            if self._pinned[name] <= 0:
+                del self._pinned[name]
+
+    def _evicted(self) -> list[str]:
+        """Those that go, the least recently used first; the newest stays. The caller has the lock."""
+        over = len(self._names) - KEPT
+        free = [key for key, name in list(self._names.items())[:-1] if name not in self._pinned] if over > 0 else []
+        return [self._names.pop(key) for key in free[: max(over, 0)]]
 
     def of_part(self, snapshot: Snapshot, type_: ObjectType) -> str:
         """A view over the files of a snapshot that nobody else will ask for; `drop` it afterwards."""

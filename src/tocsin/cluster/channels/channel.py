@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -12,23 +14,27 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.channels.execution import NewRows, Reading, executed
+from tocsin.cluster.channels.execution import executed
 from tocsin.cluster.channels.figures import Counts
+from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.channels.reading import Reading, Vector, entry_of
 from tocsin.cluster.engine import Engine
-from tocsin.cluster.entries import ChannelEntry, DatasetEntry
+from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.tables import Tables
 from tocsin.language.channels import PREVIOUS, SharedQuery
 from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.periods import last_tick
-from tocsin.store.channel_store import ChannelStore, Committed, Execution, Failure
-from tocsin.wire.errors import NotFoundError, TocsinError
+from tocsin.store.channel_store import ChannelState, ChannelStore, Committed, Execution, Failure
+from tocsin.wire.errors import TocsinError
 
 log = structlog.get_logger()
 
 RETRY_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CULPRITS_KEPT: Final = 100
+_READ_BESIDE: Final = 1_000  # so many interests at once are read on a thread, where nobody waits for it
 
 
 def micros(at: datetime) -> int:
@@ -47,10 +53,13 @@ class Rooms:
     tables: Tables
     engine: Engine
     new_rows: NewRows
-    announce: Callable[[Committed], None]
+    announce: Callable[[Committed], None]  # of each execution, with results or without
 
 
 class RunningChannel:
+    """Promises. One execution at a time. A row version that is committed after a subscription was acknowledged is
+    matched with it; no version is matched twice with an interest, whatever is killed when."""
+
     def __init__(self, entry: ChannelEntry, query: SharedQuery, rooms: Rooms) -> None:
         self.entry = entry
         self.query = query
@@ -60,54 +69,75 @@ class RunningChannel:
         self._interests = Interests(rooms.engine.spark, query)
         self._parameters = Parameters(entry.parameters, entry.types)
         self._change: int | None = None
+        self._state: ChannelState | None = None  # as the store has it, which only this channel changes
         self._due = asyncio.Event()
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._watching: list[tuple[DatasetEntry, Callable[[int], None]]] = []
+        self._stopping = threading.Event()
+        self._watched: dict[str, DatasetTable] = {}
 
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        for one in self.query.watched:
-            assert isinstance(one.dataset, DatasetEntry)
-            table = self._rooms.tables.table(one.dataset)
-            table.recent.wanted = True
-            table.listeners.append(self._committed)
-            self._watching.append((one.dataset, self._committed))
+        watched = [entry_of(one) for one in self.query.watched]
+        self._watched = {one.folder: self._rooms.tables.table(one) for one in watched}
+        for table in self._watched.values():
+            table.recent.want()
+            if self.entry.period is None:
+                table.listen(self._committed)
+        # What was committed before anybody listened is found now.
         self._due.set()
         self._task = asyncio.create_task(self._run(), name=f"channel {self.entry.name}")
 
     async def stop(self) -> None:
-        for entry, listener in self._watching:
-            try:
-                self._rooms.tables.table(entry).listeners.remove(listener)
-            except (NotFoundError, ValueError):
-                continue
+        """When it returns nothing of the channel goes on; an execution that was on its way is kept wholly or not."""
+        self._stopping.set()
+        for table in self._watched.values():
+            table.unlisten(self._committed)
+            table.recent.let_go()
+        self._watched.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._rooms.engine.work(self._interests.close)
+        async with self._turn:
+            with suppress(TocsinError, ConnectionError):  # Spark may be gone, and its views with it
+                await self._rooms.engine.work(self._interests.close)
 
     def _committed(self, _number: int) -> None:
         """On the thread of whoever committed to a dataset that is watched."""
-        if self.entry.period is None:
+        with suppress(RuntimeError):  # the loop has ended, and the channel with it
             self._loop.call_soon_threadsafe(self._due.set)
 
     # ------------------------------------------------------------ when
 
     async def _run(self) -> None:
+        while True:
+            try:
+                await (self._at_commits() if self.entry.period is None else self._at_ticks())
+                return
+            except Exception:
+                log.exception("a channel ended, and is begun again", channel=self.entry.name)
+            await asyncio.sleep(RETRY_S[-1])
+
+    async def _at_commits(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._surely(None)
+
+    async def _at_ticks(self) -> None:
         period = self.entry.period
-        if period is None:
-            while True:
-                await self._due.wait()
-                self._due.clear()
-                await self._surely(None)
+        assert period is not None
         state = await self._rooms.store.state(self.entry.channel_id)
         last = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
+        first = True
 
         async def tick(_number: int, due: datetime, missed: int) -> None:
-            self.counts.missed_ticks += missed
+            nonlocal first
+            # Of the ticks while nobody was there, and of those when nothing was new, nobody knows which were missed.
+            self.counts.missed_ticks += 0 if first else missed
+            first = False
             await self._surely(due)
 
         await schedule.keep(self.entry.anchor, period, last_tick(self.entry.anchor, period, last), tick)
@@ -119,11 +149,12 @@ class RunningChannel:
             try:
                 await self.execute(tick)
                 self.trouble = None
-                return
             except Exception as error:
                 await self._failed(error, tick)
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise asyncio.CancelledError
+            else:
+                _go_on()
+                return
+            _go_on()
             await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
@@ -132,70 +163,94 @@ class RunningChannel:
     async def execute(self, tick: datetime | None) -> None:
         """One execution, at this instant or, where there is none, now; after the one that runs, if one does."""
         async with self._turn:
-            await self._execute(tick)
+            state, self._state = self._state, None
+            if state is None:
+                state = await self._rooms.store.state(self.entry.channel_id)
+            self._state = await self._execute(state, tick)
 
-    async def _execute(self, tick: datetime | None) -> None:
-        store, rooms = self._rooms.store, self._rooms
-        started = datetime.now(UTC)
-        state = await store.state(self.entry.channel_id)
-        await self._follow_interests()
-        self.counts.interests = len(self._interests)
-        now = tick or started
-        previous = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
+    async def _execute(self, state: ChannelState, tick: datetime | None) -> ChannelState:
+        """The state afterwards."""
+        rooms, started = self._rooms, datetime.now(UTC)
+        tells_previous = f":{PREVIOUS}" in self.query.sql  # then the instant counts also where nothing was found
+        if self._nothing_new(state.vector) and not tells_previous:
+            return state
         reading = await rooms.engine.execution(
             lambda: Reading.begun(rooms.tables, rooms.engine, self.query, state.vector), self.entry.name
         )
-        if reading.is_empty() and f":{PREVIOUS}" not in self.query.sql:
-            return
+        # Interests come after the states: whoever had subscribed when a record was committed takes part.
+        await self._follow_interests()
+        self.counts.interests = len(self._interests)
+        faults.reach("channel.execution.begun")
+        if not self._interests and not reading.watched and not tells_previous:
+            return state
+        now = tick or started
         interests: list[int] = []
         payloads: list[bytes] = []
         details: dict[str, object] = {}
-        if len(self._interests):
+        if self._interests and not reading.is_empty():
+            previous = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
             found, culprits = await rooms.engine.execution(
-                lambda: executed(reading, self._interests, rooms.new_rows, now=now, previous=previous),
+                lambda: executed(
+                    reading, self._interests, rooms.new_rows,
+                    now=now, previous=previous, is_stopped=self._stopping.is_set,
+                ),
                 f"channel {self.entry.name}",
-            )
+            )  # fmt: skip
             interests = found.interests.tolist()
             payloads = [found.texts[one] for one in found.payloads.tolist()]
             if culprits:
                 self.counts.culprits += len(culprits)
                 details["culprits"] = [asdict(one) for one in culprits[:_CULPRITS_KEPT]]
         faults.reach("channel.execution.found")
-        committed = await store.commit_execution(
-            self.entry.channel_id,
-            Execution(
-                number=state.last_execution + 1, started_us=micros(started), ended_us=micros(datetime.now(UTC)),
-                vector={**state.vector, **reading.vector}, tick_us=micros(now), details=details,
-            ),
-            interests, payloads,
+        execution = Execution(
+            number=state.last_execution + 1, started_us=micros(started), ended_us=micros(datetime.now(UTC)),
+            vector={**state.vector, **reading.vector}, tick_us=micros(now), details=details,
         )  # fmt: skip
+        committed = await rooms.store.commit_execution(self.entry.channel_id, execution, interests, payloads)
         faults.reach("channel.execution.committed")
         self.counts.executions += 1
         self.counts.last_execution_s = (datetime.now(UTC) - started).total_seconds()
         self.counts.results += committed.results
-        if committed.results:
-            rooms.announce(committed)
+        rooms.announce(committed)
+        return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
+
+    def _nothing_new(self, since: Vector) -> bool:
+        """Whether there can be no answer, as one sees without asking anybody."""
+        return self.query.only_new and all(
+            table.number <= since.get(folder, 0) for folder, table in self._watched.items()
+        )
 
     async def _follow_interests(self) -> None:
         """Takes in who came and lets go who left since the last execution."""
         store, channel = self._rooms.store, self.entry.channel_id
         while True:
             if self._change is None:
-                self._interests.change((), list(self._interests.identities()))
+                change = 0
+                there: set[int] = set()
                 async for chunk in store.interests(channel):
-                    rows = zip(chunk.ids, map(self._parameters.values, chunk.parameters), strict=True)
-                    self._interests.change(rows, ())
-                    self._change = chunk.change if self._change is None else min(self._change, chunk.change)
-                self._change = self._change or 0
+                    change = chunk.change if not there else min(change, chunk.change)
+                    there.update(chunk.ids)
+                    await self._take_in(list(zip(chunk.ids, chunk.parameters, strict=True)), ())
+                await self._take_in((), [one for one in self._interests.identities() if one not in there])
+                self._change = change
             changes = await store.interest_changes(channel, self._change)
             if changes is None:
                 self._change = None
                 continue
-            added = [(identity, self._parameters.values(text)) for identity, text in changes.added]
-            self._interests.change(added, changes.removed)
+            await self._take_in(changes.added, changes.removed)
             self._change = changes.change
             if not changes.more:
                 return
+
+    async def _take_in(self, added: Sequence[tuple[int, str]], removed: Sequence[int]) -> None:
+        def take_in() -> None:
+            values = self._parameters.values
+            self._interests.change(((identity, values(text)) for identity, text in added), removed)
+
+        if len(added) + len(removed) > _READ_BESIDE:
+            await self._rooms.engine.execution(take_in, f"interests of {self.entry.name}")
+        else:
+            take_in()
 
     async def _failed(self, error: Exception, tick: datetime | None) -> None:
         self.counts.failures += 1
@@ -210,5 +265,12 @@ class RunningChannel:
                 self.entry.channel_id,
                 Failure(state.last_execution + 1, at, at, reason[:2_000], None if tick is None else micros(tick)),
             )
-        except TocsinError as second:
-            log.warning("its failure could not be kept", channel=self.entry.name, reason=second.message)
+        except Exception as second:
+            log.warning("its failure could not be kept", channel=self.entry.name, reason=str(second))
+
+
+def _go_on() -> None:
+    """Raises in a task that was told to end when what it did could no longer be stopped."""
+    own = asyncio.current_task()
+    if own is not None and own.cancelling():
+        raise asyncio.CancelledError

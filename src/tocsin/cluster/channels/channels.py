@@ -14,14 +14,15 @@ from sqlglot import exp
 from tocsin import faults
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.changes import decoded
-from tocsin.cluster.channels.channel import Rooms, RunningChannel, micros
+from tocsin.cluster.channels.channel import RETRY_S, Rooms, RunningChannel, micros
 from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
-from tocsin.cluster.channels.execution import NewRows
 from tocsin.cluster.channels.figures import ChannelFigures
+from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.options import channel_options
 from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.channels.reading import entry_of
 from tocsin.cluster.engine import Engine
-from tocsin.cluster.entries import BrokerEntry, ChannelEntry, DatasetEntry, FunctionEntry
+from tocsin.cluster.entries import BrokerEntry, ChannelEntry, FunctionEntry
 from tocsin.cluster.refs import Ref, broker_ref, channel_ref
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables
@@ -32,7 +33,7 @@ from tocsin.language.declared import resolved
 from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.store.channel_store import Broker, ChannelStore, Committed, Execution, Wanted
-from tocsin.wire.errors import InputError, NotFoundError, TocsinError
+from tocsin.wire.errors import InputError, NotFoundError
 
 log = structlog.get_logger()
 
@@ -54,7 +55,9 @@ class Channels:
         self._tables = tables
         self._store = store
         self._rooms = Rooms(store, tables, engine, NewRows(engine), announce)
-        self._running: dict[Ref, RunningChannel] = {}
+        self._known: dict[int, ChannelEntry] = {}
+        self._running: dict[int, RunningChannel] = {}
+        self._later: dict[int, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
 
     # ------------------------------------------------------------ life
@@ -65,35 +68,75 @@ class Channels:
         for channel_id in await self._store.channel_ids():
             if channel_id not in known:
                 await self._store.drop_channel(channel_id)
-        if await self._ahead():
-            await self._store.renew_epoch()
-        for entry in self._catalog.catalog.channels:
-            await self._begin(entry)
+        await self._follow_datasets()
+        async with self._changing:
+            for entry in self._catalog.catalog.channels:
+                await self._begin(entry)
 
-    async def _ahead(self) -> bool:
-        """Whether a channel has read further than its datasets go: they were restored, or lost commits."""
-        numbers = {one.folder: self._tables.table(one).number for one in self._catalog.catalog.datasets if one.active}
+    async def _follow_datasets(self) -> None:
+        """A channel that has read further than its datasets go goes on from where they are: they were restored, or lost
+        commits, and whatever comes is new. What was told of the lost ones belongs to an earlier epoch."""
+        folders = {one.folder: one for one in self._catalog.catalog.datasets}
+        ahead = []
         for entry in self._catalog.catalog.channels:
-            state = await self._store.state(entry.channel_id)
-            if any(number > numbers.get(folder, 0) for folder, number in state.vector.items()):
-                return True
-        return False
+            try:
+                state = await self._store.state(entry.channel_id)
+            except NotFoundError:
+                continue
+            read = {folder: number for folder, number in state.vector.items() if folder in folders}
+            numbers = {folder: self._tables.table(folders[folder]).number for folder in read}
+            if any(number > numbers[folder] for folder, number in read.items()):
+                ahead.append((entry, state, {folder: min(number, numbers[folder]) for folder, number in read.items()}))
+        if not ahead:
+            return
+        await self._store.renew_epoch()
+        faults.reach("channel.ahead.renewed")
+        for entry, state, vector in ahead:
+            log.warning("a channel had read further than its datasets go", channel=entry.name, vector=vector)
+            at = micros(datetime.now(UTC))
+            details = {"went back": {folder: [state.vector[folder], number] for folder, number in vector.items()}}
+            await self._store.commit_execution(
+                entry.channel_id, Execution(state.last_execution + 1, at, at, vector, state.tick_us, details), (), ()
+            )
 
     async def _begin(self, entry: ChannelEntry) -> None:
+        """The caller has the turn."""
+        self._known[entry.channel_id] = entry
         try:
+            await self._store.state(entry.channel_id)  # raises where its rows are lost
             query = await self._engine.work(lambda: query_of(self._engine, self._catalog.catalog, entry))
-        except (TranslationError, TocsinError) as error:
-            # One channel's trouble is not everybody's.
+            channel = RunningChannel(entry, query, self._rooms)
+            channel.start()
+        except Exception as error:
+            # One channel's trouble is not everybody's, and may pass.
             log.error("a channel could not be started", channel=entry.name, reason=str(error))
+            if entry.channel_id not in self._later:
+                self._later[entry.channel_id] = asyncio.create_task(self._begin_later(entry))
             return
-        channel = RunningChannel(entry, query, self._rooms)
-        self._running[entry.ref] = channel
-        channel.start()
+        self._running[entry.channel_id] = channel
+
+    async def _begin_later(self, entry: ChannelEntry) -> None:
+        while entry.channel_id not in self._running:
+            await asyncio.sleep(RETRY_S[-1])
+            async with self._changing:
+                if self._catalog.catalog.find(entry.ref) != entry:
+                    return
+                await self._begin(entry)
 
     async def close(self) -> None:
-        for channel in list(self._running.values()):
-            await channel.stop()
-        self._running.clear()
+        async with self._changing:
+            await self._end(list(self._known))
+
+    async def _end(self, channel_ids: Sequence[int]) -> None:
+        for task in [self._later.pop(one) for one in channel_ids if one in self._later]:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        running = [self._running.pop(one) for one in channel_ids if one in self._running]
+        for one in await asyncio.gather(*(channel.stop() for channel in running), return_exceptions=True):
+            if isinstance(one, BaseException):
+                log.error("a channel did not stop well", reason=str(one))
+        for channel_id in channel_ids:
+            del self._known[channel_id]
 
     @asynccontextmanager
     async def leaving(self, dataverse: str) -> AsyncIterator[None]:  # noqa: ARG002 - the catalog tells
@@ -103,13 +146,19 @@ class Channels:
             await asyncio.shield(self.settle())
 
     async def settle(self) -> None:
-        """After a drop of whatever kind: channels that are no longer in the catalog end, and their rows go."""
+        """What runs is what the catalog has: others end, and their rows go."""
         async with self._changing:
-            for ref in [one for one in self._running if self._catalog.catalog.find(one) is None]:
-                channel = self._running.pop(ref)
-                await channel.stop()
+            there = {one.channel_id: one for one in self._catalog.catalog.channels}
+            gone = [channel_id for channel_id in self._known if channel_id not in there]
+            if gone:
+                faults.reach("drop-channel.recorded")
+                await self._end(gone)
                 faults.reach("drop-channel.stopped")
-                await self._store.drop_channel(channel.entry.channel_id)
+                for channel_id in gone:
+                    await self._store.drop_channel(channel_id)
+            for channel_id, entry in there.items():
+                if channel_id not in self._known:
+                    await self._begin(entry)
 
     def running(self) -> Sequence[RunningChannel]:
         return list(self._running.values())
@@ -154,6 +203,7 @@ class Channels:
         query = await self._engine.work(prepared, statement.text)
         options = channel_options(statement, scope.now)
         channel_id = await self._store.add_channel()
+        faults.reach("create-channel.numbered")
         entry = ChannelEntry(
             dataverse=dataverse, name=statement.name.name, channel_id=channel_id, continuous=statement.continuous,
             push=statement.push, function=function, parameters=tuple(parameters), types=query.parameters,
@@ -164,25 +214,29 @@ class Channels:
         try:
             await self._store.commit_execution(channel_id, self._first(entry, query), (), ())
             faults.reach("create-channel.stored")
-            await self._catalog.apply([Put(entry)])
+            await self._catalog.apply([Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")])
+            faults.reach("create-channel.recorded")
         finally:
-            if self._catalog.catalog.find(ref) != entry:
-                await asyncio.shield(self._store.drop_channel(channel_id))
-        kept = self._catalog.catalog.find(ref)
-        if kept == entry:
-            async with self._changing:
-                await self._begin(entry)
+            # Also for one who was cancelled when the catalog had it already.
+            await asyncio.shield(self._settled(entry))
+        if self._known.get(channel_id) != entry:
+            return {"name": entry.name, "existed": True}
         return {
             "name": entry.name,
             "parameters": {n: str(k) for n, k in zip(parameters, query.parameters, strict=True)},
         }
 
+    async def _settled(self, entry: ChannelEntry) -> None:
+        await self.settle()
+        if entry.channel_id not in self._known:
+            await self._store.drop_channel(entry.channel_id)
+
     def _first(self, entry: ChannelEntry, query: SharedQuery) -> Execution:
         """What is there when a channel is made is not new to it."""
         vector = {}
         for one in query.watched:
-            assert isinstance(one.dataset, DatasetEntry)
-            vector[one.dataset.folder] = self._tables.table(one.dataset).number
+            watched = entry_of(one)
+            vector[watched.folder] = self._tables.table(watched).number
         at = micros(entry.anchor)
         return Execution(number=1, started_us=at, ended_us=at, vector=vector, tick_us=at)
 

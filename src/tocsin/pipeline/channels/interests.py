@@ -67,9 +67,14 @@ class Interests:
     def change(self, added: Iterable[tuple[int, Sequence[Any]]], removed: Iterable[int]) -> None:
         """Takes interests in (id and checked values of the parameters) and lets others go."""
         for identity, values in added:
-            if identity not in self._all:
-                self._all[identity] = self._fresh[identity] = tuple(values)
-                self._stale = True
+            if identity in self._all:
+                continue
+            self._all[identity] = tuple(values)
+            if identity in self.gone:
+                self.gone.discard(identity)  # it is in the cached table still
+            else:
+                self._fresh[identity] = self._all[identity]
+            self._stale = True
         for identity in removed:
             if self._all.pop(identity, None) is None:
                 continue
@@ -103,23 +108,31 @@ class Interests:
         self._spark.catalog.dropTempView(self.view)
 
     def _rebuild(self) -> None:
-        self._choose_borders()
+        """Wholly or not at all: what Spark could not take in now, it is given again."""
+        borders, self._borders = self._borders, self._chosen_borders()
         if self._base is not None:
             self._base.unpersist()
+        base: DataFrame | None = None
+        try:
+            if len(self._all) >= CACHED_FROM:
+                base = self._frame(self._all).cache()
+                base.count()
+        except BaseException:
+            self._borders = borders
+            if base is not None:
+                base.unpersist()
+            raise
+        self._base, self._fresh = base, {} if base is not None else dict(self._all)
         self.gone.clear()
-        if len(self._all) < CACHED_FROM:
-            self._base, self._fresh = None, dict(self._all)
-            return
-        self._fresh = {}
-        self._base = self._frame(self._all).cache()
-        self._base.count()
 
-    def _choose_borders(self) -> None:
+    def _chosen_borders(self) -> dict[str, list[Any]]:
+        chosen = {}
         for one in self._query.borders:
             index = int(one.parameter.removeprefix("p"))
             values = sorted({row[index] for row in self._all.values() if row[index] is not None})
             picked = range(0, len(values), max(1, -(-len(values) // BORDERS)))
-            self._borders[one.name] = [values[i] for i in picked]
+            chosen[one.name] = [values[i] for i in picked]
+        return chosen
 
     def _frame(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
         frame = self._spark.createDataFrame(self._arrow(interests))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import StatementError
 
 _PAIRWISE: Final = ("BroadcastNestedLoopJoin", "CartesianProduct")
+_numbers = itertools.count()
 
 
 def checked_plan(spark: SparkSession, query: SharedQuery, interests: str, call_of: Callable[[Called], str]) -> str:
@@ -38,13 +40,14 @@ def checked_plan(spark: SparkSession, query: SharedQuery, interests: str, call_o
 def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Mapping[str, str]) -> DataFrame:
     # Rows that Spark knows nothing of: of an empty table it would plan nothing at all.
     unknown: Any = spark.sparkContext.emptyRDD()
+    number = next(_numbers)  # others may plan at the same time
     names = {}
     for i, scan in enumerate(query.scans):
-        names[scan.view] = f"tocsin_planned_{i}"
+        names[scan.view] = f"tocsin_planned_{number}_{i}"
         extra = f", `{COMMIT}` BIGINT, `{AT}` TIMESTAMP" if getattr(scan.dataset, "active", False) else ""
         schema = layout.spark_schema(scan.dataset.type) + extra
         spark.createDataFrame(unknown, schema).createOrReplaceTempView(names[scan.view])
-    names[query.interests_view] = "tocsin_planned_interests"
+    names[query.interests_view] = f"tocsin_planned_{number}_interests"
     spark.createDataFrame(unknown, interests).createOrReplaceTempView(names[query.interests_view])
     now = datetime(2026, 1, 1, tzinfo=UTC)
     arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{one.since: 0 for one in query.watched}}

@@ -81,7 +81,11 @@ def answer(
             interests.remembered[name] = levels
         arguments[name] = _array(sorted(levels) or _NO_LEVEL)
     sql = query.sql_for_many if moment.many else query.sql
-    return spark.sql(named(sql, names), used(sql, arguments)).toArrow()
+    frame: Any = spark.sql(named(sql, names), used(sql, arguments))
+    # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
+    frame._jdf.queryExecution().executedPlan()
+    found: pa.Table = frame.toArrow()
+    return found
 
 
 def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:

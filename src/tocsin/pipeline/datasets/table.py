@@ -67,8 +67,9 @@ class DatasetTable:
         self._index: KeyIndex | None = KeyIndex() if new else None
         self._indexed_keys_max = options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         self._closed = False
-        self.recent = Recent()
-        self.listeners: list[Callable[[int], None]] = []  # told the number of each commit, on the thread that made it
+        self.recent = Recent(self.data.schema)
+        self._listening = threading.Lock()  # no writer waits for it
+        self._listeners: tuple[Callable[[int], None], ...] = ()
         self.cleaned_at_version = log.state.version
         # A crash may have left files that nothing mentions; upkeep looks.
         self.leftovers = not new and self.data.names() != set(log.state.files)
@@ -141,6 +142,17 @@ class DatasetTable:
         with self.writing:
             self._closed = True
             self._index = None
+
+    # ---- who is told
+
+    def listen(self, listener: Callable[[int], None]) -> None:
+        """It is told the number of each commit, on the thread that made it: it neither waits nor raises."""
+        with self._listening:
+            self._listeners = (*self._listeners, listener)
+
+    def unlisten(self, listener: Callable[[int], None]) -> None:
+        with self._listening:
+            self._listeners = tuple(one for one in self._listeners if one != listener)
 
     # ---- changes
 
@@ -394,7 +406,7 @@ class DatasetTable:
             added,
         )
         self.recent.record(number, recent, rewrite=rewrite)
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener(number)
         return Commit(number, from_us(at_us), rows)
 

@@ -1,0 +1,159 @@
+"""Records on which a channel's query fails: found by halving, named, and set aside, so that the others are answered.
+
+What the others are told comes from one run over all of them: parts are only tried to see whether they fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+
+from tocsin.cluster.channels.reading import Reading, folder_of
+from tocsin.cluster.entries import DatasetEntry
+from tocsin.pipeline.channels.running import Found
+from tocsin.rules.model.columns import COMMIT, physical
+from tocsin.wire.errors import StatementError, UnavailableError
+
+# So many single records, spread over all, are tried first: where each of them fails, the query is at fault.
+SAMPLE: Final = 8
+_ROUNDS: Final = 4
+
+Part = Mapping[str, pa.Table]
+"""New rows per dataset, by its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A record on which the channel's query fails."""
+
+    dataset: str
+    key: Any
+    reason: str
+
+
+class Search:
+    """One search among the new records of an execution. `run` answers for views of them, by folder."""
+
+    def __init__(
+        self, reading: Reading, run: Callable[[Mapping[str, str]], Found], is_stopped: Callable[[], bool]
+    ) -> None:
+        self._reading = reading
+        self._run = run
+        self._is_stopped = is_stopped
+
+    def without_culprits(self, first: StatementError) -> tuple[Found, list[Culprit]]:
+        """The results of all records but the culprits. Raises the query's error where no record is to blame."""
+        scans = self._reading.query.scans
+        rows = {folder: _collected(self._reading, folder) for folder in {folder_of(one) for one in scans if one.new}}
+        culprits: list[Culprit] = []
+        for _ in range(_ROUNDS):
+            found = self._culprits(rows, first)
+            if not found or ((count := sum(map(len, found.values()))) > 1 and count == _count(rows)):
+                raise first
+            for folder, reasons in found.items():
+                culprits += _named(self._reading.entries[folder], rows[folder], reasons)
+                stays = np.ones(rows[folder].num_rows, bool)
+                stays[list(reasons)] = False
+                rows[folder] = rows[folder].filter(pa.array(stays))
+            try:
+                with self._views(rows) as views:
+                    return self._run(views), culprits
+            except StatementError as error:
+                first = error
+        raise first
+
+    def _culprits(self, rows: Part, first: StatementError) -> dict[str, dict[int, str]]:
+        """Per dataset the places of records that make it fail, and how."""
+        nothing = {folder: one.slice(0, 0) for folder, one in rows.items()}
+        if self._failure(nothing) is not None:
+            raise first
+        found = {folder: self._among(folder, one, nothing, first) for folder, one in rows.items()}
+        if not any(found.values()) and len(rows) > 1:
+            # It fails only where records of several datasets meet.
+            largest = max(rows, key=lambda folder: rows[folder].num_rows)
+            found = {largest: self._among(largest, rows[largest], rows, first)}
+        return {folder: reasons for folder, reasons in found.items() if reasons}
+
+    def _among(self, folder: str, rows: pa.Table, others: Part, first: StatementError) -> dict[int, str]:
+        def failure(begin: int, end: int) -> StatementError | None:
+            return self._failure({**others, folder: rows.slice(begin, end - begin)}) if begin < end else None
+
+        count = rows.num_rows
+        if failure(0, count) is None:
+            return {}
+        if count > SAMPLE:
+            sample = {count * i // SAMPLE for i in range(SAMPLE)}
+            if all(failure(at, at + 1) is not None for at in sorted(sample)):
+                raise first
+        found: dict[int, str] = {}
+        doubtful = [(0, count)]
+        while doubtful:
+            begin, end = doubtful.pop()
+            # Seen to fail once, a single record is tried again: the trouble may have been another.
+            if begin + 1 == end:
+                error = failure(begin, end)
+                if error is not None:
+                    found[begin] = error.message
+                continue
+            middle = (begin + end) // 2
+            halves = [(begin, middle), (middle, end)]
+            doubtful += [half for half in halves if failure(*half) is not None]
+        return dict(sorted(found.items()))
+
+    def _failure(self, part: Part) -> StatementError | None:
+        if self._is_stopped():
+            raise UnavailableError("the channel was stopped")
+        with self._views(part) as views:
+            try:
+                self._run(views)
+            except StatementError as error:
+                return error
+        return None
+
+    @contextmanager
+    def _views(self, part: Part) -> Iterator[dict[str, str]]:
+        views = self._reading.engine.views
+        names: dict[str, str] = {}
+        try:
+            for folder, rows in part.items():
+                names[folder] = views.of_rows(rows)
+            yield names
+        finally:
+            for name in names.values():
+                views.drop(name)
+
+
+def _count(rows: Part) -> int:
+    return sum(one.num_rows for one in rows.values())
+
+
+def _collected(reading: Reading, folder: str) -> pa.Table:
+    rows = reading.new_rows(folder)
+    if rows is None:
+        snapshot = reading.rows_in_files(folder)
+        view = reading.engine.views.of_part(snapshot, reading.entries[folder].type)
+        try:
+            newer = exp.GT(this=exp.column(COMMIT), expression=exp.Literal.number(reading.since.get(folder, 0)))
+            rows = reading.engine.rows(exp.select("*").from_(view).where(newer).sql(dialect="spark"))
+        finally:
+            reading.engine.views.drop(view)
+    return rows
+
+
+def _named(entry: DatasetEntry, rows: pa.Table, reasons: Mapping[int, str]) -> list[Culprit]:
+    def value(row: Any, path: Sequence[str]) -> str:
+        for name in path:
+            row = row.get(physical(name)) if isinstance(row, dict) else None
+        return str(row)
+
+    bad = rows.take(pa.array(list(reasons))).to_pylist()
+    return [
+        Culprit(f"{entry.dataverse}.{entry.name}", [value(row, path) for path in entry.keys], reason)
+        for row, reason in zip(bad, reasons.values(), strict=True)
+    ]

@@ -1,0 +1,75 @@
+"""The states that one execution of a channel reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.entries import DatasetEntry
+from tocsin.cluster.tables import Tables
+from tocsin.language.channels import Scan, SharedQuery, Watched
+from tocsin.pipeline.datasets.snapshots import Snapshot
+
+Vector = dict[str, int]
+SMALL_ROWS: Final = 200_000
+
+
+@dataclass(slots=True)
+class Reading:
+    """Every dataset as of one commit, held until the execution is over. `since`: up to there nothing is new."""
+
+    tables: Tables
+    engine: Engine
+    query: SharedQuery
+    since: Vector
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    entries: dict[str, DatasetEntry] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, tables: Tables, engine: Engine, query: SharedQuery, since: Vector) -> Reading:
+        made = cls(tables, engine, query, since)
+        for scan in query.scans:
+            entry = entry_of(scan)
+            if entry.folder not in made.snapshots:
+                made.snapshots[entry.folder] = tables.table(entry).snapshot()
+                made.entries[entry.folder] = entry
+        return made
+
+    @property
+    def vector(self) -> Vector:
+        """How far it reads, per watched dataset."""
+        return {folder: self.snapshots[folder].number for folder in self.watched}
+
+    @property
+    def watched(self) -> list[str]:
+        return [folder_of(one) for one in self.query.watched]
+
+    def is_empty(self) -> bool:
+        """Whether there can be no answer: every part of the query wants new rows, and there are none."""
+        return self.query.only_new and all(self.snapshots[one].number <= self.since.get(one, 0) for one in self.watched)
+
+    def new_rows(self, folder: str) -> pa.Table | None:
+        """The new rows as they are in memory; None where they are not."""
+        table = self.tables.table(self.entries[folder])
+        return table.recent.between(self.since.get(folder, 0), self.snapshots[folder].number)
+
+    def is_small(self, folder: str) -> bool:
+        rows = self.new_rows(folder)
+        return rows is not None and rows.num_rows <= SMALL_ROWS
+
+    def rows_in_files(self, folder: str) -> Snapshot:
+        """The files that hold the new rows, which may hold older ones, too."""
+        table = self.tables.table(self.entries[folder])
+        return table.newer(self.snapshots[folder], self.since.get(folder, 0))
+
+
+def entry_of(one: Scan | Watched) -> DatasetEntry:
+    assert isinstance(one.dataset, DatasetEntry)
+    return one.dataset
+
+
+def folder_of(one: Scan | Watched) -> str:
+    return entry_of(one).folder

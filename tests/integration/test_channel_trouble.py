@@ -1,0 +1,212 @@
+"""Channels in trouble: poisonous records, failing queries, slow executions; nobody else notices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.integration.channelled import OF_KIND, SETUP, WITHIN_S, Channelled, record
+from tests.integration.processes import until
+from tests.integration.test_channel_executions import FEED
+from tests.local_cluster import LocalCluster
+from tocsin.cluster.channels import channel as channel_module
+from tocsin.cluster.channels.channel import RunningChannel
+from tocsin.wire.errors import StatementError
+
+INVERSE = "CREATE CONTINUOUS CHANNEL p(k) { SELECT VALUE 6 div d.n FROM D d WHERE is_new(d) AND d.kind = k };"
+
+
+@pytest.fixture
+def place(cluster: LocalCluster, dataverse: str, monkeypatch: pytest.MonkeyPatch) -> Channelled:
+    monkeypatch.setattr(channel_module, "RETRY_S", (0.05,))
+    made = Channelled(cluster, dataverse)
+    made.run(SETUP)
+    return made
+
+
+class Before:
+    """Something that is done before each execution of one channel, on its thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, channel: RunningChannel, what: Callable[[], None]) -> None:
+        executed = channel_module.executed
+        self.calls = 0
+
+        def patched(reading: Any, interests: Any, *args: Any, **rest: Any) -> Any:
+            if interests is channel._interests:
+                self.calls += 1
+                what()
+            return executed(reading, interests, *args, **rest)
+
+        monkeypatch.setattr(channel_module, "executed", patched)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one commit", "each by itself"])
+def test_a_poisonous_record_is_named_and_set_aside_and_the_others_are_answered(
+    place: Channelled, together: bool
+) -> None:
+    place.run(INVERSE)
+    mine = place.subscribe('"a"', channel="p")
+    records = [record(i, n=(0 if i in (3, 11) else i + 1)) for i in range(12)]
+    if together:
+        place.write(*records)
+    else:
+        for one in records[:5]:
+            place.write(one)
+            place.caught_up("p")
+        records = records[:5]
+    place.caught_up("p")
+    assert sorted(place.told(mine, "p")) == sorted(6 // one["n"] for one in records if one["n"])
+    culprits = [one for run in place.executions("p") for one in run.details.get("culprits", [])]
+    bad = [one["id"] for one in records if not one["n"]]
+    assert sorted(int(one["key"][0]) for one in culprits) == bad
+    assert {one["dataset"] for one in culprits} == {f"{place.dataverse}.D"}
+    assert all("zero" in one["reason"] for one in culprits)
+    assert place.running("p").counts.culprits == len(bad)
+    # It goes on.
+    place.write(record(50, n=2))
+    place.caught_up("p")
+    assert place.told(mine, "p")[-1] == 3
+    assert place.running("p").trouble is None
+
+
+def test_a_poisonous_record_of_one_of_two_datasets_doubles_nothing(place: Channelled) -> None:
+    place.run("""
+        CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
+            SELECT VALUE [d.id, e.id, 6 div d.n] FROM D d, E e
+            WHERE (is_new(d) OR is_new(e)) AND d.at = e.at AND d.kind = k
+        };
+    """)
+    mine = place.subscribe('"a"', channel="p")
+    place.write(record(1, n=1), record(2, n=2))
+    place.write(record(1), dataset="E")
+    place.execute("p")
+    place.write(record(3, n=0), record(4, n=3), record(5, n=6))
+    place.write(record(2), record(3), dataset="E")
+    place.execute("p")
+    wanted = [[d, e, 6 // d_n] for d, d_n in ((1, 1), (2, 2), (4, 3), (5, 6)) for e in (1, 2, 3)]
+    assert sorted(place.told(mine, "p")) == sorted(wanted)
+    (culprit,) = place.executions("p")[0].details["culprits"]
+    assert culprit["key"] == ["3"]
+
+
+def test_a_poisonous_record_among_grouped_ones_leaves_whole_groups(place: Channelled) -> None:
+    place.run("""
+        CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
+            SELECT VALUE sum(6 div d.n) FROM D d WHERE is_new(d) AND d.kind = k GROUP BY k
+        };
+    """)
+    mine = place.subscribe('"a"', channel="p")
+    place.write(*(record(i, n=i) for i in range(4)))
+    place.execute("p")
+    assert place.told(mine, "p") == [6 + 3 + 2]
+
+
+def test_a_query_that_always_fails_is_tried_again_and_reported_and_others_go_on(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run(f"{OF_KIND} CREATE CONTINUOUS CHANNEL p(k) {{ SELECT VALUE d.id FROM D d WHERE is_new(d) "
+              "AND 6 div (d.n - d.n) > 0 AND d.kind = k };")  # fmt: skip
+    good, bad = place.subscribe('"a"'), place.subscribe('"a"', channel="p")
+    before = place.state("p").vector
+    place.write(*(record(i, n=1) for i in range(20)))
+    until(lambda: place.running("p").counts.failures > 1, "it is tried again", WITHIN_S)
+    place.told_once(good, range(20))
+    assert "zero" in (place.running("p").trouble or "")
+    assert place.state("p").vector == before, "no record is to blame, and none is passed over"
+    failures = [one for one in place.executions("p") if one.reason is not None]
+    assert all("zero" in str(one.reason) and one.number == 2 for one in failures)
+    assert place.told(bad, "p") == []
+    # It can be dropped while it fails.
+    place.run("DROP CHANNEL p")
+
+
+def test_an_execution_that_failed_for_a_while_is_made_up_for(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run(OF_KIND)
+    mine = place.subscribe('"a"')
+    left = [3]
+
+    def fail() -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError("the machine is tired")
+
+    Before(monkeypatch, place.running("c"), fail)
+    for i in range(3):
+        place.write(record(i))
+    place.told_once(mine, range(3))
+    assert place.running().counts.failures == 3
+    assert [one.reason for one in place.executions() if one.reason] == ["OSError: the machine is tired"] * 3
+
+
+def test_a_stuck_channel_holds_up_neither_feeds_nor_other_channels_and_can_be_dropped(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run(OF_KIND + OF_KIND.replace("c(k)", "stuck(k)") + FEED)
+    mine, _ = place.subscribe('"a"'), place.subscribe('"a"', channel="stuck")
+    inside, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        inside.set()
+        assert go_on.wait(WITHIN_S)
+
+    Before(monkeypatch, place.running("stuck"), block)
+    place.send(record(1))
+    assert inside.wait(WITHIN_S)
+    for i in range(2, 6):
+        place.send(record(i))
+    place.told_once(mine, range(1, 6))
+    before = place.state("stuck")
+    assert before.last_execution == 1
+    # What it finds after it was told to end is not kept.
+    store, channel_id = place.parts.channel_store, before.channel_id
+    kept: list[int] = []
+    commit = store.commit_execution
+
+    async def committing(channel: int, *args: Any) -> Any:
+        kept.append(channel)
+        return await commit(channel, *args)
+
+    monkeypatch.setattr(store, "commit_execution", committing)
+    threading.Timer(0.3, go_on.set).start()
+    place.run("DROP CHANNEL stuck")
+    assert channel_id not in kept
+    assert channel_id not in place.wait(store.channel_ids())
+
+
+def test_an_overrun_is_followed_at_once_and_missed_ticks_are_counted(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run("""
+        CREATE FUNCTION f(k) { SELECT VALUE d.id FROM D d WHERE d.kind = k };
+        CREATE REPETITIVE CHANNEL c USING f@1 PERIOD duration("PT0.1S")
+    """)
+    channel = place.running()
+    place.subscribe('"a"')
+    missed: list[int] = []
+
+    def slow() -> None:
+        begun = channel.counts.missed_ticks
+        missed.append(begun)
+        threading.Event().wait(0.35)
+
+    patched = Before(monkeypatch, place.running("c"), slow)
+    until(lambda: patched.calls > 4, "it runs on", WITHIN_S)
+    place.run("DROP CHANNEL c")
+    assert missed[-1] >= 2 * (len(missed) - 2), "each run takes longer than three periods"
+
+
+def test_spark_errors_of_a_culprit_name_no_innards(place: Channelled) -> None:
+    place.run(INVERSE)
+    place.subscribe('"a"', channel="p")
+    place.write(record(1, n=0))
+    place.caught_up("p")
+    (culprit,) = place.executions("p")[0].details["culprits"]
+    assert "org.apache" not in culprit["reason"]
+    assert isinstance(culprit["reason"], str)
+    with pytest.raises(StatementError):
+        place.rows("SELECT VALUE 6 div d.n FROM D d")
