@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,9 +20,10 @@ from tocsin.language.leaving import leaving
 from tocsin.language.matching import Borders, Levels, Matches, conjuncts, matched
 from tocsin.language.names import Dataset, Function, Names, Oracle
 from tocsin.language.queries import Queries
-from tocsin.language.scope import Row, column, derived, selected
+from tocsin.language.renaming import name_of
+from tocsin.language.scope import Row, column, derived, free_tables, selected
 from tocsin.language.shaping import aggregates
-from tocsin.language.sharing import ID, INTERESTS, name_of, parameter_column, shared
+from tocsin.language.sharing import ID, INTERESTS, parameter_column, shared
 from tocsin.language.sources import scan
 from tocsin.language.subqueries import unwrapped
 from tocsin.language.typed import Typed, build
@@ -33,6 +34,7 @@ from tocsin.rules.model.types import Field, ObjectType, Type
 NOW: Final = "now"
 PREVIOUS: Final = "previous"
 _NEW: Final = "new"  # on a table of the tree: only its new records are wanted
+_READABLE: Final = r"if(_p RLIKE '^([^\\\\]|\\\\[\\\\%_])*$', _p, NULL)"
 _ANCIENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -66,7 +68,8 @@ class Watched:
 class SharedQuery:
     """A channel's query. Its answer has the columns `interest`, `number`, `place` and `result`, in no order.
 
-    Results with the same number (not NULL) are the same. `place` orders those of one interest.
+    Results with the same number (not NULL) are the same. `place` orders those of one interest. With `needs_new` there
+    is no answer where none of the watched datasets has new rows.
     """
 
     sql: str
@@ -79,10 +82,10 @@ class SharedQuery:
     scans: tuple[Scan, ...]
     calls: tuple[Called, ...]
     watched: tuple[Watched, ...]
+    needs_new: bool
     depends_on_time: bool
     matched_by: tuple[str, ...]
     uses: frozenset[tuple[str, str, str]]
-    only_new: bool = False  # it answers nothing where no watched dataset has new rows
 
     @property
     def sql_for_many(self) -> str:
@@ -112,7 +115,7 @@ def shared_query(
         if name not in declared:
             types[i] = _agreed(name, listening.uses_of.get(i, []))
     final = ChannelQueries(names, oracle, dataverse, types)
-    return replace(final.shared(shared(body, parameters)), only_new=_only_new(body))
+    return final.shared(shared(body, parameters), needs_new=_needs_new(body))
 
 
 def _agreed(name: str, found: Sequence[Type]) -> Type:
@@ -143,7 +146,7 @@ class ChannelQueries(Queries):
         fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), one) for i, one in enumerate(types))]
         self._interests = _Interests(ObjectType(tuple(fields), open=False))
 
-    def shared(self, query: exp.Query) -> SharedQuery:
+    def shared(self, query: exp.Query, *, needs_new: bool) -> SharedQuery:
         relation = self.statement(query)
         assert isinstance(relation.type, ObjectType)
         found = relation.type.find("result")
@@ -159,7 +162,7 @@ class ChannelQueries(Queries):
             interests_view=self._interests.view, keys=tuple(self._over_text(one) for one in matches.keys),
             borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
-            depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
+            needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
             uses=frozenset(self.uses),
         )  # fmt: skip
 
@@ -210,6 +213,22 @@ class ChannelQueries(Queries):
             # New records are few and interests many, which Spark cannot know.
             records = exp.to_identifier(made.args["from_"].this.alias_or_name, quoted=True)
             made.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=[records])]))
+        return made
+
+    # ------------------------------------------------------------ what a parameter may break
+
+    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
+        if dataverse is None and name.lower() == "array_contains" and len(node.expressions) == 2:
+            array, value = node.expressions
+            return self.expression(exp.In(this=value, field=array))
+        return super().call(dataverse, name, node)
+
+    def _generic(self, node: exp.Expr) -> Typed:
+        made = super()._generic(node)
+        pattern = made.sql.args.get("expression") if isinstance(made.sql, exp.Like) else None
+        if pattern is not None and self.matches.interests in free_tables(pattern):
+            # A pattern that Spark cannot read matches nothing, instead of failing for everybody.
+            made.sql.set("expression", build(_READABLE, _p=pattern))
         return made
 
     # ------------------------------------------------------------ its own functions
@@ -293,7 +312,10 @@ def _disjoint(body: exp.Expr) -> exp.Expr:
             made: exp.Expr | None = None
             for i, part in enumerate(parts):
                 branch = body.copy()
-                tests = [part, *(exp.Not(this=one) for one in parts[:i]), *others]
+                # Of a row that an outer join left out nobody can say whether it is new.
+                earlier = (exp.Not(this=exp.Anonymous(this="coalesce", expressions=[one.copy(), exp.false()]))
+                           for one in parts[:i])  # fmt: skip
+                tests = [part, *earlier, *others]
                 branch.set("where", exp.Where(this=exp.and_(*(one.copy() for one in tests))))
                 made = branch if made is None else exp.Union(this=made, expression=branch, distinct=False)
             assert made is not None
@@ -332,27 +354,22 @@ def _watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
     return body
 
 
-def _only_new(body: exp.Expr) -> bool:
-    """Whether every row of the answer comes from a row that is new."""
-    body = unwrapped(body)
-    if isinstance(body, exp.SetOperation):
-        return _only_new(body.this) and _only_new(body.expression)
-    if not isinstance(body, exp.Select):
-        return False
-    if not body.args.get("group") and any(aggregates(one) for one in body.expressions):
-        return False  # an aggregate of nothing is something
-    return any(
-        bool(one.this.meta.get(_NEW)) if isinstance(one.this, exp.Table) else _only_new(one.this.this)
-        for one in _froms(body)
-        if (one.side or "") not in ("LEFT", "RIGHT", "FULL") and isinstance(one.this, exp.Table | exp.Subquery)
-    )
-
-
 def _froms(select: exp.Select) -> list[exp.Join]:
     first = [exp.Join(this=select.args["from_"].this)] if select.args.get("from_") else []
     if first:
         first[0].args["this"].parent = select.args["from_"]
     return [*first, *(select.args.get("joins") or [])]
+
+
+def _needs_new(body: exp.Expr) -> bool:
+    """Whether there is no answer without new rows: every query of a UNION reads some, and has none to say without."""
+    body = unwrapped(body)
+    if isinstance(body, exp.SetOperation):
+        return _needs_new(body.this) and _needs_new(body.expression)
+    if not body.args.get("group") and any(aggregates(one) for one in body.expressions):
+        return False
+    sources = [join.this for join in _froms(body) if not join.side] if isinstance(body, exp.Select) else []
+    return any(bool(one.meta.get(_NEW)) or (isinstance(one, exp.Subquery) and _needs_new(one.this)) for one in sources)
 
 
 def _watch_first(body: exp.Expr) -> None:

@@ -1,11 +1,12 @@
 """A grid that finds pairs of shapes that may meet by equality of numbers, so that Spark joins them by hashing.
 
-    level 0 … 20    cells of 4⁻⁸ … 4¹² in both directions; a shape's own level is the first with cells as large as it
+    level 0 … 20    cells of 4⁻⁸ … 4¹² in both directions
     level 21        one cell that holds everything
 
-A shape lies in a few cells of its own level, whatever its size; a point is in one cell of every level. So a point meets
-a region in the one cell of the region's level where the point is. Two regions meet at the coarser one's level; of all
-cells they share there, the one where the lower left corner of what their boxes share lies counts.
+A shape's own level is the first whose cells are as large as it, and large enough that doubles of its coordinates tell
+them apart. It lies in a few cells of that level, whatever its size; a point is in one cell of every level. So a point
+meets a region in the one cell of the region's level where the point is. Two regions meet at the coarser one's level; of
+all cells they share there, the one where the lower left corner of what their boxes share lies counts.
 
 Great-circle shapes have boxes of latitudes and longitudes: one that reaches a pole or crosses the antimeridian takes in
 all longitudes. Boxes are a little too large, never too small: whoever uses the grid checks the pairs it finds.
@@ -14,23 +15,22 @@ all longitudes. Boxes are a little too large, never too small: whoever uses the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from sqlglot import exp
 
 from tocsin.language.geodesy import EARTH_RADIUS_M
 from tocsin.language.typed import Typed, build
 from tocsin.rules.model import types as t
-from tocsin.rules.model.types import ArrayType, Type
+from tocsin.rules.model.types import Type
 
 EVERYTHING: Final = 21
-ALL_LEVELS: Final = tuple(range(EVERYTHING + 1))
 _SMALLEST: Final = 8  # the finest cells are 4^-8 wide
 _WRAP: Final = 1 << 29  # cells far apart may share a number; the neighbours that one shape covers never do
 _LEVEL: Final = 1 << 58
 _DEGREES_PER_METRE: Final = f"{1 / (math.radians(1) * EARTH_RADIUS_M):.17E}"
-_RADIUS: Final = repr(EARTH_RADIUS_M) + "E0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ def known(type_: Type, *, globe: bool) -> bool:
     return type_ in (_GLOBE_BOXES if globe else _PLANE_BOXES)
 
 
+Beside: TypeAlias = Callable[[exp.Expr], exp.Expr]
+"""Computes something once per row: what names it from then on."""
+
+
 def point_cells(shape: Typed, levels: exp.Expr, *, globe: bool) -> exp.Expr:
     """The cell of a point at each of these levels."""
     x, y = ("_p.x", _longitude("_p.y")) if globe else ("_p.x", "_p.y")
@@ -53,34 +57,38 @@ def point_cells(shape: Typed, levels: exp.Expr, *, globe: bool) -> exp.Expr:
     return build(f"if(_p.x + _p.y IS NULL, NULL, {cells})", _p=shape.sql, _levels=levels)
 
 
-def box(shape: Typed, *, globe: bool) -> exp.Expr:
-    """STRUCT<x1, y1, x2, y2> around the shape."""
-    return build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], _a=shape.sql)
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A shape that covers cells: the box around it, STRUCT<x1, y1, x2, y2>, and its own level."""
+
+    box: exp.Expr
+    level: exp.Expr
+
+    @classmethod
+    def of(cls, shape: Typed, beside: Beside, *, globe: bool) -> Region:
+        parts = {"_a": beside(shape.sql)}
+        if globe and shape.type == t.CIRCLE:
+            parts["_arc"] = beside(build(_ARC, **parts))
+            parts["_width"] = beside(build(_WIDTH, **parts))
+        around = beside(build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], **parts))
+        return cls(around, beside(build(_OWN, _b=around)))
+
+    def own_cells(self) -> exp.Expr:
+        """The cells of its own level that its box touches: at most nine."""
+        return build(_cells("_l"), _b=self.box, _l=self.level)
+
+    def coarser_cells(self, levels: exp.Expr) -> exp.Expr:
+        """Its cells at those of the levels that are coarser than its own."""
+        each = f"flatten(transform(filter(_levels, __l -> __l > _l), __l -> {_cells('__l')}))"
+        return build(each, _b=self.box, _l=self.level, _levels=levels)
 
 
-def own_level(shape: Typed, *, globe: bool) -> exp.Expr:
-    return build(_bound("_box", _OWN), _box=box(shape, globe=globe))
-
-
-def own_cells(shape: Typed, *, globe: bool) -> exp.Expr:
-    """The cells of a region's own level that its box touches: at most nine."""
-    return build(_bound("_box", _bound(_OWN, _cells("__v1", "__v0"), "__v1")), _box=box(shape, globe=globe))
-
-
-def coarser_cells(shape: Typed, levels: exp.Expr, *, globe: bool) -> exp.Expr:
-    """Its cells at those of the levels that are coarser than its own."""
-    each = f"flatten(transform(filter(_levels, __l -> __l > __v1), __l -> {_cells('__l', '__v0')}))"
-    return build(_bound("_box", _bound(_OWN, each, "__v1")), _box=box(shape, globe=globe), _levels=levels)
-
-
-def is_first_shared(cell: exp.Expr, a: Typed, b: Typed, *, globe: bool) -> exp.Expr:
+def is_first_shared(cell: exp.Expr, a: Region, b: Region) -> exp.Expr:
     """Whether this cell is the one where a pair of regions counts."""
     level = f"(_cell div {_LEVEL}L)"
     x, y = "greatest(_a.x1, _b.x1)", "greatest(_a.y1, _b.y1)"
-    return build(
-        f"_cell = {_cell(level, _index(x, level), _index(y, level))}",
-        _cell=cell, _a=box(a, globe=globe), _b=box(b, globe=globe),
-    )  # fmt: skip
+    made = f"_cell = {_cell(level, _index(x, level), _index(y, level))}"
+    return build(made, _cell=cell, _a=a.box, _b=b.box)
 
 
 def array_of(levels: tuple[int, ...]) -> exp.Expr:
@@ -88,14 +96,7 @@ def array_of(levels: tuple[int, ...]) -> exp.Expr:
                     "ARRAY<BIGINT>", dialect="spark")  # fmt: skip
 
 
-LEVELS_TYPE: Final = ArrayType(t.BIGINT)
-
 # ---------------------------------------------------------------- numbers of cells
-
-
-def _bound(value: str, then: str, name: str = "__v0") -> str:
-    """`then` with `value` computed once, under the name; NULL where it is."""
-    return f"get(transform(array({value}), {name} -> {then}), 0)"
 
 
 def _size(level: str) -> str:
@@ -104,30 +105,31 @@ def _size(level: str) -> str:
 
 def _index(coordinate: str, level: str, border: str = "") -> str:
     """Which cell of a row; with a border (+ or -) as far as rounding may take it that way."""
-    within = f"greatest(least({coordinate} / {_size(level)}, 9E17), -9E17)"
+    within = f"{coordinate} / {_size(level)}"
     if border:
-        within = _bound(within, f"__v2 {border} (1E-6 + 1E-14 * abs(__v2))", "__v2")
-    return f"if({level} >= {EVERYTHING}, 0L, CAST(floor({within}) AS BIGINT))"
+        within = f"({coordinate} {border} 1E-14 * abs({coordinate})) / {_size(level)} {border} 1E-6"
+    return f"if({level} >= {EVERYTHING}, 0L, CAST(floor(greatest(least({within}, 9E17), -9E17)) AS BIGINT))"
 
 
 def _cell(level: str, column: str, row: str) -> str:
     return f"({level} * {_LEVEL}L + pmod({column}, {_WRAP}L) * {_WRAP}L + pmod({row}, {_WRAP}L))"
 
 
-_EXTENT: Final = "greatest(__v0.x2 - __v0.x1, __v0.y2 - __v0.y1)"
-_OWN: Final = (
-    f"if(__v0 IS NULL, NULL, CAST(CASE WHEN {_EXTENT} <= {4.0**-_SMALLEST:.20E} THEN 0"
-    f" WHEN {_EXTENT} > {4 ** (EVERYTHING - 1 - _SMALLEST)}E0 THEN {EVERYTHING}"
-    f" ELSE ceil(log2({_EXTENT}) / 2E0) + {_SMALLEST} END AS BIGINT))"
+_LARGEST: Final = ", ".join(f"abs(_b.{name})" for name in ("x1", "y1", "x2", "y2"))
+_EXTENT: Final = (
+    f"greatest(_b.x2 - _b.x1, _b.y2 - _b.y1, greatest({_LARGEST}) * {2.0**-40:.20E}, {4.0**-_SMALLEST:.20E})"
 )
+_OWN: Final = f"if(_b IS NULL, NULL, CAST(least(ceil(log2({_EXTENT}) / 2E0) + {_SMALLEST}, {EVERYTHING}) AS BIGINT))"
 
 
-def _cells(level: str, box_: str) -> str:
-    def span(low: str, high: str) -> str:
-        return f"sequence({_index(f'{box_}.{low}', level, '-')}, {_index(f'{box_}.{high}', level, '+')})"
-
-    row = f"transform({span('y1', 'y2')}, __r -> {_cell(level, '__c', '__r')})"
-    return f"if({level} IS NULL, NULL, flatten(transform({span('x1', 'x2')}, __c -> {row})))"
+def _cells(level: str) -> str:
+    """Row by row from the lower left: the n-th is `n div height` columns and `n mod height` rows away from there."""
+    x1, y1, x2, y2 = (
+        _index(f"_b.{name}", level, border) for name, border in (("x1", "-"), ("y1", "-"), ("x2", "+"), ("y2", "+"))
+    )
+    height = f"({y2} - {y1} + 1L)"
+    cell = _cell(level, f"({x1} + __n div {height})", f"({y1} + __n % {height})")
+    return f"transform(sequence(0L, ({x2} - {x1} + 1L) * {height} - 1L), __n -> {cell})"
 
 
 # ---------------------------------------------------------------- boxes
@@ -166,13 +168,13 @@ def _around(north_south: str, low: str, high: str, west: str, width: str) -> str
 
 
 _ARC: Final = f"(_a.radius * {_DEGREES_PER_METRE} * 1.000000001E0 + 1E-9)"  # degrees, a little more than needed
-_POLAR: Final = f"(abs(_a.x) + {_ARC} >= 89.9999E0)"
+_POLAR: Final = "(abs(_a.x) + _arc >= 89.9999E0)"
 _WIDTH: Final = (
-    f"if({_POLAR}, 360E0, degrees(asin(least(sin(radians({_ARC})) / cos(radians(_a.x)), 1E0))) * 1.000000001E0 + 1E-9)"
+    f"if({_POLAR}, 360E0, degrees(asin(least(sin(radians(_arc)) / cos(radians(_a.x)), 1E0))) * 1.000000001E0 + 1E-9)"
 )
 _GLOBE_BOXES: Final[dict[Type, str]] = {
     t.POINT: _around("abs(_a.x) >= 90E0", "_a.x", "_a.x", "_a.y", "0E0"),
-    t.CIRCLE: _around(_POLAR, f"_a.x - {_ARC}", f"_a.x + {_ARC}", f"_a.y - {_WIDTH}", f"2E0 * {_WIDTH}"),
+    t.CIRCLE: _around(_POLAR, "_a.x - _arc", "_a.x + _arc", "_a.y - _width", "2E0 * _width"),
     t.RECTANGLE: _around(
         "(_a.x2 >= 90E0 OR _a.x1 <= -90E0)", "_a.x1 - 1E-9", "_a.x2 + 1E-9", "_a.y1 - 1E-9", "_a.y2 - _a.y1 + 2E-9"
     ),

@@ -76,7 +76,7 @@ class Matches:
 
     def kept(self, sql: exp.Expr, alias: str) -> exp.Expr:
         """A column of the interests that holds this; elsewhere, and where it depends on the moment, the same again."""
-        if alias != self.interests or sql.find(exp.Placeholder) or not sql.find(exp.Anonymous):
+        if alias != self.interests or sql.find(exp.Placeholder) or isinstance(sql, exp.Column):
             return sql
         plain = sql.transform(lambda node: exp.column(node.this, quoted=True) if isinstance(node, exp.Column) else node)
         if plain not in self.keys:
@@ -92,20 +92,39 @@ class Way:
     left: exp.Expr
     right: exp.Expr
     counts: Callable[[exp.Expr], exp.Expr] | None = None
+    same_type: bool = True  # keys of both sides: equal ones have the same hash, too
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
     """Two of a query's relations, and what the query says of each alone."""
 
+    made: exp.Select
+    conditions: Sequence[exp.Expr]
     left: str
     right: str
-    alone: Callable[[str], exp.Select]
     matches: Matches
+    alias: Callable[[str], str]
 
     def of(self, sql: exp.Expr) -> str | None:
         tables = free_tables(sql)
         return next(iter(tables)) if len(tables) == 1 and tables <= {self.left, self.right} else None
+
+    def beside(self, side: str) -> grid.Beside:
+        """Computes something once per row of a side: kept with the interests, or in a column of the relation."""
+
+        def compute(sql: exp.Expr) -> exp.Expr:
+            kept = self.matches.kept(sql, side)
+            return kept if isinstance(kept, exp.Column) else column(side, _add(self.made, side, kept, self.alias))
+
+        return compute
+
+    def levels(self, side: str, region: grid.Region) -> exp.Expr:
+        # Levels of interests are remembered, so what holds only for now is left out. More levels do no harm.
+        lasting = [one for one in self.conditions if side != self.matches.interests or not one.find(exp.Placeholder)]
+        query = _alone(self.made, side, lasting)
+        query.set("expressions", [exp.alias_(dynamic.call("collect_set", region.level), "levels", quoted=True)])
+        return self.matches.levels_of(query)
 
 
 def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> exp.Select:
@@ -125,7 +144,7 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
         if condition_near(condition) is None and not with_interests:
             continue
         left, right = sorted(pair, key=lambda one: one == matches.interests)
-        sides = Sides(left, right, lambda one: _alone(made, one, conditions), matches)
+        sides = Sides(made, conditions, left, right, matches, alias)
         way = _way(condition, conditions, sides)
         if way is None:
             continue
@@ -204,22 +223,26 @@ def _is_call(source: exp.Expr) -> bool:
 
 def _explode(made: exp.Select, alias_: str, keys: exp.Expr, alias: Callable[[str], str]) -> str:
     """Puts each of a row's keys beside it; the name of their column."""
-    source = _source(made, alias_)
-    assert source is not None
-    name, inner = alias("key"), alias("keys")
+    inner = alias("keys")
     each = exp.Lateral(
         this=dynamic.call("explode", keys),
         alias=exp.TableAlias(
             this=exp.to_identifier(inner, quoted=True), columns=[exp.to_identifier("value", quoted=True)]
         ),
     )
-    query = exp.Select(
-        expressions=[
-            exp.Column(this=exp.Star(), table=exp.to_identifier(alias_, quoted=True)),
-            exp.alias_(column(inner, "value"), name, quoted=True),
-        ]
-    ).from_(source.copy())
-    query.set("joins", [exp.Join(this=each, kind="CROSS")])
+    return _add(made, alias_, column(inner, "value"), alias, exp.Join(this=each, kind="CROSS"))
+
+
+def _add(
+    made: exp.Select, alias_: str, value: exp.Expr, alias: Callable[[str], str], join: exp.Join | None = None
+) -> str:
+    """Puts a value beside each row of a relation; the name of its column."""
+    source = _source(made, alias_)
+    assert source is not None
+    name = alias("key")
+    rows = exp.Column(this=exp.Star(), table=exp.to_identifier(alias_, quoted=True))
+    query = exp.Select(expressions=[rows, exp.alias_(value.copy(), name, quoted=True)]).from_(source.copy())
+    query.set("joins", [join] if join is not None else None)
     source.replace(exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias_, quoted=True))))
     return name
 
@@ -266,32 +289,31 @@ def _grid(near: Near, sides: Sides) -> Way | None:
         return None
     what = "a grid on the globe" if near.globe else "a grid in the plane"
 
-    def levels(shape: Typed, side: str) -> exp.Expr:
-        query = sides.alone(side)
-        level = grid.own_level(shape, globe=near.globe)
-        query.set("expressions", [exp.alias_(dynamic.call("collect_set", level), "levels", quoted=True)])
-        return sides.matches.levels_of(query)
+    def region(shape: Typed, side: str) -> grid.Region:
+        return grid.Region.of(shape, sides.beside(side), globe=near.globe)
+
+    def points(shape: Typed, levels: exp.Expr) -> exp.Expr:
+        return grid.point_cells(shape, levels, globe=near.globe)
 
     if a.type == t.POINT and b.type == t.POINT:
         everything = grid.array_of((0,))
-        first, second = (grid.point_cells(one, everything, globe=near.globe) for one in (a, b))
-        return Way(what, first, second)
+        return Way(what, points(a, everything), points(b, everything))
     if b.type == t.POINT:
-        points = grid.point_cells(b, levels(a, sides.left), globe=near.globe)
-        return Way(what, grid.own_cells(a, globe=near.globe), points)
+        first = region(a, sides.left)
+        return Way(what, first.own_cells(), points(b, sides.levels(sides.left, first)))
     if a.type == t.POINT:
-        points = grid.point_cells(a, levels(b, sides.right), globe=near.globe)
-        return Way(what, points, grid.own_cells(b, globe=near.globe))
-    mine, theirs = levels(a, sides.left), levels(b, sides.right)
-    own, coarser = (grid.own_cells(a, globe=near.globe), grid.coarser_cells(a, theirs, globe=near.globe))
-    other, wider = (grid.own_cells(b, globe=near.globe), grid.coarser_cells(b, mine, globe=near.globe))
+        second = region(b, sides.right)
+        return Way(what, points(a, sides.levels(sides.right, second)), second.own_cells())
+    first, second = region(a, sides.left), region(b, sides.right)
+    mine, theirs = sides.levels(sides.left, first), sides.levels(sides.right, second)
     # Own cells meet own and coarser ones under their number, coarser ones meet own ones under its negative.
-    left = build("concat(_own, transform(_coarser, __n -> -__n - 1L))", _own=own, _coarser=coarser)
-    right = build("concat(_own, _coarser, transform(_own, __n -> -__n - 1L))", _own=other, _coarser=wider)
+    left = build("concat(_own, transform(_more, __n -> -__n - 1L))", _own=first.own_cells(),
+                 _more=first.coarser_cells(theirs))  # fmt: skip
+    right = build("concat(_own, _more, transform(_own, __n -> -__n - 1L))", _own=sides.beside(sides.right)(
+        second.own_cells()), _more=second.coarser_cells(mine))  # fmt: skip
 
     def counts(key: exp.Expr) -> exp.Expr:
-        cell = build("if(_k < 0L, -_k - 1L, _k)", _k=key)
-        return grid.is_first_shared(cell, a, b, globe=near.globe)
+        return grid.is_first_shared(build("if(_k < 0L, -_k - 1L, _k)", _k=key), first, second)
 
     return Way(what, left, right, counts)
 
@@ -326,7 +348,7 @@ def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
             tests.append(exp.and_(build(f"_k['way'] = {i}", _k=key), exp.Paren(this=part.copy()), *earlier))
         return exp.Paren(this=exp.or_(*tests))
 
-    if any(way.counts is not None for way in ways):
+    if any(way.counts is not None or not way.same_type for way in ways):
         return None  # of regions: they may share several cells, and each has one mark only
     return Way(
         "any of: " + ", ".join(way.what for way in ways),
@@ -344,12 +366,25 @@ def _disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _equality(condition: exp.Expr, sides: Sides) -> Way | None:
-    if not isinstance(condition, exp.EQ):
-        return None
-    ends = _ends(condition.this, condition.expression, sides)
+    ends = _ends(condition.this, condition.expression, sides) if isinstance(condition, exp.EQ) else None
     if ends is None:
         return None
-    return Way("equality", dynamic.call("array", ends[0]), dynamic.call("array", ends[1]))
+    left, right = (dynamic.call("array", one) for one in _alike(condition, *ends[:2]))
+    return Way("equality", left, right, same_type=_is_alike(condition))
+
+
+def _alike(condition: exp.Expr, *sides: exp.Expr) -> list[exp.Expr]:
+    """Both sides of an equation as values of one type: numbers of different types as doubles, which may be equal where
+    the numbers are not, but never the other way round."""
+    types = {one.type for one in condition.meta.get(COMPARED, ())}
+    if len(types) > 1 and types <= set(t.NUMBERS):
+        return [exp.cast(one.copy(), "DOUBLE") for one in sides]
+    return list(sides)
+
+
+def _is_alike(condition: exp.Expr) -> bool:
+    types = {one.type for one in condition.meta.get(COMPARED, ())}
+    return len(types) == 1 or types <= set(t.NUMBERS)
 
 
 def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, bool] | None:
@@ -360,9 +395,9 @@ def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, b
     return (b, a, True) if at == (sides.right, sides.left) else None
 
 
-def _turned(what: str, keys: list[exp.Expr], turned: bool) -> Way:
+def _turned(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = True) -> Way:
     left, right = keys[::-1] if turned else keys
-    return Way(what, left, right)
+    return Way(what, left, right, same_type=same_type)
 
 
 def _items(condition: exp.Expr, sides: Sides) -> Way | None:
@@ -379,17 +414,18 @@ def _items(condition: exp.Expr, sides: Sides) -> Way | None:
         item, value = (test.this.this, test.this.expression)[:: 1 if of_item[0] else -1]
         if free_tables(item):
             return None
-        each = exp.Lambda(this=item.copy(), expressions=[one.copy() for one in test.expressions])
-        items = dynamic.call("transform", array, each)
+        key, value_key = _alike(test.this, item, value)
+        each = exp.Lambda(this=key.copy(), expressions=[one.copy() for one in test.expressions])
+        items, same_type = dynamic.call("transform", array, each), _is_alike(test.this)
     elif name == "array_contains":
-        value, items = test, array
+        value, value_key, items, same_type = test, test, array, False
     else:
         return None
     ends_ = _ends(array, value, sides)
     if ends_ is None:
         return None
-    keys = [dynamic.call("array_distinct", items), dynamic.call("array", value)]
-    return _turned("the items of an array", keys, ends_[2])
+    keys = [dynamic.call("array_distinct", items), dynamic.call("array", value_key)]
+    return _turned("the items of an array", keys, ends_[2], same_type=same_type)
 
 
 def _is_about(node: exp.Expr, variable: str) -> bool:
@@ -471,13 +507,18 @@ def _as_number(value: Typed) -> exp.Expr | None:
     return build("CAST(unix_micros(_v) AS DOUBLE) / 1E6", _v=value.sql) if value.type == t.DATETIME else None
 
 
+_ORDERED: Final = frozenset((*t.NUMBERS, t.STRING, t.UUID, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME))
+
+
 def _half(bound: _Bound, sides: Sides) -> Way | None:
-    """Buckets between some of the parameter's values: a value meets its own and all below (above) it."""
+    """Buckets between some of the parameter's values: a value meets its own bucket and all below it (or above it)."""
     parameter = bound.bound.sql
     if not isinstance(parameter, exp.Column) or parameter.table != sides.matches.interests:
         return None
+    if bound.bound.type not in _ORDERED:
+        return None
     name = sides.matches.borders_of(parameter.name)
-    place = "size(filter(_borders, __b -> __b <= _v))"
-    whole = f"sequence(0, {place})" if bound.at_least else f"sequence({place}, size(_borders))"
+    place = "CAST(size(filter(_borders, __b -> __b <= _v)) AS BIGINT)"
+    whole = f"sequence(0L, {place})" if bound.at_least else f"sequence({place}, CAST(size(_borders) AS BIGINT))"
     mine = build(f"if(_v IS NULL, NULL, {whole})", _borders=exp.Placeholder(this=name), _v=bound.value.sql)
     return Way("buckets of a range", mine, dynamic.call("array", column(parameter.table, name)))

@@ -11,20 +11,24 @@ records to interests. Grouping, order and limits are then each interest's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from tocsin.language import dialect
 from tocsin.language.expressions import fail
 from tocsin.language.matching import conjuncts
+from tocsin.language.renaming import bound_names, items, mentions, moved, name_of, renamed, with_parameters
 from tocsin.language.shaping import aggregates
 from tocsin.language.subqueries import unwrapped
 
 # Names that nobody can write.
 INTERESTS = " interests"
 INTEREST, RECORD, OUT, NUMBER = " interest", " record", " out", " number"
-_INNER = " inner"
+_INNER, _WHOLE = " inner", " whole"
+_KNOWN = frozenset(
+    "expressions from_ joins where group having group_lets order limit offset distinct kind hint".split()
+)
 _BRANCHES = 64
 
 ID = "interest_id"  # a column of no other relation, so that Spark's plans tell where interests are
@@ -54,9 +58,48 @@ def shared(body: exp.Expr, parameters: Sequence[str], branch: int = 1) -> exp.Qu
         fail("a channel's body is a query", body)
     if body.args.get("with_"):
         fail("a channel's body takes no WITH", body, "write the query where its name stands, or as a function")
+    _check(body)
+    if not parameters and not body.args.get("group") and any(aggregates(one) for one in body.expressions):
+        body = _wrapped(body)
     if branch >= _BRANCHES:
         fail(f"a channel takes at most {_BRANCHES // 2} queries in a UNION ALL", body)
     return _Sharing(body, tuple(parameters), branch).made()
+
+
+def _check(body: exp.Select) -> None:
+    for clause, value in body.args.items():
+        if value and clause not in _KNOWN:
+            fail(f"a channel's body takes no {clause.strip('_').upper()}", body, "put it into a subquery in FROM")
+    if body.args.get("having") and not body.args.get("group"):
+        fail("HAVING needs a GROUP BY", body, "put the condition into WHERE")
+    group = body.args.get("group")
+    if group is not None and (group.args.get("rollup") or group.args.get("cube")):
+        fail("WITH ROLLUP would add up the interests, too", body, "write GROUP BY ROLLUP(…) or CUBE(…)")
+    if any(_has_window(one) for one in _own_parts(body)):
+        fail(
+            "a window function would look at the records of all interests", body,
+            "use GROUP BY, or ORDER BY and LIMIT, which are each interest's own, or a subquery in FROM",
+        )  # fmt: skip
+
+
+def _own_parts(body: exp.Select) -> Iterator[exp.Expr]:
+    for clause, value in body.args.items():
+        if clause not in ("from_", "joins"):
+            yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, exp.Expr))
+    yield from (join.this.this for join in body.args.get("joins") or [] if isinstance(join.this, dialect.Let))
+
+
+def _has_window(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Query):
+        return False
+    return isinstance(node, exp.Window) or any(_has_window(one) for one in node.iter_expressions())
+
+
+def _wrapped(body: exp.Select) -> exp.Select:
+    """An aggregate over everything, whose one row comes also when there is nothing to aggregate."""
+    name = exp.to_identifier(_WHOLE, quoted=True)
+    value = dialect.ValueOf(this=exp.column(name.copy()))
+    return exp.Select(expressions=[value]).from_(exp.Subquery(this=body, alias=exp.TableAlias(this=name)))
 
 
 @dataclass(slots=True)
@@ -74,18 +117,19 @@ class _Let:
 
     name: str
     value: exp.Expr
+    touched: bool
     early: bool
     is_range: bool
 
 
 class _Sharing:
     def __init__(self, body: exp.Select, parameters: tuple[str, ...], branch: int) -> None:
-        self.body = body
+        # Under names of their own no variable hides parameters, and no field is called like them.
+        self.parameters = {name: f" parameter {i}" for i, name in enumerate(parameters)}
+        self.body = with_parameters(body, self.parameters)
         self.branch = branch
-        self.parameters = parameters
         self.free, self.bound = _Parts(), _Parts()
-        self.touched = set(parameters)
-        self.ranges: list[str] = []
+        self.touched = set(self.parameters.values())
         self.lets: list[_Let] = []
         self.count = 0
         self.repeats = False  # whether a record can meet an interest several times where once is meant
@@ -97,11 +141,12 @@ class _Sharing:
         if grouped and not body.args.get("group") and self.parameters:
             fail(
                 "an aggregate without GROUP BY answers also for interests that nothing matched",
-                body, f"write GROUP BY {self.parameters[0]}",
+                body, f"write GROUP BY {next(iter(self.parameters))}",
             )  # fmt: skip
         distinct = bool(body.args.get("distinct"))
         limited = bool(body.args.get("limit") or body.args.get("offset"))
         once = not (grouped or distinct) and not self._is_touched(body.expressions)
+        self._look_up_versions(once)
         out = dialect.RowOf(expressions=[one.copy() for one in body.expressions])
         inner = self._inner(out if once else None)
         columns = [exp.alias_(_of(INTEREST, ID), "interest", quoted=True)]
@@ -113,13 +158,17 @@ class _Sharing:
             )
         columns.append(exp.alias_(number, "number", quoted=True))
         place: exp.Expr = exp.cast(exp.null(), "BIGINT")
-        if body.args.get("order") or limited:
+        order = self._order()
+        placed = bool(order or limited)
+        if placed:
             if self.repeats:
                 fail("EXISTS with a parameter inside and ORDER BY or LIMIT do not go together", body)
-            order = self._order()
-            place = dialect.PlaceOf(this=_of(INTEREST, ID), expressions=order)
+            if not distinct:
+                place = dialect.PlaceOf(this=_of(INTEREST, ID), expressions=order)
         columns.append(exp.alias_(place, "place", quoted=True))
         columns.append(exp.alias_(_of(RECORD, OUT) if once else out, "result", quoted=True))
+        if distinct:
+            columns += self._sort_columns(order)
         query = exp.Select(expressions=columns).from_(
             exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(RECORD, quoted=True)))
         )
@@ -133,6 +182,7 @@ class _Sharing:
                     query.set(clause, body.args[clause])
         if distinct:
             query.set("distinct", exp.Distinct())
+            query = _placed(query, order) if placed else query
         if self.repeats:
             query = _first_of_each(query)
         return _limited(query, body) if limited else query
@@ -142,43 +192,74 @@ class _Sharing:
     def _sort(self) -> None:
         """Sources, LETs and conditions into those that parameters touch and those they do not."""
         conditions: list[exp.Expr] = []
-        for join in self._flattened(_items(self.body), conditions):
-            source = join.this
+        for join in self._flattened(items(self.body), conditions):
+            source, name = join.this, name_of(join.this)
             touched = self._is_touched([source, *filter(None, [join.args.get("on")])])
-            name = name_of(source)
             if isinstance(source, dialect.Let):
                 early = not touched and _is_dear(source.this)
-                self.lets.append(_Let(name, source.this, early, bool(source.args.get("is_range"))))
+                self.lets.append(_Let(name, source.this, touched, early, bool(source.args.get("is_range"))))
             else:
-                if touched and (join.side or "").upper() in ("LEFT", "RIGHT", "FULL"):
+                side = (join.side or "").upper()
+                if touched and side in ("LEFT", "RIGHT", "FULL"):
                     fail("a parameter cannot stand in an outer join", source, "put the condition into WHERE")
+                if self.bound.sources and side in ("RIGHT", "FULL"):
+                    fail(f"a {side} JOIN cannot come after a source that depends on a parameter", source,
+                         "write the sources in another order")  # fmt: skip
                 parts = self.bound if touched else self.free
                 parts.sources.append(join.copy())
                 parts.names.append(name)
-                self.ranges.append(name)
             if touched:
                 self.touched.add(name)
-            else:
-                self.touched.discard(name)  # a variable hides the parameter of its name
         where = self.body.args.get("where")
         conditions += conjuncts(where.this) if where else ()
         for condition in conditions:
-            inner = condition.unnest()
-            if not self._is_touched([condition]):
-                self.free.conditions.append(condition)
-            elif isinstance(inner, exp.Exists) and isinstance(unwrapped(inner.this), exp.Select):
-                self._exists(_select(inner.this))
+            if self._is_touched([condition]):
+                self._bind(condition)
             else:
-                self.bound.conditions.append(condition)
+                self.free.conditions.append(condition)
+
+    def _bind(self, condition: exp.Expr) -> None:
+        inner = condition.unnest()
+        query = unwrapped(inner.this) if isinstance(inner, exp.Exists) else None
+        some = self._some(query) if isinstance(query, exp.Select) else None
+        among = unwrapped(inner.args["query"]) if isinstance(inner, exp.In) and inner.args.get("query") else None
+        if some is not None:
+            self.bound.conditions.append(some)
+        elif isinstance(query, exp.Select):
+            self._exists(query)
+        elif isinstance(among, exp.Select) and _is_plain(among) and len(among.expressions) == 1:
+            self._exists(among, inner.this)
+        else:
+            self.bound.conditions.append(condition)
+
+    def _some(self, query: exp.Select) -> exp.Expr | None:
+        """EXISTS over an array of a record, which is a matter of that record alone: SOME item IN it SATISFIES …"""
+        where, first = query.args.get("where"), query.args.get("from_")
+        path = first.this if first is not None and isinstance(first.this, exp.Table) else None
+        known = {*self.free.names, *(one.name for one in self.lets)}
+        if where is None or path is None or query.args.get("joins") or not _is_plain(query):
+            return None
+        if path.parts[0].name not in known or not all(isinstance(one, exp.Identifier) for one in path.parts):
+            return None
+        array = exp.column(*reversed([one.name for one in path.parts[-4:]]), quoted=True)
+        return dialect.Quantified(
+            this=array, alias=exp.to_identifier(name_of(path), quoted=True), condition=where.this.copy(), every=False
+        )
 
     def _is_touched(self, nodes: Sequence[exp.Expr]) -> bool:
         return any(mentions(one, self.touched) for one in nodes)
 
     def _flattened(self, items: Sequence[exp.Join], conditions: list[exp.Expr]) -> Iterator[exp.Join]:
         """The sources, where a plain subquery that a parameter stands in is replaced by its own sources."""
+        wide = any((join.side or "").upper() in ("RIGHT", "FULL") for join in items)
         for join in items:
             query = unwrapped(join.this.this) if isinstance(join.this, exp.Subquery) else None
             inner = not (join.side or "") and (join.kind or "").upper() in ("", "CROSS", "INNER")
+            on = join.args.get("on")
+            if inner and not wide and on is not None and self._is_touched([on]):
+                # What an inner join says might as well stand in WHERE.
+                join = exp.Join(this=join.this)
+                conditions += conjuncts(on)
             if not inner or not isinstance(query, exp.Select) or not _is_plain(query) or not self._is_touched([query]):
                 yield join
                 continue
@@ -186,7 +267,7 @@ class _Sharing:
             value = dialect.RowOf(expressions=[one.copy() for one in query.expressions])
             if len(query.expressions) == 1 and isinstance(query.expressions[0], dialect.ValueOf):
                 value = query.expressions[0].this
-            yield from self._flattened(_moved(query, names), conditions)
+            yield from self._flattened(moved(query, names), conditions)
             conditions += self._conditions(query, names)
             yield _let(name_of(join.this), renamed(self._qualified(value, query), names), is_range=True)
             if join.args.get("on") is not None:
@@ -195,9 +276,9 @@ class _Sharing:
     def _fresh(self, query: exp.Select) -> dict[str, str]:
         """Names for a subquery's variables that nobody else has."""
         names = {}
-        for name in _bound_names(query):
+        for name in bound_names(query):
             self.count += 1
-            names[name] = f"{name} {self.count}"
+            names[name] = f" {name} {self.count}"
         return names
 
     def _conditions(self, query: exp.Select, names: dict[str, str]) -> list[exp.Expr]:
@@ -206,10 +287,11 @@ class _Sharing:
 
     def _qualified(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
         """The node with the query's one source written before every field that stands alone."""
-        sources = [one.this for one in _items(query) if not isinstance(one.this, dialect.Let)]
+        sources = [one.this for one in items(query) if not isinstance(one.this, dialect.Let)]
         if len(sources) != 1:
             return node
-        known = {*self.parameters, *self.ranges, *(one.name for one in self.lets), *_bound_names(query)}
+        known = {*self.free.names, *self.bound.names, *(one.name for one in self.lets), *bound_names(query)}
+        known.update(self.parameters.values())
 
         def qualify(one: exp.Expr) -> exp.Expr:
             if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known:
@@ -218,22 +300,60 @@ class _Sharing:
 
         return node.copy() if node.find(exp.Query) else node.transform(qualify)
 
-    def _exists(self, query: exp.Select) -> None:
-        """The sources of an EXISTS become sources beside the others: whoever matches, matches once."""
+    def _exists(self, query: exp.Select, value: exp.Expr | None = None) -> None:
+        """The sources of an EXISTS become sources beside the others: whoever matches, matches once.
+
+        With a value: of an IN, where what the query yields equals it.
+        """
         if not _is_plain(query):
             fail("an EXISTS that a parameter stands in takes sources and conditions only", query)
         names = self._fresh(query)
-        self.bound.sources += _moved(query, names)
+        sources = moved(query, names)
+        self.bound.sources += sources
+        self.bound.names += [name_of(one.this) for one in sources]
         self.bound.conditions += self._conditions(query, names)
+        if value is not None:
+            item = renamed(self._qualified(_out(query.expressions[0]), query), names)
+            self.bound.conditions.append(exp.EQ(this=value.copy(), expression=exp.Paren(this=item)))
         self.repeats = True
+
+    def _look_up_versions(self, once: bool) -> None:
+        """`active_timestamp(v)` and `is_new(v)` where parameters are, taken from where the dataset's rows are."""
+        found: dict[exp.Expr, str] = {}
+
+        def looked_up(node: exp.Expr) -> exp.Expr:
+            for call in list(node.find_all(exp.Anonymous)):
+                argument = call.expressions[0] if len(call.expressions) == 1 else None
+                of_version = str(call.this).lower() in ("active_timestamp", "is_new")
+                if of_version and isinstance(argument, exp.Column) and argument.name in self.free.names:
+                    name = found.setdefault(call.copy(), f" version {len(found)}")
+                    made = exp.column(exp.to_identifier(name, quoted=True))
+                    if call is node:
+                        node = made
+                    else:
+                        call.replace(made)
+            return node
+
+        body = self.body
+        self.bound.conditions = [looked_up(one.copy()) for one in self.bound.conditions]
+        self.lets = [replace(one, value=looked_up(one.value.copy())) if one.touched else one for one in self.lets]
+        if not once:
+            body.set("expressions", [looked_up(one) for one in body.expressions])
+        for clause in ("group", "having", "order"):
+            if body.args.get(clause):
+                looked_up(body.args[clause])
+        self.lets[:0] = [_Let(name, call, False, True, False) for call, name in found.items()]
 
     # ------------------------------------------------------------ the two halves
 
     def _inner(self, out: exp.Expr | None) -> exp.Select:
         """The records with all that enriches them, each once."""
         if not self.free.sources:
-            fail("every source of this channel depends on a parameter", self.body, "name the datasets in FROM, and "
-                 "tie them to the parameters in WHERE")  # fmt: skip
+            fail(
+                "every source of this channel depends on a parameter",
+                self.body,
+                "name a dataset in FROM and tie it to the parameters in WHERE, or make the channel USING the function",
+            )
         needed = [*self.free.names, *(one.name for one in self.lets if one.early)]
         columns = [exp.alias_(exp.column(exp.to_identifier(one, quoted=True)), one, quoted=True) for one in needed]
         if out is not None:
@@ -246,8 +366,7 @@ class _Sharing:
         first, *others = self.free.sources
         query = exp.Select(expressions=columns).from_(first.this.copy())
         lets = [
-            _let(one.name, one.value, is_range=one.is_range) for one in self.lets
-            if not mentions(one.value, self.touched)
+            _let(one.name, one.value, is_range=one.is_range) for one in self.lets if not one.touched
         ]  # fmt: skip
         query.set("joins", [*others, *lets])
         if self.free.conditions:
@@ -260,14 +379,13 @@ class _Sharing:
             alias=exp.TableAlias(this=exp.to_identifier(INTEREST, quoted=True)),
         )
         yield exp.Join(this=table)
-        for i, name in enumerate(self.parameters):
-            if name not in self.ranges and name not in (one.name for one in self.lets):
-                yield _let(name, _of(INTEREST, parameter_column(i)))
+        for i, name in enumerate(self.parameters.values()):
+            yield _let(name, _of(INTEREST, parameter_column(i)))
 
     def _again(self) -> Iterator[exp.Join]:
         """The body's own names, over the records as they come out of the inner query."""
         for name in self.free.names:
-            yield _let(name, _of(RECORD, name), is_range=True)
+            yield _let(name, _of(RECORD, name), is_range=not name.startswith(" "))
         for one in self.lets:
             yield _let(one.name, _of(RECORD, one.name) if one.early else one.value, is_range=one.is_range)
 
@@ -289,62 +407,21 @@ class _Sharing:
                 picked = self.body.expressions[int(key.this.this) - 1 : int(key.this.this)]
                 if not picked:
                     fail(f"there is no column {key.this.this}", one)
-                key.set(
-                    "this", (picked[0].this if isinstance(picked[0], exp.Alias | dialect.ValueOf) else picked[0]).copy()
-                )
+                key.set("this", _out(picked[0]).copy())
             found.append(key)
         return found
 
-
-def mentions(node: exp.Expr, names: set[str]) -> bool:
-    """Whether the node refers to one of the names, which queries inside of it may hide."""
-    if isinstance(node, exp.Query):
-        names = names - set(_bound_names(node))
-    root = None
-    if isinstance(node, exp.Column | exp.Table) and node.parts:
-        root = node.parts[0].name
-    return root in names or any(mentions(one, names) for one in node.iter_expressions())
+    def _sort_columns(self, order: Sequence[exp.Expr]) -> Iterator[exp.Expr]:
+        """What DISTINCT rows are ordered by must be the same for all that are one."""
+        outputs = [_out(one) for one in self.body.expressions]
+        for i, one in enumerate(order):
+            if one.this not in outputs:
+                fail("beside DISTINCT, ORDER BY takes what SELECT yields", one, "put it into the SELECT list")
+            yield exp.alias_(one.this.copy(), f"key{i}", quoted=True)
 
 
-def renamed(node: exp.Expr, names: dict[str, str]) -> exp.Expr:
-    """A copy in which other variables stand for these."""
-
-    def change(one: exp.Expr, left: dict[str, str]) -> None:
-        if isinstance(one, exp.Query):
-            left = {old: new for old, new in left.items() if old not in set(_bound_names(one))}
-        if isinstance(one, exp.Column | exp.Table) and one.parts and one.parts[0].name in left:
-            root = one.parts[0]
-            if isinstance(one, exp.Column) or len(one.parts) > 1:
-                root.replace(exp.to_identifier(left[root.name], quoted=True))
-        for inner in list(one.iter_expressions()):
-            change(inner, left)
-
-    copied = node.copy()
-    change(copied, names)
-    return copied
-
-
-def _items(query: exp.Expr) -> list[exp.Join]:
-    first = [exp.Join(this=query.args["from_"].this.copy())] if query.args.get("from_") else []
-    return [*first, *(query.args.get("joins") or [])]
-
-
-def _bound_names(query: exp.Expr) -> Iterator[str]:
-    return (name_of(one.this) for one in _items(query))
-
-
-def name_of(source: exp.Expr) -> str:
-    """The variable that a source in FROM, or a LET, gives a name to."""
-    alias = source.args.get("alias")
-    if alias is not None:
-        return str(alias.name)
-    return str(source.parts[-1].name) if isinstance(source, exp.Table) and source.parts else ""
-
-
-def _select(node: exp.Expr) -> exp.Select:
-    inner = unwrapped(node)
-    assert isinstance(inner, exp.Select)
-    return inner
+def _out(one: exp.Expr) -> exp.Expr:
+    return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
 
 
 def _is_plain(query: exp.Select) -> bool:
@@ -353,18 +430,6 @@ def _is_plain(query: exp.Select) -> bool:
     outer = any((join.side or "") in ("LEFT", "RIGHT", "FULL") for join in query.args.get("joins") or [])
     extra = any(value for clause, value in query.args.items() if clause not in known)
     return not outer and not extra and not any(aggregates(one) for one in query.expressions)
-
-
-def _moved(query: exp.Select, names: dict[str, str]) -> list[exp.Join]:
-    """A subquery's sources under other names."""
-    moved: list[exp.Join] = []
-    for one in _items(query):
-        join = renamed(one, names)
-        assert isinstance(join, exp.Join)
-        alias = exp.to_identifier(names[name_of(one.this)], quoted=True)
-        join.this.set("alias", alias if isinstance(join.this, dialect.Let) else exp.TableAlias(this=alias))
-        moved.append(join)
-    return moved
 
 
 def _of(variable: str, name: str) -> exp.Column:
@@ -392,13 +457,26 @@ def _first_of_each(query: exp.Select) -> exp.Select:
     return made
 
 
+def _placed(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
+    """The places of rows of which each is there once."""
+    inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
+    keys = []
+    for i, one in enumerate(order):
+        key = one.copy()
+        key.set("this", _of(_INNER, f"key{i}"))
+        keys.append(key)
+    place = dialect.PlaceOf(this=_of(_INNER, "interest"), expressions=keys)
+    columns = [exp.alias_(place if name == "place" else _of(_INNER, name), name, quoted=True) for name in ANSWER]
+    return exp.Select(expressions=columns).from_(inner)
+
+
 def _limited(query: exp.Select, body: exp.Select) -> exp.Select:
     def number(clause: str) -> int | None:
         value = body.args[clause].expression if body.args.get(clause) else None
         if value is None:
             return None
         if not isinstance(value, exp.Literal) or value.is_string or not value.this.isdigit():
-            fail(f"{clause.upper()} in a channel is a number", value)
+            fail(f"{clause.upper()} in a channel is a number", value, "the same for every interest, such as LIMIT 10")
         return int(value.this)
 
     skipped = number("offset") or 0

@@ -324,7 +324,8 @@ def _table_alias(alias: str) -> exp.TableAlias:
 def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) -> exp.Expr:
     """A dataset's view; declared fields of type `any` are stored as text and read as untyped values.
 
-    `extra` are columns beside those of the fields."""
+    `extra` are columns beside those of the fields.
+    """
     view = exp.Table(this=exp.to_identifier(name, quoted=True))
     if not dynamic.contains_any(type_):
         view.set("alias", _table_alias(alias))

@@ -216,7 +216,7 @@ class RunningChannel:
 
     def _nothing_new(self, since: Vector) -> bool:
         """Whether there can be no answer, as one sees without asking anybody."""
-        return self.query.only_new and all(
+        return self.query.needs_new and all(
             table.number <= since.get(folder, 0) for folder, table in self._watched.items()
         )
 

@@ -7,8 +7,9 @@ answer leaves them out (`gone`).
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from sqlglot import exp
 
 from tocsin.language import dynamic
 from tocsin.language.channels import SharedQuery
+from tocsin.language.matching import Borders
 from tocsin.language.sharing import ID, parameter_column
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
@@ -128,11 +130,16 @@ class Interests:
     def _chosen_borders(self) -> dict[str, list[Any]]:
         chosen = {}
         for one in self._query.borders:
-            index = int(one.parameter.removeprefix("p"))
-            values = sorted({row[index] for row in self._all.values() if row[index] is not None})
+            values = sorted(set(self._compared(one, self._all.values())), key=_order)
             picked = range(0, len(values), max(1, -(-len(values) // BORDERS)))
             chosen[one.name] = [values[i] for i in picked]
         return chosen
+
+    def _compared(self, borders: Borders, rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """One parameter's values as Spark compares them."""
+        index = int(borders.parameter.removeprefix("p"))
+        physical = _PHYSICAL.get(self._query.parameters[index])
+        return (row[index] if physical is None else physical(row[index]) for row in rows)
 
     def _frame(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
         frame = self._spark.createDataFrame(self._arrow(interests))
@@ -154,9 +161,21 @@ class Interests:
         for i, kind in enumerate(self._query.parameters):
             columns.append(_column(kind, [row[i] for row in rows]))
         for one in self._query.borders:
-            index, borders = int(one.parameter.removeprefix("p")), self._borders[one.name]
-            columns.append(pa.array([bisect_right(borders, row[index]) for row in rows], pa.int64()))
+            borders = [_order(border) for border in self._borders[one.name]]
+            values = (_order(value) for value in self._compared(one, rows))
+            columns.append(pa.array([bisect_right(borders, value) for value in values], pa.int64()))
         return pa.Table.from_arrays(columns, schema=layout.record_schema(self.type))
+
+
+_PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {
+    t.TIME: lambda value: ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond,
+    t.UUID: str,
+}
+
+
+def _order(value: Any) -> Any:
+    """Spark's order: NaN is above all numbers."""
+    return (math.isnan(value), value) if isinstance(value, float) else value
 
 
 def _column(kind: Type, values: Sequence[Any]) -> pa.Array:

@@ -72,7 +72,10 @@ def answer(
     names = {scan.view: name_of(scan) for scan in query.scans} | {one.name: name_of(one) for one in query.calls}
     names[query.interests_view] = interests.prepared()
     arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
-    arguments.update({name: _array(values) for name, values in interests.borders().items()})
+    for name, values in interests.borders().items():
+        if name not in interests.remembered:
+            interests.remembered[name] = _array(values)
+        arguments[name] = interests.remembered[name]
     for name, sql in query.levels:
         levels = interests.remembered.get(name)
         if levels is None:
