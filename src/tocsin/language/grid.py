@@ -63,6 +63,7 @@ class Region:
 
     box: exp.Expr
     level: exp.Expr
+    cells: exp.Expr  # of its own level
 
     @classmethod
     def of(cls, shape: Typed, beside: Beside, *, globe: bool) -> Region:
@@ -71,15 +72,14 @@ class Region:
             parts["_arc"] = beside(build(_ARC, **parts))
             parts["_width"] = beside(build(_WIDTH, **parts))
         around = beside(build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], **parts))
-        return cls(around, beside(build(_OWN, _b=around)))
-
-    def own_cells(self) -> exp.Expr:
-        """The cells of its own level that its box touches: at most nine."""
-        return build(_cells("_l"), _b=self.box, _l=self.level)
+        level = beside(build(_OWN, _b=around))
+        span = beside(build(_span("_l"), _b=around, _l=level))
+        return cls(around, level, build(_cells("_l", "_s"), _l=level, _s=span))
 
     def coarser_cells(self, levels: exp.Expr) -> exp.Expr:
         """Its cells at those of the levels that are coarser than its own."""
-        each = f"flatten(transform(filter(_levels, __l -> __l > _l), __l -> {_cells('__l')}))"
+        spans = f"transform(filter(_levels, __l -> __l > _l), __l -> {_span('__l')})"
+        each = f"flatten(transform({spans}, __s -> {_cells('__s.level', '__s')}))"
         return build(each, _b=self.box, _l=self.level, _levels=levels)
 
 
@@ -122,14 +122,20 @@ _EXTENT: Final = (
 _OWN: Final = f"if(_b IS NULL, NULL, CAST(least(ceil(log2({_EXTENT}) / 2E0) + {_SMALLEST}, {EVERYTHING}) AS BIGINT))"
 
 
-def _cells(level: str) -> str:
-    """Row by row from the lower left: the n-th is `n div height` columns and `n mod height` rows away from there."""
+def _span(level: str) -> str:
+    """The cells that a box touches: the lower left one, and how many rows and columns there are."""
     x1, y1, x2, y2 = (
         _index(f"_b.{name}", level, border) for name, border in (("x1", "-"), ("y1", "-"), ("x2", "+"), ("y2", "+"))
     )
-    height = f"({y2} - {y1} + 1L)"
-    cell = _cell(level, f"({x1} + __n div {height})", f"({y1} + __n % {height})")
-    return f"transform(sequence(0L, ({x2} - {x1} + 1L) * {height} - 1L), __n -> {cell})"
+    return (
+        f"named_struct('level', {level}, 'x', {x1}, 'y', {y1}, 'height', {y2} - {y1} + 1L, 'width', {x2} - {x1} + 1L)"
+    )
+
+
+def _cells(level: str, span: str) -> str:
+    """Column by column from the lower left one; at most nine where the level is the region's own."""
+    cell = _cell(level, f"({span}.x + __n div {span}.height)", f"({span}.y + __n % {span}.height)")
+    return f"transform(sequence(0L, {span}.width * {span}.height - 1L), __n -> {cell})"
 
 
 # ---------------------------------------------------------------- boxes

@@ -300,17 +300,17 @@ def _grid(near: Near, sides: Sides) -> Way | None:
         return Way(what, points(a, everything), points(b, everything))
     if b.type == t.POINT:
         first = region(a, sides.left)
-        return Way(what, first.own_cells(), points(b, sides.levels(sides.left, first)))
+        return Way(what, first.cells, points(b, sides.levels(sides.left, first)))
     if a.type == t.POINT:
         second = region(b, sides.right)
-        return Way(what, points(a, sides.levels(sides.right, second)), second.own_cells())
+        return Way(what, points(a, sides.levels(sides.right, second)), second.cells)
     first, second = region(a, sides.left), region(b, sides.right)
     mine, theirs = sides.levels(sides.left, first), sides.levels(sides.right, second)
     # Own cells meet own and coarser ones under their number, coarser ones meet own ones under its negative.
-    left = build("concat(_own, transform(_more, __n -> -__n - 1L))", _own=first.own_cells(),
+    left = build("concat(_own, transform(_more, __n -> -__n - 1L))", _own=first.cells,
                  _more=first.coarser_cells(theirs))  # fmt: skip
     right = build("concat(_own, _more, transform(_own, __n -> -__n - 1L))", _own=sides.beside(sides.right)(
-        second.own_cells()), _more=second.coarser_cells(mine))  # fmt: skip
+        second.cells), _more=second.coarser_cells(mine))  # fmt: skip
 
     def counts(key: exp.Expr) -> exp.Expr:
         return grid.is_first_shared(build("if(_k < 0L, -_k - 1L, _k)", _k=key), first, second)

@@ -144,7 +144,12 @@ class Interests:
     def _frame(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
         frame = self._spark.createDataFrame(self._arrow(interests))
         keys = [f"{key} AS k{i}" for i, key in enumerate(self._query.keys)]
-        return frame.selectExpr("*", *keys) if keys else frame
+        if not keys:
+            return frame
+        # Some are only what others are made of.
+        texts = " ".join((self._query.sql, *(sql for _, sql in self._query.levels)))
+        unused = [f"k{i}" for i in range(len(keys)) if f"`k{i}`" not in texts]
+        return frame.selectExpr("*", *keys).drop(*unused)
 
     def _untyped(self, frame: DataFrame) -> DataFrame:
         """The parameters without a type are text in the cache, and untyped values to a query."""
