@@ -27,6 +27,7 @@ from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.serving.application import bound, listening
 from tocsin.settings import Settings
+from tocsin.store.channel_store import ChannelStore
 from tocsin.store.store import ClusterStore
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Sparkless(Engine):
         self.python = python
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
         self._landing = self._threads
+        self._channels = self._threads
         self.oracle: Any = None
 
     def is_alive(self) -> bool:
@@ -68,6 +70,7 @@ class Parts:
     statements: Statements
     feeds: Feeds
     app: web.Application
+    channel_store: ChannelStore
 
     async def run(self, script: str) -> list[dict[str, Any]]:
         return [{"kind": one.kind, **one.summary} async for one in self.statements.run(script, stream=False)]
@@ -87,7 +90,10 @@ async def opened(data: Path, **flags: Any) -> AsyncIterator[Parts]:
     settings = Settings.load(None, {}, {"data": data, "cluster.datasets.upkeep_period_s": 86_400, **flags})
     with mock.patch.object(compose, "Engine", Sparkless):
         async with compose.assembled(settings, None) as made:
-            yield Parts(settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app)
+            yield Parts(
+                settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app,
+                made.channel_store,
+            )  # fmt: skip
 
 
 class ServedParts:
