@@ -49,7 +49,8 @@ class Reading:
 
     def is_empty(self) -> bool:
         """Whether there can be no answer: every part of the query wants new rows, and there are none."""
-        return self.query.needs_new and all(self.snapshots[one].number <= self.since.get(one, 0) for one in self.watched)
+        behind = [self.snapshots[one].number - self.since.get(one, 0) for one in self.watched]
+        return self.query.needs_new and max(behind, default=0) <= 0
 
     def new_rows(self, folder: str) -> pa.Table | None:
         """The new rows as they are in memory; None where they are not."""
