@@ -20,6 +20,7 @@ from examples.emergency import data
 from examples.emergency.data import Place, Report, Shelter, UserLocation
 from tests.integration.channel_places import ChannelPlace
 from tests.local_cluster import LocalCluster
+from tests.unit.test_docs import table_after
 from tocsin.language import script
 from tocsin.language.statements import CreateChannel, CreateFunction
 from tocsin.rules.model.values import duration_text
@@ -198,3 +199,8 @@ def test_the_period_of_each_channel_is_how_far_its_function_looks_back() -> None
     assert {name: {one.replace("PT60S", "PT1M") for one in found} for name, found in looks_back.items()} == periods
     assert [one.name.name for one in channels] == [case.name for case in (*PERIODIC, *AT_ONCE)]
     assert [case.window_s for case in PERIODIC] == [10, 20, 30, 60, 10, 10, 10]
+
+
+def test_the_documentation_of_the_example_lists_the_channels_with_their_periods() -> None:
+    told = table_after((HERE / "README.md").read_text("utf-8"), "## Channels")
+    assert told == {case.name: [f"{case.window_s} s", f"`New{case.name}`"] for case in PERIODIC}
