@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.channel_places import ChannelPlace
@@ -32,7 +33,20 @@ def executions(place: ChannelPlace) -> list[int]:
     return place.rows("SELECT VALUE e.Execution FROM Metadata.ChannelExecution e ORDER BY e.Execution")
 
 
-def test_a_restored_channel_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def back_up_alive(place: ChannelPlace, destination: Path) -> None:
+    """As the cluster does over HTTP."""
+    made = place._cluster.cluster
+    tables = compose.LiveTables(made.catalog, made.tables)
+    write = compose._backup(place._cluster.settings, made.store, made.channel_store, tables, made.feeds)
+
+    async def written() -> None:
+        await write(destination)
+
+    place._cluster.wait(written())
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["alive", "stopped"])
+def test_a_restored_channel_goes_on_where_it_was(spark: SparkSession, tmp_path: Path, alive: bool) -> None:
     with running(spark, tmp_path / "first") as place:
         place._cluster.run(SCHEMA)
         mine, other = place.subscribe('C("a")'), place.subscribe('C("b")')
@@ -41,8 +55,13 @@ def test_a_restored_channel_goes_on_where_it_was(spark: SparkSession, tmp_path: 
         assert place.told("C") == {mine: [1], other: [2]}
         before, settings = executions(place), place._cluster.settings
         first_epoch = place._cluster.cluster.channel_store.epoch
+        if alive:
+            back_up_alive(place, tmp_path / "saved.tar")
+            place.run('INSERT INTO D [{"id": 9, "said": "a"}]')
+            place.execute("C")
 
-    asyncio.run(compose.offline_backup(settings, tmp_path / "saved.tar", no_progress))
+    if not alive:
+        asyncio.run(compose.offline_backup(settings, tmp_path / "saved.tar", no_progress))
     new = settings.model_copy(update={"data": tmp_path / "second"})
     asyncio.run(compose.restore(new, tmp_path / "saved.tar", no_progress))
 

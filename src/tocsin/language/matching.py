@@ -435,6 +435,8 @@ def _is_about(node: exp.Expr, variable: str) -> bool:
 def _prefix(condition: exp.Expr, sides: Sides) -> Way | None:
     if isinstance(condition, exp.Like):
         text, pattern = condition.this, condition.expression
+        if _begins_with_wildcard(pattern):
+            return None  # every text has the beginning that all such patterns share
         fixed = build(r"regexp_extract(_p, '^[^%_\\\\]*', 0)", _p=pattern)
     elif isinstance(condition, exp.Anonymous) and str(condition.this).lower() == "startswith":
         text, pattern = condition.expressions
@@ -447,6 +449,20 @@ def _prefix(condition: exp.Expr, sides: Sides) -> Way | None:
     beginnings = build(f"transform(sequence(0, least(length(_t), {_PREFIX})), __n -> substring(_t, 1, __n))", _t=text)
     beginning = build(f"array(substring(_f, 1, {_PREFIX}))", _f=fixed)
     return _turned("the beginning of a text", [beginnings, beginning], ends[2])
+
+
+def _begins_with_wildcard(pattern: exp.Expr) -> bool:
+    """Whether it does so whatever the parameter is."""
+    while True:
+        match pattern:
+            case exp.If():
+                pattern = pattern.args["true"]
+            case exp.Paren() | exp.Cast() | exp.DPipe():
+                pattern = pattern.this
+            case exp.Concat() | exp.Anonymous() if pattern.expressions and pattern.name.lower() in ("", "concat"):
+                pattern = pattern.expressions[0]
+            case _:
+                return isinstance(pattern, exp.Literal) and pattern.is_string and pattern.name[:1] in ("%", "_")
 
 
 ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}
