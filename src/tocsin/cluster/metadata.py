@@ -199,7 +199,9 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
             _type(
                 DataverseName=t.STRING, ChannelName=t.STRING, Execution=t.BIGINT, Tick=_Perhaps(t.DATETIME),
                 Started=t.DATETIME, Ended=t.DATETIME, Results=t.BIGINT, Reason=_Perhaps(t.STRING),
-                Culprits=ArrayType(_type(Dataset=t.STRING, Key=ArrayType(t.STRING), Reason=t.STRING)),
+                Culprits=ArrayType(
+                    _type(Dataset=t.STRING, Key=ArrayType(t.STRING), Reason=t.STRING, Interest=_Perhaps(t.BIGINT))
+                ),
             ),
             None,
         ),

@@ -1,13 +1,14 @@
-"""Records on which a channel's query fails: found by halving, named, and set aside, so that the others are answered.
+"""What a channel's query fails on: found by halving, named, and set aside, so that all others are answered.
 
-What the others are told comes from one run over all of them: parts are only tried to see whether they fail.
+Mostly it is a record. It may be an interest, with parameters that nobody thought of: then it alone goes without. What
+the others are told comes from one run over all records that are left: parts are only tried to see whether they fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,13 +17,16 @@ from sqlglot import exp
 
 from tocsin.cluster.channels.reading import Reading, folder_of
 from tocsin.cluster.entries import DatasetEntry
-from tocsin.pipeline.channels.running import Found
+from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.pipeline.channels.running import Found, together
 from tocsin.rules.model.columns import COMMIT, physical
 from tocsin.wire.errors import StatementError, UnavailableError
 
 # So many single records, spread over all, are tried first: where each of them fails, the query is at fault.
 SAMPLE: Final = 8
 _ROUNDS: Final = 4
+# So many interests at most are to blame; where there are more, it is not the interests.
+FEW_INTERESTS: Final = 4
 
 Part = Mapping[str, pa.Table]
 """New rows per dataset, by its folder."""
@@ -30,31 +34,108 @@ Part = Mapping[str, pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """A record on which the channel's query fails."""
+    """A record on which the channel's query fails: for all, or for one interest. `dataset` is "" where the interest is
+    to blame, and not a record; `key` then has its id."""
 
     dataset: str
-    key: Any
+    key: Sequence[str]
     reason: str
+    interest: int | None = None
+
+
+Run = Callable[[Mapping[str, str], Ids | None], Found]
+"""Answers for views of new rows, by folder (those not named are taken whole), and for all interests or some."""
 
 
 class Search:
-    """One search among the new records of an execution. `run` answers for views of them, by folder."""
+    """One search, in one execution."""
 
-    def __init__(
-        self, reading: Reading, run: Callable[[Mapping[str, str]], Found], is_stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, reading: Reading, interests: Interests, run: Run, is_stopped: Callable[[], bool]) -> None:
         self._reading = reading
+        self._interests = interests
         self._run = run
         self._is_stopped = is_stopped
+        self._ids: Ids | None = None
 
     def without_culprits(self, first: StatementError) -> tuple[Found, list[Culprit]]:
-        """The results of all records but the culprits. Raises the query's error where no record is to blame."""
+        """The results of all but the culprits. Raises the query's error where nobody is to blame."""
+        blamed = self._known() or self._blamed()
+        if not blamed:
+            return self._without_records(first)
+        self._interests.suspects.update(blamed)
+        self._ids = Ids(without=tuple(blamed))
+        found, culprits = self._answered()
+        parts = [found]
+        for interest in blamed:
+            self._ids = Ids(interest, interest)
+            try:
+                found, bad = self._answered()
+            except StatementError as fault:
+                bad = [Culprit("", [str(interest)], fault.message)]
+            else:
+                parts.append(found)
+            culprits += [replace(one, interest=interest) for one in bad]
+        return together(parts), culprits
+
+    def _answered(self) -> tuple[Found, list[Culprit]]:
+        try:
+            return self._run({}, self._ids), []
+        except StatementError as error:
+            return self._without_records(error)
+
+    # ------------------------------------------------------------ interests
+
+    def _known(self) -> list[int]:
+        """Those that were to blame before, if they are now."""
+        suspects = sorted(self._interests.suspects)
+        if not suspects:
+            return []
+        self._ids = Ids(without=tuple(suspects))
+        failed = self._failure({})
+        self._ids = None
+        return suspects if failed is None else []
+
+    def _blamed(self) -> list[int]:
+        """The interests on which it fails, where they are few; none where it fails for many."""
+        ids = sorted(self._interests.identities())
+
+        def fails(begin: int, end: int) -> bool:
+            self._ids = Ids(ids[begin], ids[end - 1])
+            try:
+                return self._failure({}) is not None
+            finally:
+                self._ids = None
+
+        count = len(ids)
+        sample = sorted({count * i // FEW_INTERESTS for i in range(FEW_INTERESTS)})
+        failing = [at for at in sample if fails(at, at + 1)]
+        if len(sample) == count:
+            return [ids[at] for at in failing] if len(failing) < count else []
+        if len(failing) > 1:
+            return []
+        found: list[int] = []
+        doubtful = [(0, count)]
+        while doubtful:
+            begin, end = doubtful.pop()
+            if begin + 1 == end:
+                found.append(ids[begin])
+                if len(found) > FEW_INTERESTS:
+                    return []
+                continue
+            middle = (begin + end) // 2
+            doubtful += [half for half in ((begin, middle), (middle, end)) if fails(*half)]
+        return sorted(found)
+
+    # ------------------------------------------------------------ records
+
+    def _without_records(self, first: StatementError) -> tuple[Found, list[Culprit]]:
         scans = self._reading.query.scans
         rows = {folder: _collected(self._reading, folder) for folder in {folder_of(one) for one in scans if one.new}}
         culprits: list[Culprit] = []
         for _ in range(_ROUNDS):
             found = self._culprits(rows, first)
-            if not found or ((count := sum(map(len, found.values()))) > 1 and count == _count(rows)):
+            count = sum(map(len, found.values()))
+            if not count or (count > 1 and count == _count(rows)):
                 raise first
             for folder, reasons in found.items():
                 culprits += _named(self._reading.entries[folder], rows[folder], reasons)
@@ -63,7 +144,7 @@ class Search:
                 rows[folder] = rows[folder].filter(pa.array(stays))
             try:
                 with self._views(rows) as views:
-                    return self._run(views), culprits
+                    return self._run(views, self._ids), culprits
             except StatementError as error:
                 first = error
         raise first
@@ -111,7 +192,7 @@ class Search:
             raise UnavailableError("the channel was stopped")
         with self._views(part) as views:
             try:
-                self._run(views)
+                self._run(views, self._ids)
             except StatementError as error:
                 return error
         return None

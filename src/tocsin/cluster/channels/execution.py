@@ -11,7 +11,7 @@ from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.reading import Reading, folder_of
 from tocsin.language.channels import Called, Scan
 from tocsin.pipeline.channels import running
-from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.channels.running import Found, Moment
 from tocsin.wire.errors import StatementError
 
@@ -31,7 +31,7 @@ def executed(
     few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
     moment = Moment(now, previous, since, many=not few)
 
-    def run(views: Mapping[str, str]) -> Found:
+    def run(views: Mapping[str, str], among: Ids | None) -> Found:
         with ExitStack() as held:
 
             def name_of(scan: Scan | Called) -> str:
@@ -45,11 +45,11 @@ def executed(
                 held.callback(engine.views.unpin, name)
                 return name
 
-            return engine.asked(lambda: running.run(engine.spark, query, interests, name_of, moment))
+            return engine.asked(lambda: running.run(engine.spark, query, interests, name_of, moment, among))
 
     try:
-        return run({}), []
+        return run({}, None), []
     except StatementError as error:
         if is_stopped() or not any(scan.new for scan in query.scans):
             raise
-        return Search(reading, run, is_stopped).without_culprits(error)
+        return Search(reading, interests, run, is_stopped).without_culprits(error)

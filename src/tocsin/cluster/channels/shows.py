@@ -130,7 +130,10 @@ def _execution(channel: ChannelEntry, one: Recorded) -> dict[str, Any]:
         "DataverseName": channel.dataverse, "ChannelName": channel.name, "Execution": one.number,
         "Started": moment(one.started_us), "Ended": moment(one.ended_us), "Results": one.results,
         "Culprits": [
-            {"Dataset": each["dataset"], "Key": each["key"], "Reason": each["reason"]}
+            {
+                "Dataset": each["dataset"], "Key": each["key"], "Reason": each["reason"],
+                **({} if each.get("interest") is None else {"Interest": each["interest"]}),
+            }
             for each in one.details.get("culprits", ())
         ],
     }  # fmt: skip

@@ -10,6 +10,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,19 @@ CACHED_FROM: Final = 5_000  # fewer are handed over anew when they change
 _REBUILT_AT: Final = 0.2  # of the cached ones: so many came or left
 BORDERS: Final = 256
 _numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Interests from one id to another, or all but a few."""
+
+    first: int = 0
+    last: int = (1 << 63) - 1
+    without: tuple[int, ...] = ()
+
+    def condition(self) -> str:
+        within = f"`{ID}` BETWEEN {self.first} AND {self.last}"
+        return f"{within} AND `{ID}` NOT IN ({', '.join(map(str, self.without))})" if self.without else within
 
 
 class Interests:
@@ -53,6 +67,7 @@ class Interests:
         self._stale = True
         self.remembered: dict[str, Any] = {}  # what was found out about the interests as they are
         self.gone: set[int] = set()
+        self.suspects: set[int] = set()  # those on which the query has failed before
         self.view = f"tocsin_interests_{next(_numbers)}"
 
     @property
@@ -80,6 +95,7 @@ class Interests:
         for identity in removed:
             if self._all.pop(identity, None) is None:
                 continue
+            self.suspects.discard(identity)
             if self._fresh.pop(identity, None) is None:
                 self.gone.add(identity)
             self._stale = True
@@ -100,6 +116,11 @@ class Interests:
         self.remembered.clear()
         return self.view
 
+    def part(self, ids: Ids) -> str:
+        """The name of a view of some of them; the next one takes its place."""
+        self._spark.table(self.prepared()).where(ids.condition()).createOrReplaceTempView(f"{self.view}_part")
+        return f"{self.view}_part"
+
     def borders(self) -> Mapping[str, list[Any]]:
         """Some of each parameter's values, in their order."""
         return self._borders
@@ -107,7 +128,8 @@ class Interests:
     def close(self) -> None:
         if self._base is not None:
             self._base.unpersist()
-        self._spark.catalog.dropTempView(self.view)
+        for view in (self.view, f"{self.view}_part"):
+            self._spark.catalog.dropTempView(view)
 
     def _rebuild(self) -> None:
         """Wholly or not at all: what Spark could not take in now, it is given again."""

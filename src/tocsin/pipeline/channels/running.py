@@ -16,7 +16,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 
 from tocsin.language.channels import NOW, PREVIOUS, Called, Scan, SharedQuery
-from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.jsonform import plain
 
@@ -49,28 +49,30 @@ class Moment:
     many: bool = False  # records: too many to be sent to every interest
 
 
-def run(
+def run(  # noqa: PLR0917
     spark: SparkSession,
     query: SharedQuery,
     interests: Interests,
     name_of: NameOf,
     moment: Moment,
+    among: Ids | None = None,
 ) -> Found:
-    """The results of all interests."""
-    table = answer(spark, query, interests, name_of, moment)
+    """The results of all interests, or of those alone."""
+    table = answer(spark, query, interests, name_of, moment, among)
     return encoded(table, query, interests.gone)
 
 
-def answer(
+def answer(  # noqa: PLR0917
     spark: SparkSession,
     query: SharedQuery,
     interests: Interests,
     name_of: NameOf,
     moment: Moment,
+    among: Ids | None = None,
 ) -> pa.Table:
     """What Spark finds: the one job over all interests."""
     names = {scan.view: name_of(scan) for scan in query.scans} | {one.name: name_of(one) for one in query.calls}
-    names[query.interests_view] = interests.prepared()
+    names[query.interests_view] = interests.prepared() if among is None else interests.part(among)
     arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
     for name, values in interests.borders().items():
         if name not in interests.remembered:
@@ -80,7 +82,7 @@ def answer(
         levels = interests.remembered.get(name)
         if levels is None:
             levels = spark.sql(named(sql, names), used(sql, arguments)).toArrow().column(0)[0].as_py()
-        if not any(scan.view in sql for scan in query.scans):
+        if among is None and not any(scan.view in sql for scan in query.scans):
             interests.remembered[name] = levels
         arguments[name] = _array(sorted(levels) or _NO_LEVEL)
     sql = query.sql_for_many if moment.many else query.sql
@@ -107,6 +109,19 @@ def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
     decode = layout.decoder(query.type)
     texts = [orjson.dumps(plain(decode(value))) for value in results.to_pylist()]
     return Found(interests[order], payloads[order], texts)
+
+
+def together(parts: Sequence[Found]) -> Found:
+    """The results of several runs, each for interests of its own."""
+    texts: list[bytes] = []
+    interests, payloads = [np.array([], np.int64)], [np.array([], np.int64)]
+    for part in parts:
+        interests.append(part.interests)
+        payloads.append(part.payloads + len(texts))
+        texts.extend(part.texts)
+    all_interests = np.concatenate(interests)
+    order = np.argsort(all_interests, kind="stable")
+    return Found(all_interests[order], np.concatenate(payloads)[order], texts)
 
 
 def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
