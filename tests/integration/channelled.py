@@ -56,11 +56,11 @@ class Channelled(Place):
     # ------------------------------------------------------------ looking
 
     def running(self, channel: str = "c") -> RunningChannel:
-        (found,) = [
-            one for one in self.parts.channels.running()
-            if (one.entry.dataverse, one.entry.name) == (self.dataverse, channel)
-        ]  # fmt: skip
+        (found,) = [one for one in self.running_all() if one.entry.name == channel]
         return found
+
+    def running_all(self) -> list[RunningChannel]:
+        return [one for one in self.parts.channels.running() if one.entry.dataverse == self.dataverse]
 
     def number(self, dataset: str = "D") -> int:
         return self.parts.tables.table(self.parts.catalog.catalog.dataset(self.dataverse, dataset)).number

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import CancelledError
+
 import pytest
 
-from tests.integration.channelled import OF_KIND, SETUP, Channelled, record
+from tests.integration.channelled import OF_KIND, SETUP, WITHIN_S, Channelled, record
+from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
+from tocsin import faults
+from tocsin.cluster.catalog import Remove
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StatementError
 
@@ -46,6 +52,37 @@ def test_a_refused_channel_leaves_nothing(place: Channelled) -> None:
     with pytest.raises(ConflictError, match="would be seen as"):
         place.run(OF_KIND.replace("c(k)", "x(k)"))
     assert place.wait(place.parts.channel_store.channel_ids()) == before
+
+
+def test_a_channel_whose_making_was_cancelled_too_late_runs(place: Channelled, monkeypatch: pytest.MonkeyPatch) -> None:
+    reach = faults.reach
+
+    def cancel(point: str) -> None:
+        reach(point)
+        own = asyncio.current_task() if point == "create-channel.recorded" else None
+        if own is not None:
+            own.cancel()
+
+    monkeypatch.setattr(faults, "reach", cancel)
+    with pytest.raises(CancelledError):
+        place.run(OF_KIND)
+    monkeypatch.undo()
+    until(lambda: bool(place.running_all()), "it runs", WITHIN_S)
+    mine = place.subscribe('"a"')
+    place.write(record(1))
+    place.told_once(mine, [1])
+
+
+def test_a_channel_that_takes_the_name_of_a_dropped_one_before_that_has_ended_is_another(place: Channelled) -> None:
+    place.run(OF_KIND)
+    old = place.running()
+    place.wait(place.parts.catalog.apply([Remove(old.entry.ref)]))
+    place.run(OF_KIND)
+    (new,) = place.running_all()
+    assert new.entry.channel_id > old.entry.channel_id
+    assert old._task is not None
+    assert old._task.done()
+    assert old.entry.channel_id not in place.wait(place.parts.channel_store.channel_ids())
 
 
 def test_what_a_channel_uses_cannot_be_dropped_and_the_dataverse_takes_all_with_it(place: Channelled) -> None:
