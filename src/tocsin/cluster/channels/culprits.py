@@ -25,8 +25,9 @@ from tocsin.wire.errors import StatementError, UnavailableError
 # So many single records, spread over all, are tried first: where each of them fails, the query is at fault.
 SAMPLE: Final = 8
 _ROUNDS: Final = 4
-# So many interests at most are to blame; where there are more, it is not the interests.
-FEW_INTERESTS: Final = 4
+# Where it fails for several of so many interests, spread over all, or for more than a few at all, it is not they.
+SAMPLE_INTERESTS: Final = 4
+FEW_INTERESTS: Final = 16
 
 Part = Mapping[str, pa.Table]
 """New rows per dataset, by its folder."""
@@ -88,7 +89,9 @@ class Search:
     def _known(self) -> list[int]:
         """Those that were to blame before, if they are now."""
         suspects = sorted(self._interests.suspects)
-        if not suspects:
+        if len(suspects) > FEW_INTERESTS:
+            self._interests.suspects.clear()
+        if not 0 < len(suspects) <= FEW_INTERESTS:
             return []
         self._ids = Ids(without=tuple(suspects))
         failed = self._failure({})
@@ -107,7 +110,7 @@ class Search:
                 self._ids = None
 
         count = len(ids)
-        sample = sorted({count * i // FEW_INTERESTS for i in range(FEW_INTERESTS)})
+        sample = sorted({count * i // SAMPLE_INTERESTS for i in range(SAMPLE_INTERESTS)})
         failing = [at for at in sample if fails(at, at + 1)]
         if len(sample) == count:
             return [ids[at] for at in failing] if len(failing) < count else []

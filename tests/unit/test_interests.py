@@ -1,0 +1,129 @@
+"""Interests as Spark has them: whatever fails or comes back, all that are there take part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tocsin.pipeline.channels import interests as interests_module
+from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.rules.model import types as t
+
+
+class Frame:
+    """The ids that a frame of Spark's shows."""
+
+    def __init__(self, spark: FakeSpark, ids: list[int]) -> None:
+        self.spark = spark
+        self.ids = ids
+
+    def cache(self) -> Frame:
+        self.spark.cached += 1
+        return self
+
+    def unpersist(self) -> None:
+        self.spark.cached -= 1
+
+    def count(self) -> int:
+        if self.spark.fails:
+            raise OSError("no room")
+        return len(self.ids)
+
+    def unionAll(self, other: Frame) -> Frame:
+        return Frame(self.spark, self.ids + other.ids)
+
+    def where(self, condition: str) -> Frame:
+        self.spark.conditions.append(condition)
+        return self
+
+    def createOrReplaceTempView(self, name: str) -> None:
+        self.spark.views[name] = self
+
+
+class FakeSpark:
+    def __init__(self) -> None:
+        self.views: dict[str, Frame] = {}
+        self.conditions: list[str] = []
+        self.cached = 0
+        self.fails = False
+        self.catalog = SimpleNamespace(dropTempView=lambda name: self.views.pop(name, None))
+
+    def table(self, name: str) -> Frame:
+        return self.views[name]
+
+
+@pytest.fixture
+def spark() -> FakeSpark:
+    return FakeSpark()
+
+
+@pytest.fixture
+def interests(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> Interests:
+    monkeypatch.setattr(interests_module, "CACHED_FROM", 10)
+
+    def frame(_self: Interests, shown: Mapping[int, Any]) -> Frame:
+        return Frame(spark, list(shown))
+
+    monkeypatch.setattr(Interests, "_frame", frame)
+    query: Any = SimpleNamespace(parameters=(t.BIGINT,), borders=(), keys=())
+    session: Any = spark
+    return Interests(session, query)
+
+
+def seen(interests: Interests, spark: FakeSpark) -> list[int]:
+    """Those who take part: what the view shows, without those that whoever reads the answer leaves out."""
+    shown = [one for one in spark.views[interests.prepared()].ids if one not in interests.gone]
+    assert len(set(shown)) == len(shown), "one takes part twice"
+    return sorted(shown)
+
+
+def add(interests: Interests, *ids: int) -> None:
+    interests.change([(one, (one,)) for one in ids], ())
+
+
+def test_interests_come_and_go_beside_the_cached_ones(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(3))
+    assert seen(interests, spark) == [0, 1, 2]
+    assert spark.cached == 0
+    add(interests, *range(3, 20))
+    assert seen(interests, spark) == list(range(20))
+    assert spark.cached == 1
+    interests.change([(30, (30,))], [4, 5])
+    assert seen(interests, spark) == [*range(4), *range(6, 20), 30]
+    assert len(interests) == 19
+    interests.close()
+    assert (spark.views, spark.cached) == ({}, 0)
+
+
+def test_one_that_left_and_is_read_again_takes_part(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(20))
+    seen(interests, spark)
+    interests.change((), [7])
+    assert 7 not in seen(interests, spark)
+    add(interests, 7)
+    assert seen(interests, spark) == list(range(20))
+
+
+def test_where_spark_cannot_take_them_in_none_is_lost(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(20))
+    seen(interests, spark)
+    spark.fails = True
+    interests.change([(one, (one,)) for one in range(20, 60)], [3])
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            interests.prepared()
+    spark.fails = False
+    assert seen(interests, spark) == [one for one in range(60) if one != 3]
+
+
+def test_some_of_them_are_seen_alone(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(3))
+    assert interests.part(Ids(2, 5)) != interests.prepared()
+    interests.part(Ids(without=(7, 8)))
+    assert spark.conditions == [
+        "`interest_id` BETWEEN 2 AND 5",
+        f"`interest_id` BETWEEN 0 AND {2**63 - 1} AND `interest_id` NOT IN (7, 8)",
+    ]
