@@ -141,6 +141,28 @@ MEMBERS = [
                        and any(p["name"] == u and p["kind"] in r["tags"] for p in w.all(USERS))]),
 ]  # fmt: skip
 
+# Several users may be why a report concerns an interest; it is told once.
+_REACHED = (
+    "from Reports r where exists (select value p from Users p where p.kind = r.kind and p.name like u) and is_new(r)"
+)
+_REACHING = each("%", "user%", "user _", "user 1%", "User%", "名%", "none")
+
+
+def _reached(w: World, u: str) -> list[Record]:
+    kinds = {p["kind"] for p in w.all(USERS) if like(p["name"], u)}
+    return sorted((r for r in w.new(REPORTS) if r["kind"] in kinds), key=lambda r: (-r["severity"], r["id"]))
+
+
+REACHED = [
+    Case(["u"], f"select value r.id {_REACHED}", _REACHING, lambda w, u: [r["id"] for r in _reached(w, u)]),
+    Case(["u"], f"select r.id, u {_REACHED}", _REACHING,
+         lambda w, u: [{"id": r["id"], "u": u} for r in _reached(w, u)]),
+    Case(["u"], f"select value r.id {_REACHED} order by r.severity desc, r.id limit 4", _REACHING,
+         lambda w, u: [r["id"] for r in _reached(w, u)][:4], ordered=True),
+    Case(["u"], f"select distinct value r.severity {_REACHED} order by r.severity desc", _REACHING,
+         lambda w, u: sorted({r["severity"] for r in _reached(w, u)}, reverse=True), ordered=True),
+]  # fmt: skip
+
 EITHER = [
     Case(["k", "n"], "select value r.id from Reports r where r.kind = k or r.severity = n or r.big = n",
          many(lambda rng: (kind(rng), rng.choice((rng.randint(-3, 12), *BIGS)))),
@@ -175,6 +197,12 @@ def test_ranges_meet_what_lies_in_them(spark: SparkSession, seed: int) -> None:
 @given(seed=seeds)
 def test_members_and_patterns_meet_what_they_describe(spark: SparkSession, seed: int) -> None:
     run(spark, seed, MEMBERS)
+
+
+@tried
+@given(seed=seeds)
+def test_what_exists_several_times_is_told_once(spark: SparkSession, seed: int) -> None:
+    run(spark, seed, REACHED)
 
 
 @tried

@@ -245,7 +245,7 @@ class ChannelQueries(Queries):
     def of_channel(self, name: str, node: exp.Anonymous) -> Typed:
         if name in ("previous_channel_time", "current_channel_time"):
             if node.expressions:
-                fail(f"{name} takes no argument", node)
+                fail(f"{name} takes no argument", node, f"{name}()")
             self.depends_on_time = True
             return Typed(exp.Placeholder(this=NOW if name.startswith("current") else PREVIOUS), t.DATETIME)
         argument = node.expressions[0] if len(node.expressions) == 1 else None

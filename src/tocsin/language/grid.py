@@ -119,7 +119,8 @@ _LARGEST: Final = ", ".join(f"abs(_b.{name})" for name in ("x1", "y1", "x2", "y2
 _EXTENT: Final = (
     f"greatest(_b.x2 - _b.x1, _b.y2 - _b.y1, greatest({_LARGEST}) * {2.0**-40:.20E}, {4.0**-_SMALLEST:.20E})"
 )
-_OWN: Final = f"if(_b IS NULL, NULL, CAST(least(ceil(log2({_EXTENT}) / 2E0) + {_SMALLEST}, {EVERYTHING}) AS BIGINT))"
+# NaN is above all numbers, so that what has no size lies in the cell that holds everything.
+_OWN: Final = f"if(_b IS NULL, NULL, CAST(ceil(least(log2({_EXTENT}) / 2E0 + {_SMALLEST}, {EVERYTHING}E0)) AS BIGINT))"
 
 
 def _span(level: str) -> str:
@@ -127,9 +128,8 @@ def _span(level: str) -> str:
     x1, y1, x2, y2 = (
         _index(f"_b.{name}", level, border) for name, border in (("x1", "-"), ("y1", "-"), ("x2", "+"), ("y2", "+"))
     )
-    return (
-        f"named_struct('level', {level}, 'x', {x1}, 'y', {y1}, 'height', {y2} - {y1} + 1L, 'width', {x2} - {x1} + 1L)"
-    )
+    made = f"'level', {level}, 'x', {x1}, 'y', {y1}, 'height', {y2} - {y1} + 1L, 'width', {x2} - {x1} + 1L"
+    return f"if({level} IS NULL, NULL, named_struct({made}))"
 
 
 def _cells(level: str, span: str) -> str:

@@ -55,7 +55,7 @@ def shared(body: exp.Expr, parameters: Sequence[str], branch: int = 1) -> exp.Qu
         both = [shared(one, parameters, 2 * branch + i) for i, one in enumerate((body.this, body.expression))]
         return exp.Union(this=both[0], expression=both[1], distinct=False)
     if not isinstance(body, exp.Select):
-        fail("a channel's body is a query", body)
+        fail("a channel's body is a query", body, "SELECT … FROM …")
     if body.args.get("with_"):
         fail("a channel's body takes no WITH", body, "write the query where its name stands, or as a function")
     _check(body)
@@ -133,6 +133,7 @@ class _Sharing:
         self.lets: list[_Let] = []
         self.count = 0
         self.repeats = False  # whether a record can meet an interest several times where once is meant
+        self.multiplied = False  # whether it can where just that is meant
 
     def made(self) -> exp.Query:
         self._sort()
@@ -150,25 +151,20 @@ class _Sharing:
         out = dialect.RowOf(expressions=[one.copy() for one in body.expressions])
         inner = self._inner(out if once else None)
         columns = [exp.alias_(_of(INTEREST, ID), "interest", quoted=True)]
-        number = _of(RECORD, NUMBER) if once else exp.cast(exp.null(), "BIGINT")
-        if self.repeats and not once:
-            fail(
-                "EXISTS with a parameter inside and GROUP BY, DISTINCT or a parameter in SELECT do not go together",
-                body,
-            )
+        repeats = self.repeats and not distinct
+        if repeats and grouped:
+            fail("EXISTS with a parameter inside and GROUP BY do not go together", body, "join its datasets in FROM")
+        number = _of(RECORD, NUMBER) if once or repeats else exp.cast(exp.null(), "BIGINT")
         columns.append(exp.alias_(number, "number", quoted=True))
         place: exp.Expr = exp.cast(exp.null(), "BIGINT")
         order = self._order()
-        placed = bool(order or limited)
-        if placed:
-            if self.repeats:
-                fail("EXISTS with a parameter inside and ORDER BY or LIMIT do not go together", body)
-            if not distinct:
-                place = dialect.PlaceOf(this=_of(INTEREST, ID), expressions=order)
+        placed, late = bool(order or limited), distinct or repeats  # rows that are one have one place
+        if placed and not late:
+            place = dialect.PlaceOf(this=_of(INTEREST, ID), expressions=order)
         columns.append(exp.alias_(place, "place", quoted=True))
         columns.append(exp.alias_(_of(RECORD, OUT) if once else out, "result", quoted=True))
-        if distinct:
-            columns += self._sort_columns(order)
+        if late:
+            columns += self._sort_columns(order, any_key=not distinct)
         query = exp.Select(expressions=columns).from_(
             exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(RECORD, quoted=True)))
         )
@@ -182,9 +178,10 @@ class _Sharing:
                     query.set(clause, body.args[clause])
         if distinct:
             query.set("distinct", exp.Distinct())
-            query = _placed(query, order) if placed else query
-        if self.repeats:
-            query = _first_of_each(query)
+        if repeats:
+            query = _first_of_each(query, len(order), numbered=once)
+        if late and placed:
+            query = _placed(query, order)
         return _limited(query, body) if limited else query
 
     # ------------------------------------------------------------ what the parameters touch
@@ -210,6 +207,7 @@ class _Sharing:
                 parts.names.append(name)
             if touched:
                 self.touched.add(name)
+        self.multiplied = bool(self.bound.sources)
         where = self.body.args.get("where")
         conditions += conjuncts(where.this) if where else ()
         for condition in conditions:
@@ -306,7 +304,11 @@ class _Sharing:
         With a value: of an IN, where what the query yields equals it.
         """
         if not _is_plain(query):
-            fail("an EXISTS that a parameter stands in takes sources and conditions only", query)
+            fail("an EXISTS that a parameter stands in takes sources and conditions only", query,
+                 "put the rest into a subquery in its FROM")  # fmt: skip
+        if self.multiplied:
+            fail("EXISTS with a parameter inside and a source that depends on one do not go together", query,
+                 "join its datasets in FROM")  # fmt: skip
         names = self._fresh(query)
         sources = moved(query, names)
         self.bound.sources += sources
@@ -411,11 +413,11 @@ class _Sharing:
             found.append(key)
         return found
 
-    def _sort_columns(self, order: Sequence[exp.Expr]) -> Iterator[exp.Expr]:
+    def _sort_columns(self, order: Sequence[exp.Expr], *, any_key: bool) -> Iterator[exp.Expr]:
         """What DISTINCT rows are ordered by must be the same for all that are one."""
         outputs = [_out(one) for one in self.body.expressions]
         for i, one in enumerate(order):
-            if one.this not in outputs:
+            if not any_key and one.this not in outputs:
                 fail("beside DISTINCT, ORDER BY takes what SELECT yields", one, "put it into the SELECT list")
             yield exp.alias_(one.this.copy(), f"key{i}", quoted=True)
 
@@ -445,14 +447,17 @@ def _is_dear(value: exp.Expr) -> bool:
     return value.find(exp.Query, exp.Anonymous) is not None
 
 
-def _first_of_each(query: exp.Select) -> exp.Select:
+def _first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select:
+    """A record once for each interest, whatever number of ways lead to it."""
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
-    columns = [
-        exp.alias_(_of(_INNER, name), name, quoted=True) if name in ("interest", "number")
-        else exp.alias_(exp.Anonymous(this="any_value", expressions=[_of(_INNER, name)]), name, quoted=True)
-        for name in ANSWER
-    ]  # fmt: skip
-    made = exp.Select(expressions=columns).from_(inner)
+    parts: dict[str, exp.Expr] = {
+        name: exp.Anonymous(this="any_value", expressions=[_of(_INNER, name)])
+        for name in (*ANSWER, *(f"key{i}" for i in range(keys)))
+    }
+    parts["interest"] = _of(_INNER, "interest")
+    if not numbered:
+        parts["number"] = exp.cast(exp.null(), "BIGINT")
+    made = exp.Select(expressions=[exp.alias_(one, name, quoted=True) for name, one in parts.items()]).from_(inner)
     made.set("group", exp.Group(expressions=[_of(_INNER, "interest"), _of(_INNER, "number")]))
     return made
 
@@ -466,8 +471,8 @@ def _placed(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
         key.set("this", _of(_INNER, f"key{i}"))
         keys.append(key)
     place = dialect.PlaceOf(this=_of(_INNER, "interest"), expressions=keys)
-    columns = [exp.alias_(place if name == "place" else _of(_INNER, name), name, quoted=True) for name in ANSWER]
-    return exp.Select(expressions=columns).from_(inner)
+    parts = {name: _of(_INNER, name) for name in ANSWER} | {"place": place}
+    return exp.Select(expressions=[exp.alias_(one, name, quoted=True) for name, one in parts.items()]).from_(inner)
 
 
 def _limited(query: exp.Select, body: exp.Select) -> exp.Select:

@@ -1,0 +1,283 @@
+"""Which bodies a channel takes, what it finds out about them, and what it says of those it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.shared_channels import (
+    NOW,
+    PREVIOUS,
+    REPORTS,
+    FunctionOf,
+    Names,
+    Version,
+    World,
+    answers,
+    compiled,
+    planned,
+    shown,
+    text,
+)
+from tocsin.language.expressions import TranslationError
+from tocsin.language.queries import Queries
+from tocsin.language.script import parsed_body
+from tocsin.pipeline.analysis import SparkOracle
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, Type
+from tocsin.rules.model.values import Circle, Point, Polygon
+from tocsin.wire.errors import StatementError
+
+FUNCTIONS = (
+    FunctionOf("ofKind", ("k",), "select value r from Reports r where r.kind = k"),
+    FunctionOf("fresh", (), "select value r from Reports r where is_new(r)"),
+    FunctionOf("twice", ("n",), "2 * n"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    body: str
+    reason: str
+    remedy: str
+    parameters: tuple[str, ...] = ("k",)
+    continuous: bool = True
+    declared: dict[str, Type] = field(default_factory=dict)
+
+
+_EVERY_PAIR = ("every interest against every record", "compare a parameter with a field")
+REFUSED = [
+    # What Spark would run as a cross product.
+    Refused("select value r.id from Reports r", *_EVERY_PAIR),
+    Refused("select value k from Reports r", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where r.kind <> k", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where not (r.kind = k)", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where r.kind = k or r.severity > 5", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where contains(r.kind, k)", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where k = 'x'", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where length(r.kind || k) > 9", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where exists (select value u from Users u where u.kind = k)",
+            *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where not exists (select value u from Users u where u.name = k)",
+            *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where r.kind not in k", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where r.extra > k", *_EVERY_PAIR),
+    # What has no answer per interest, or not the one that was meant.
+    Refused("select count(*) as n from Reports r where r.kind = k", "aggregate without GROUP BY", "GROUP BY k"),
+    Refused("select value r.id from Reports r where r.kind = k having r.severity > 1", "HAVING needs", "WHERE"),
+    Refused("select value row_number() over (order by r.id) from Reports r where r.kind = k", "window function",
+            "ORDER BY and LIMIT"),
+    Refused("select count(*) as n from Reports r where r.kind = k group by r.severity with rollup", "WITH ROLLUP",
+            "ROLLUP("),
+    Refused("select value r.id from Reports r where r.kind = k limit k", "LIMIT in a channel is a number", "LIMIT 10"),
+    Refused("select value r.id from Reports r where r.kind = k limit 1 + 1", "LIMIT in a channel is a number",
+            "LIMIT 10"),
+    Refused("select value r.id from Reports r where r.kind = k limit 1 offset k", "OFFSET in a channel is a number",
+            "LIMIT 10"),
+    Refused("select distinct value r.kind from Reports r where r.kind = k order by r.id", "DISTINCT", "SELECT list"),
+    Refused("select value r.id from Reports r where r.kind = k union select value r.id from Reports r", "UNION ALL",
+            "two channels"),
+    Refused("with x as (select 1) select value r.id from Reports r where r.kind = k", "no WITH", "as a function"),
+    Refused("select value r.id from Reports r left join Users u on u.name = k", "outer join", "WHERE"),
+    Refused("select value u.name from Reports r, ofKind(k) x full join Users u on u.kind = r.kind", "FULL JOIN",
+            "another order"),
+    Refused("select value r.id from Reports r where exists (select value count(*) from Users u where u.name = k)",
+            "sources and conditions", "in its FROM"),
+    Refused("select r.kind, count(*) as n from Reports r where exists (select value u from Users u where u.name = k"
+            " and u.kind = r.kind) group by r.kind", "EXISTS", "join"),
+    Refused("select value r.id from Reports r, ofKind(k) x where x.severity = r.severity and exists ("
+            "select value u from Users u where u.name = k and u.kind = r.kind)", "EXISTS", "join"),
+    # What is watched.
+    Refused("select value s.name from Shelters s where s.kind = k", "active dataset", "ACTIVE"),
+    Refused("select value s.name from Shelters s where s.kind = k and is_new(s)", "Shelters is not", "ACTIVE",
+            continuous=False),
+    Refused("select value x.id from (select value r from Reports r) x where x.kind = k and is_new(x)",
+            "ranges over a dataset", "where FROM names"),
+    Refused("select value r.id from Reports r where r.kind = k and is_new(r.kind)", "ranges over a dataset", "FROM"),
+    Refused("select value r.id from Reports r where r.kind = k and is_new(k)", "ranges over a dataset", "FROM"),
+    Refused("select value r.id from Reports r where r.kind = k and is_new()", "ranges over a dataset", "FROM"),
+    Refused("select value x.id from fresh() x where x.kind = k", "dataset to watch", "ACTIVE"),
+    Refused("select value 1", "dataset to watch", "ACTIVE"),
+    Refused("1 + k", "a channel's body is a query", "SELECT", continuous=False),
+    Refused("select value r.id from Reports version as of 3 r where r.kind = k", "as they are", "AS OF"),
+    Refused("select value r.id from Reports r where r.kind = k and current_channel_time(1) > r.at", "no argument",
+            "current_channel_time()"),
+    # What is said of the parameters.
+    Refused("select value r.id from Reports r where r.kind = k and r.severity = k", "string and as integer",
+            "two parameters"),
+    Refused("select value x.id from ofKind(k) x", "depends on a parameter", "USING", continuous=False),
+    Refused("select value k", "depends on a parameter", "FROM", continuous=False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=[one.body for one in REFUSED])
+def test_a_shape_without_a_shared_query_is_refused_with_reason_and_remedy(spark: SparkSession, case: Refused) -> None:
+    with pytest.raises((TranslationError, StatementError)) as refused:
+        planned(spark, compiled(spark, case.parameters, case.body, continuous=case.continuous, functions=FUNCTIONS,
+                                declared=case.declared))  # fmt: skip
+    error = refused.value
+    assert case.reason in error.message
+    assert error.hint is not None
+    assert case.remedy in error.hint
+
+
+# ---------------------------------------------------------------- what is found out
+
+_P = "select value r.id from Reports r where "
+MATCHED: list[tuple[str, str, list[Type], str]] = [
+    ("k", _P + "r.kind = k", [t.STRING], "equality"),
+    ("k", _P + "k = r.severity", [t.INTEGER], "equality"),
+    ("k", _P + "r.big = k and r.severity = k", [t.BIGINT], "equality"),
+    ("k", _P + "r.level = k and r.severity >= k", [t.DOUBLE], "equality"),
+    ("k", _P + "r.extra = k", [t.ANY], "equality"),
+    ("a b", _P + "r.kind = a and r.severity = b", [t.STRING, t.INTEGER], "equality"),
+    ("k", _P + "r.severity = twice(k)", [t.DOUBLE], "equality"),
+    ("k", _P + "r.level >= k", [t.DOUBLE], "buckets of a range"),
+    ("k", _P + "r.at < k", [t.DATETIME], "buckets of a range"),
+    ("a b", _P + "r.level between a and b", [t.DOUBLE, t.DOUBLE], "a grid of ranges"),
+    ("k", _P + "r.low <= k and k < r.high", [t.DOUBLE], "a grid of ranges"),
+    ("k", _P + "r.kind in k", [ArrayType(t.STRING)], "the items of an array"),
+    ("k", _P + "k in r.numbers", [t.INTEGER], "the items of an array"),
+    ("k", _P + "array_contains(r.tags, k)", [t.STRING], "the items of an array"),
+    ("k", _P + "some x in r.tags satisfies x = k", [t.STRING], "the items of an array"),
+    ("k", _P + "exists (select value x from r.tags x where x = k)", [t.STRING], "the items of an array"),
+    ("k", _P + "r.kind like k", [t.STRING], "the beginning of a text"),
+    ("k", _P + "starts_with(r.kind, k)", [t.STRING], "the beginning of a text"),
+    ("x y", _P + "spatial_intersect(r.zone, create_point(x, y))", [t.DOUBLE, t.DOUBLE], "a grid in the plane"),
+    ("x y d", _P + "spatial_distance(r.place, create_point(x, y)) <= d", [t.DOUBLE] * 3, "a grid in the plane"),
+    ("x y", _P + "geo_intersect(r.zone, create_point(x, y))", [t.DOUBLE, t.DOUBLE], "a grid on the globe"),
+    ("k n", _P + "r.kind = k or r.severity >= n", [t.STRING, t.INTEGER], "any of: equality, buckets of a range"),
+    ("k", "select value r.id from Reports r join Users u on u.kind = r.kind and u.name = k", [t.STRING], "equality"),
+    ("k", _P + "k in (select value u.name from Users u where u.kind = r.kind)", [t.STRING], "equality"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "body", "types", "how"), MATCHED, ids=[one[1] for one in MATCHED])
+def test_types_of_parameters_and_the_way_they_are_matched_are_found_in_the_body(
+    spark: SparkSession, parameters: str, body: str, types: list[Type], how: str
+) -> None:
+    query = compiled(spark, parameters.split(), body, functions=FUNCTIONS)
+    planned(spark, query)
+    assert list(query.parameters) == types
+    assert how in query.matched_by
+
+
+def test_a_declared_type_is_kept(spark: SparkSession) -> None:
+    query = compiled(spark, ["k"], _P + "r.severity = k", declared={"k": t.DOUBLE})
+    assert query.parameters == (t.DOUBLE,)
+
+
+WATCHED: list[tuple[str, bool, list[str], bool, bool]] = [
+    (_P + "r.kind = k", True, ["Reports"], True, False),
+    (_P + "r.kind = k", False, [], False, False),
+    (_P + "r.kind = k and is_new(r)", False, ["Reports"], True, False),
+    (_P + "r.kind = k and (is_new(r) or r.severity > 3)", False, ["Reports"], False, False),
+    (_P + "r.kind = k and r.at > current_datetime()", True, ["Reports"], True, True),
+    (_P + "r.kind = k and r.at > previous_channel_time()", False, [], False, True),
+    ("select r.id, is_new(r) as fresh from Reports r where r.kind = k", False, ["Reports"], False, False),
+    ("select value x.id from (select value r from Reports r) x where x.kind = k", True, ["Reports"], True, False),
+    ("select value u.name from Users u, Reports r where r.kind = k and u.kind = r.kind and (is_new(r) or is_new(u))",
+     False, ["Reports", "Users"], True, False),
+    (_P + "r.kind = k and is_new(r) union all select value u.name from Users u where u.name = k", False, ["Reports"],
+     False, False),
+    ("select value x.id from fresh() x where x.kind = k", False, ["Reports"], False, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "continuous", "watched", "needs_new", "depends_on_time"), WATCHED)
+def test_what_a_channel_watches_and_whether_it_has_an_answer_without_news(
+    spark: SparkSession, body: str, continuous: bool, watched: list[str], needs_new: bool, depends_on_time: bool
+) -> None:
+    query = compiled(spark, ["k"], body, continuous=continuous, functions=FUNCTIONS)
+    assert sorted(one.dataset.name for one in query.watched) == watched
+    assert query.needs_new is needs_new
+    assert query.depends_on_time is depends_on_time
+
+
+def test_only_new_rows_are_read_of_a_dataset_that_must_be_new(spark: SparkSession) -> None:
+    body = "select value u.name from Users u, Reports r where r.kind = k and u.kind = r.kind and is_new(r)"
+    query = compiled(spark, ["k"], body, continuous=False)
+    assert {one.dataset.name: one.new for one in query.scans} == {"Users": False, "Reports": True}
+
+
+# ---------------------------------------------------------------- what Spark would get wrong
+
+
+def _report(identity: int, kind: str, severity: int, **more: Any) -> Version:
+    place = Point(float(identity), 0.0)
+    record = {
+        "id": identity, "kind": kind, "severity": severity, "big": identity, "level": float(severity), "tags": [kind],
+        "numbers": [severity], "zone": Circle(place, 1.0), "low": 0.0, "high": 1.0, "at": NOW,
+        "area": Polygon((place, Point(place.x + 1, 0.0), Point(place.x, 1.0))),
+    }  # fmt: skip
+    return Version({**record, **more}, 2, NOW)
+
+
+ROWS = [
+    _report(1, "fire", 5),
+    _report(2, "fire", 3),
+    _report(3, "flood", 9),
+    _report(4, "fire", 5),
+    _report(5, "ice", 1),
+]
+_TIMES = "[active_timestamp(r), previous_channel_time(), current_channel_time()]"
+TRAPS: list[tuple[str, str, list[Any]]] = [
+    ("kind", "select value r.id from Reports r where r.kind = kind order by r.id", [1, 2, 4]),
+    ("k", "select value r.id from Reports r where r.kind = k order by r.severity, r.id limit 2", [2, 1]),
+    ("k", "select value r.id from Reports r where r.kind = k order by r.id desc limit 1 offset 1", [2]),
+    ("k", "select value r.id from Reports r where r.kind = k order by r.id limit 0", []),
+    ("k", "select k, r.severity, count(*) as n from Reports r where r.kind = k group by k, r.severity order by n",
+     [{"k": "fire", "severity": 3, "n": 1}, {"k": "fire", "severity": 5, "n": 2}]),
+    ("k", "select k as mine, r.id from Reports r where r.kind = k order by r.id limit 1", [{"mine": "fire", "id": 1}]),
+    ("k", "select value r.id from Reports r where exists (select value t from r.tags t where t = k) order by r.id",
+     [1, 2, 4]),
+    ("k", "select value r.id from Reports r where array_contains(r.tags, k) order by r.id", [1, 2, 4]),
+    ("k", "select distinct value r.severity from Reports r where r.kind = k order by r.severity", [3, 5]),
+    ("k", "select value [is_new(r), k] from Reports r where r.kind = k limit 1", [[True, "fire"]]),
+    ("k", f"select value {_TIMES} from Reports r where r.kind = k", [[NOW, PREVIOUS, NOW]] * 3),
+    ("k", "select active_timestamp(r) as t, k from Reports r where r.kind = k and r.severity = 3",
+     [{"t": NOW, "k": "fire"}]),
+    ("interest_id", "select value r.id from Reports r where r.kind = interest_id and r.severity = 3", [2]),
+    ("id", "select value {'id': id, 'it': r.id} from Reports r where r.kind = id and r.severity = 3",
+     [{"id": "fire", "it": 2}]),
+    ("Users", "select value r.id from Reports r where r.kind = Users and r.severity = 3", [2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameter", "body", "told"), TRAPS, ids=[one[1] for one in TRAPS])
+def test_what_spark_would_get_wrong_is_right(spark: SparkSession, parameter: str, body: str, told: list[Any]) -> None:
+    query = compiled(spark, [parameter], body)
+    planned(spark, query)
+    with shown(spark, World({REPORTS.name: ROWS})) as world:
+        (found,) = answers(spark, query, world, [("fire",)])
+    assert found == [text(one) for one in told]
+
+
+def test_a_pattern_that_means_nothing_spoils_no_other(spark: SparkSession) -> None:
+    query = compiled(spark, ["p"], "select value r.id from Reports r where r.kind like p")
+    with shown(spark, World({REPORTS.name: ROWS})) as world:
+        found = answers(spark, query, world, [("fi\\x%",), ("fl%",), ("\\",)])
+    assert found == [[], ["3"], []]
+
+
+# ---------------------------------------------------------------- elsewhere
+
+
+@pytest.mark.parametrize(
+    "call", ["is_new(r)", "active_timestamp(r)", "previous_channel_time()", "current_channel_time()"]
+)
+def test_what_only_channels_have_is_refused_elsewhere(spark: SparkSession, call: str) -> None:
+    class Scans:
+        def scan(self, *_: object) -> str:
+            return "reports"
+
+        def called(self, *_: object) -> str:
+            raise AssertionError
+
+    queries = Queries(Names(), SparkOracle(spark), Scans(), "d", datetime.now().astimezone())
+    with pytest.raises(TranslationError, match="in a channel only"):
+        queries.translate(parsed_body(f"select value {call} from Reports r"))
