@@ -107,6 +107,9 @@ REFUSED = [
     Refused("select value r.id from Reports r where r.kind = k and current_channel_time(1) > r.at", "no argument",
             "current_channel_time()"),
     # What is said of the parameters.
+    Refused("select value r.id from Reports r where r.note = k and r.kind rlike k", "regular expression", "LIKE"),
+    Refused("select value r.id from Reports r where r.note = k and regexp_extract(r.kind, k, 0) = 'x'",
+            "regular expression", "LIKE"),
     Refused("select value r.id from Reports r where r.kind = k and r.severity = k", "string and as integer",
             "two parameters"),
     Refused("select value x.id from ofKind(k) x", "depends on a parameter", "USING", continuous=False),
@@ -142,6 +145,8 @@ MATCHED: list[tuple[str, str, list[Type], str]] = [
     ("k", _P + "r.low <= k and k < r.high", [t.DOUBLE], "a grid of ranges"),
     ("k", _P + "r.kind in k", [ArrayType(t.STRING)], "the items of an array"),
     ("k", _P + "k in r.numbers", [t.INTEGER], "the items of an array"),
+    ("a b", _P + "r.kind in (a, b, 'fire')", [t.STRING, t.STRING], "the items of an array"),
+    ("k", _P + "k in [r.kind, r.note]", [t.STRING], "the items of an array"),
     ("k", _P + "array_contains(r.tags, k)", [t.STRING], "the items of an array"),
     ("k", _P + "some x in r.tags satisfies x = k", [t.STRING], "the items of an array"),
     ("k", _P + "exists (select value x from r.tags x where x = k)", [t.STRING], "the items of an array"),
@@ -262,6 +267,26 @@ def test_a_pattern_that_means_nothing_spoils_no_other(spark: SparkSession) -> No
     with shown(spark, World({REPORTS.name: ROWS})) as world:
         found = answers(spark, query, world, [("fi\\x%",), ("fl%",), ("\\",)])
     assert found == [[], ["3"], []]
+
+
+POISON: list[tuple[str, str, list[Any], list[list[str]]]] = [
+    ("x r", "spatial_intersect(r.zone, create_circle(create_point(x, 0.0), r2))", [(1.0, -5.0), (3.0, 0.5)],
+     [[], ["2", "3", "4"]]),
+    ("n", "r.severity / n = 3", [(0,), (3,)], [[], ["3"]]),
+    ("n", "r.severity = 10 % n", [(0,), (7,)], [[], ["2"]]),
+    ("k", "r.severity = CAST(k AS INT) and length(k) < 5", [("x",), ("9",)], [[], ["3"]]),
+    ("k", "spatial_intersect(r.zone, point(k))", [("nowhere",), ("5.5,0",)], [[], ["5"]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameters", "condition", "values", "told"), POISON, ids=[one[1] for one in POISON])
+def test_a_value_that_cannot_be_computed_with_spoils_no_other_interest(
+    spark: SparkSession, parameters: str, condition: str, values: list[Any], told: list[list[str]]
+) -> None:
+    names = ["x", "r2"] if parameters == "x r" else [parameters]
+    query = compiled(spark, names, f"select value r.id from Reports r where {condition}")
+    with shown(spark, World({REPORTS.name: ROWS})) as world:
+        assert [sorted(one) for one in answers(spark, query, world, values)] == told
 
 
 # ---------------------------------------------------------------- elsewhere

@@ -7,10 +7,10 @@ names of views that whoever runs it fills in.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import ClassVar, Final, NoReturn
 
 from sqlglot import exp
 
@@ -34,6 +34,10 @@ from tocsin.rules.model.types import Field, ObjectType, Type
 NOW: Final = "now"
 PREVIOUS: Final = "previous"
 _NEW: Final = "new"  # on a table of the tree: only its new records are wanted
+_REGULAR: Final = frozenset(
+    "rlike regexp regexp_like regexp_contains regexp_count regexp_extract regexp_extract_all regexp_instr"
+    " regexp_replace regexp_substr split".split()
+)
 _READABLE: Final = r"if(_p RLIKE '^([^\\\\]|\\\\[\\\\%_])*$', _p, NULL)"
 _ANCIENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -217,19 +221,56 @@ class ChannelQueries(Queries):
 
     # ------------------------------------------------------------ what a parameter may break
 
+    # One subscriber's value must not fail the query of all: where an interest's own value makes an expression fail, the
+    # expression is NULL and the interest meets nothing there.
+
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
         if dataverse is None and name.lower() == "array_contains" and len(node.expressions) == 2:
             array, value = node.expressions
             return self.expression(exp.In(this=value, field=array))
-        return super().call(dataverse, name, node)
+        made = super().call(dataverse, name, node)
+        if dataverse is None and name.lower() in _REGULAR and self._is_of_interests(made.sql):
+            self._no_regular_expression(node)
+        raising = [one for one in made.sql.find_all(exp.Anonymous) if str(one.this).lower() == "raise_error"]
+        for one in raising:
+            if self._is_of_interests(one):
+                one.replace(exp.null())
+        return made
 
     def _generic(self, node: exp.Expr) -> Typed:
         made = super()._generic(node)
-        pattern = made.sql.args.get("expression") if isinstance(made.sql, exp.Like) else None
-        if pattern is not None and self.matches.interests in free_tables(pattern):
-            # A pattern that Spark cannot read matches nothing, instead of failing for everybody.
-            made.sql.set("expression", build(_READABLE, _p=pattern))
+        pattern = made.sql.args.get("expression")
+        if pattern is not None and self._is_of_interests(pattern):
+            if isinstance(made.sql, exp.RegexpLike):
+                self._no_regular_expression(node)
+            if isinstance(made.sql, exp.Like):
+                made.sql.set("expression", build(_READABLE, _p=pattern))
         return made
+
+    def _no_regular_expression(self, node: exp.Expr) -> NoReturn:
+        fail("a parameter cannot be a regular expression: a wrong one would fail for everybody", node, "use LIKE")
+
+    def _divided(self, node: exp.Expr) -> Typed:
+        made = self._arithmetic(node)
+        divisor = made.sql.args.get("expression") if isinstance(made.sql, exp.Div | exp.Mod | exp.IntDiv) else None
+        if divisor is not None and self._is_of_interests(divisor):
+            made.sql.set("expression", build("nullif(_d, 0)", _d=divisor))
+        return made
+
+    def _converted(self, node: exp.Cast) -> Typed:
+        made = self._cast(node)
+        if isinstance(made.sql, exp.Cast) and self._is_of_interests(made.sql):
+            return Typed(exp.TryCast(**{**made.sql.copy().args, "safe": True}), made.type)
+        return made
+
+    def _is_of_interests(self, sql: exp.Expr) -> bool:
+        return self.matches.interests in free_tables(sql)
+
+    handlers: ClassVar[dict[type, Callable[..., Typed]]] = {
+        **Queries.handlers,
+        **dict.fromkeys((exp.Div, exp.Mod, exp.IntDiv), _divided),
+        exp.Cast: _converted,
+    }
 
     # ------------------------------------------------------------ its own functions
 

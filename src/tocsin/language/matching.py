@@ -4,7 +4,7 @@ Each side gets a column of keys, exploded, and the condition stays as the exact 
 
     shapes that meet, a distance below a bound      cells of a grid                          (language/grid.py)
     x = p OR …                                      the keys of every alternative, marked with its place
-    x IN p, p IN x, array_contains(x, p)            the items
+    x IN p, p IN x, x IN (p, q), array_contains     the items
     x LIKE p, starts_with(x, p)                     the first characters that are no wildcards
     p <= x <= q                                     cells of a grid in one dimension
     x >= p                                          buckets of the parameters' values in their order
@@ -278,7 +278,12 @@ def _way(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> W
         return _grid(near, sides)
     if isinstance(condition, exp.Or):
         return _alternatives(condition, sides)
-    return _items(condition, sides) or _prefix(condition, sides) or _range(condition, conditions, sides)
+    return (
+        _listed(condition, sides)
+        or _items(condition, sides)
+        or _prefix(condition, sides)
+        or _range(condition, conditions, sides)
+    )
 
 
 def _grid(near: Near, sides: Sides) -> Way | None:
@@ -426,6 +431,18 @@ def _items(condition: exp.Expr, sides: Sides) -> Way | None:
         return None
     keys = [dynamic.call("array_distinct", items), dynamic.call("array", value_key)]
     return _turned("the items of an array", keys, ends_[2], same_type=same_type)
+
+
+def _listed(condition: exp.Expr, sides: Sides) -> Way | None:
+    """`value IN (one, other)`, all of one type."""
+    if not isinstance(condition, exp.In) or not condition.expressions:
+        return None
+    listed = dynamic.call("array", *condition.expressions)
+    ends = _ends(listed, condition.this, sides)
+    if ends is None:
+        return None
+    keys = [dynamic.call("array_distinct", listed), dynamic.call("array", condition.this)]
+    return _turned("the items of an array", keys, ends[2])
 
 
 def _is_about(node: exp.Expr, variable: str) -> bool:
