@@ -26,8 +26,9 @@ from benchmarks import running
 from benchmarks.baselines.fetch import QueryEach
 from benchmarks.harness import Bench, Compared, process_cpu_s, with_children_cpu_s
 from tocsin.pipeline.java import ensure_java
-from tocsin.rules.model.cursors import START
-from tocsin.wire.results import FetchRange, FrameReader, fetch_request
+from tocsin.rules.model.cursors import Range
+from tocsin.wire.cursors import cursor_text, parse_cursor
+from tocsin.wire.results import FrameReader, fetch_request
 
 # As in the dissertation's Tables 6.1 to 6.3: so many queries, or kilobytes, took AsterixDB 0.9.5 so many milliseconds.
 TABLE_1: Final = {10: 40, 100: 350, 300: 1_000, 500: 1_600, 800: 2_700, 1_000: 3_200, 1_500: 4_500}
@@ -88,7 +89,7 @@ class Broker:
             raise RuntimeError(f"{answer.status}: {said[:500]!r}")
         return said
 
-    def with_results(self, sizes_bytes: Sequence[int]) -> list[int]:
+    def with_results(self, sizes_bytes: Sequence[int]) -> list[Range]:
         """New interests, each of which has a result of this size."""
         keys = range(self._keys, self._keys + len(sizes_bytes))
         self._keys = keys.stop
@@ -98,7 +99,7 @@ class Broker:
                 "POST", "/v1/channels/c/subscriptions", orjson.dumps({"broker": "Default.b", "subscriptions": wanted})
             )
         )
-        interests = [one["interest"] for one in made["subscriptions"]]
+        interests = [Range(one["interest"], parse_cursor(one["since"])) for one in made["subscriptions"]]
         lines = [
             orjson.dumps({"id": key, "text": f"{key} ".ljust(size_bytes - 2, "x")})
             for key, size_bytes in zip(keys, sizes_bytes, strict=True)
@@ -112,28 +113,29 @@ class Broker:
             time.sleep(0.2)
         return interests
 
-    def fetch(self, interests: Sequence[int]) -> list[int]:
+    def fetch(self, ranges: Sequence[Range]) -> list[int]:
         """One request for all; the sizes of the results, cut out as a broker does."""
         reader = FrameReader()
-        said = self.ask("POST", "/v1/results:fetch", fetch_request(FetchRange(one, START) for one in interests))
+        said = self.ask("POST", "/v1/results:fetch", fetch_request(ranges))
         sizes_bytes = [len(result.payload) for part in reader.feed(said) for result in part.results]
         if reader.check() is not None:
             raise RuntimeError("the answer was not whole")
         return sizes_bytes
 
-    def fetch_each(self, interests: Sequence[int]) -> int:
+    def fetch_each(self, ranges: Sequence[Range]) -> int:
         """One request for each, on a connection that is kept open."""
-        return sum(len(orjson.loads(self.ask("GET", f"/v1/results/{one}?after=0-0-0"))["results"]) for one in interests)
+        paths = [f"/v1/results/{one.interest}?after={cursor_text(one.after)}" for one in ranges]
+        return sum(len(orjson.loads(self.ask("GET", path))["results"]) for path in paths)
 
 
 def sweep(
-    bench: Bench, broker: Broker, small: Sequence[int], large: Sequence[int], single: Sequence[int], size: Size
+    bench: Bench, broker: Broker, small: Sequence[Range], large: Sequence[Range], single: Sequence[Range], size: Size
 ) -> None:
-    def shown(what: str, interests: Sequence[int], printed_ms: int) -> None:
+    def shown(what: str, ranges: Sequence[Range], printed_ms: int) -> None:
         taken = []
         for _ in range(size.repeats):
             began_s = time.perf_counter()
-            broker.fetch(interests)
+            broker.fetch(ranges)
             taken.append(time.perf_counter() - began_s)
         taken_s, printed_s = statistics.median(taken), printed_ms / 1_000
         found = Compared(what, taken_s, printed_s, taken_s / printed_s, max(taken) / min(taken))
@@ -152,9 +154,9 @@ def sweep(
     )
 
 
-def beside(bench: Bench, broker: Broker, interests: Sequence[int], folder: Path, size: Size) -> None:
-    """The CPU that a thousand results of a thousand interests cost, per interest asked for."""
-    spark = QueryEach(folder, [(str(one), "x" * SMALL_BYTES) for one in interests])
+def beside(bench: Bench, broker: Broker, ranges: Sequence[Range], folder: Path, size: Size) -> None:
+    """The CPU that a thousand results of a thousand interests cost."""
+    spark = QueryEach(folder, [(str(one.interest), "x" * SMALL_BYTES) for one in ranges])
     cluster_s = broker.cluster.cpu_s
     one_fetch: list[float] = []
     own: list[float] = []
@@ -168,25 +170,27 @@ def beside(bench: Bench, broker: Broker, interests: Sequence[int], folder: Path,
 
     def fetches() -> None:
         for _ in range(size.fetches):
-            if len(broker.fetch(interests)) != len(interests):
+            if len(broker.fetch(ranges)) != len(ranges):
                 raise RuntimeError("a result is missing")
 
     def queries() -> None:
-        for one in interests[: size.queries]:
-            spark.ask(str(one))
+        for one in ranges[: size.queries]:
+            spark.ask(str(one.interest))
 
     def spark_s() -> float:
         # The cluster is a child of this process as well.
         return with_children_cpu_s() - cluster_s()
 
     try:
-        fetches(), queries(), broker.fetch_each(interests)
+        fetches()
+        queries()
+        broker.fetch_each(ranges)
         for _ in range(size.rounds):
             own_before_s = process_cpu_s()
             one_fetch.append(used(cluster_s, fetches) / size.fetches)
             own.append((process_cpu_s() - own_before_s) / size.fetches)
-            each.append(used(cluster_s, lambda: broker.fetch_each(interests)))
-            queried.append(used(spark_s, queries) / size.queries * len(interests))
+            each.append(used(cluster_s, lambda: broker.fetch_each(ranges)))
+            queried.append(used(spark_s, queries) / size.queries * len(ranges))
             one_fetch[-1] = (one_fetch[-1] + used(cluster_s, fetches) / size.fetches) / 2
     finally:
         spark.stop()
@@ -196,10 +200,10 @@ def beside(bench: Bench, broker: Broker, interests: Sequence[int], folder: Path,
         (f"a Spark SQL query for each (extrapolated from {size.queries})", queried, 100),
     ):
         ratio = statistics.median(theirs / mine for theirs, mine in zip(taken, one_fetch, strict=True))
-        bench.reached(f"{len(interests):,} results in one fetch: less CPU than {what}", ratio, bar=bar, unit="×")
-        bench.note(f"{what}: {statistics.median(taken) * 1_000:.0f} ms of CPU for {len(interests):,} results")
+        bench.reached(f"{len(ranges):,} results in one fetch: less CPU than {what}", ratio, bar=bar, unit="×")
+        bench.note(f"{what}: {statistics.median(taken) * 1_000:.0f} ms of CPU for {len(ranges):,} results")
     bench.note(
-        f"one fetch: {cost_s * 1_000:.1f} ms of the cluster's CPU for {len(interests):,} results, and "
+        f"one fetch: {cost_s * 1_000:.1f} ms of the cluster's CPU for {len(ranges):,} results, and "
         f"{statistics.median(own) * 1_000:.1f} ms of the client's"
     )
 

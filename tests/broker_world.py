@@ -27,6 +27,7 @@ from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.http import cluster_application
 from tocsin.cluster.results_http import FetchLimits
 from tocsin.rules.model import types as t
+from tocsin.rules.model.cursors import Range
 from tocsin.rules.model.types import Type
 from tocsin.serving.application import bound, listening
 from tocsin.serving.tokens import Token
@@ -36,7 +37,7 @@ from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.errors import UnauthorizedError
-from tocsin.wire.results import FetchedPart, FetchRange, FrameReader, Next, fetch_request
+from tocsin.wire.results import FetchedPart, FrameReader, Next, fetch_request
 from tocsin.wire.signatures import verify
 
 QUICK = Pace(timeout_s=5.0, first_retry_s=0.01, last_retry_s=0.05)
@@ -100,7 +101,7 @@ class World:
         assert status == 200, said
         return [one["interest"] for one in said["subscriptions"]]
 
-    async def fetch(self, *ranges: FetchRange) -> tuple[list[FetchedPart], Next | None]:
+    async def fetch(self, *ranges: Range) -> tuple[list[FetchedPart], Next | None]:
         status, body = await self.ask("POST", "/v1/results:fetch", data=fetch_request(ranges))
         assert status == 200, body
         reader = FrameReader()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Position
+from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Position, Range
 from tocsin.store.channel_store import (
     PARAMETERS_LIMIT,
     SUBSCRIPTION_ID_LIMIT,
@@ -21,7 +21,6 @@ from tocsin.store.channel_store import (
     ChannelStore,
     Execution,
     Failure,
-    Range,
     Wanted,
 )
 from tocsin.store.sqlite_channels import SqliteChannelStore

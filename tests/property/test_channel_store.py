@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Position
+from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Position, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_store import Broker, Execution, Failure, Range, Wanted
+from tocsin.store.channel_store import Broker, Execution, Failure, Wanted
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import ConflictError
 

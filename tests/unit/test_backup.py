@@ -35,7 +35,8 @@ from tocsin.cluster.manifest import CATALOG, CHANNELS, MANIFEST, Manifest
 from tocsin.pipeline.datasets import commits
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.store.channel_store import Broker, Committed, Execution, Range, Wanted
+from tocsin.rules.model.cursors import Range
+from tocsin.store.channel_store import Broker, Committed, Execution, Wanted
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import (

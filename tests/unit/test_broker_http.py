@@ -12,8 +12,8 @@ import pytest
 from tests.broker_world import World, world
 from tocsin.cluster.results_http import FetchLimits
 from tocsin.rules.model import types as t
-from tocsin.rules.model.cursors import START, Cursor
-from tocsin.wire.results import FetchRange, following
+from tocsin.rules.model.cursors import START, Cursor, Range
+from tocsin.wire.results import following
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def test_results_of_many_interests_come_in_one_answer(here: World) -> None
     one, two, three = await here.subscribe("v.c", "v.b", [1], [2], [3])
     await here.execute(channel, {one: ["a", "b"], two: [{"deep": [1.5, None]}]}, at_us=1_000)
     await here.execute(channel, {one: ["c"], three: ["é\n"]})
-    parts, more = await here.fetch(*(FetchRange(each, START) for each in (three, one, two)))
+    parts, more = await here.fetch(*(Range(each, START) for each in (three, one, two)))
     assert values(parts) == [(0, ["é\n"]), (1, ["a", "b", "c"]), (2, [{"deep": [1.5, None]}])]
     assert more is None
     assert [result.cursor[1:] for result in parts[1].results] == [(1, 0), (1, 1), (2, 0)]
@@ -50,9 +50,9 @@ async def test_a_range_ends_where_it_says_and_an_unknown_interest_is_told(here: 
         await here.execute(channel, {one: [number]})
     epoch = here.store.epoch
     parts, _ = await here.fetch(
-        FetchRange(one, Cursor(epoch, 1, 0), to=Cursor(epoch, 4, 0)),
-        FetchRange(one, START, limit=2),
-        FetchRange(987_654_321_987, START),
+        Range(one, Cursor(epoch, 1, 0), to=Cursor(epoch, 4, 0)),
+        Range(one, START, limit=2),
+        Range(987_654_321_987, START),
     )
     assert values(parts) == [(0, [1, 2, 3]), (1, [0, 1]), (2, [])]
     assert [part.known for part in parts] == [True, True, False]
@@ -80,7 +80,7 @@ async def test_an_answer_that_grows_too_large_says_where_to_go_on(tmp_path: Path
         interests = await here.subscribe("v.c", "v.b", *([number] for number in range(7)))
         expected = {each: [f"{each} {n} " + "x" * 100 for n in range(9)] for each in interests}
         await here.execute(channel, expected)
-        asked = [FetchRange(each, START, limit=8) for each in interests]
+        asked = [Range(each, START, limit=8) for each in interests]
         found: dict[int, list[Any]] = {}
         answers = 0
         while True:
@@ -103,7 +103,7 @@ async def test_a_fetch_below_retention_is_told_of_the_gap(here: World) -> None:
     await here.execute(channel, {one: ["new"]}, at_us=time.time_ns() // 1_000 + 10**9)
     await here.retention.look_over()
     epoch = here.store.epoch
-    parts, _ = await here.fetch(FetchRange(one, START), FetchRange(one, Cursor(epoch, 1, 0)))
+    parts, _ = await here.fetch(Range(one, START), Range(one, Cursor(epoch, 1, 0)))
     assert values(parts) == [(0, ["new"]), (1, ["new"])]
     assert [part.gap for part in parts] == [Cursor(epoch, 1, 0), None]
     status, said = await here.ask("GET", f"/v1/results/{one}?after=0-0-0")
@@ -161,7 +161,7 @@ async def test_numbers_beyond_all_bounds_are_not_found_and_do_no_harm(here: Worl
     huge = "99999999999999999999"
     status, said = await here.ask("GET", f"/v1/results/{huge}?after={huge}-{huge}-{huge}")
     assert (status, said["known"]) == (200, False)
-    parts, _ = await here.fetch(FetchRange(2**64 - 1, Cursor(10**19, 10**19, 10**19)))
+    parts, _ = await here.fetch(Range(2**64 - 1, Cursor(10**19, 10**19, 10**19)))
     assert parts[0].known is False
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor
+from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_store import Broker, Execution, Range, Wanted
+from tocsin.store.channel_store import Broker, Execution, Wanted
 from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.epochs import HIGHEST, Epochs, end_of
 from tocsin.store.sqlite import SqliteStore

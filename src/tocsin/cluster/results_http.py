@@ -13,13 +13,13 @@ from aiohttp import hdrs, web
 from prometheus_client import Counter
 
 from tocsin.cluster.requests import read_json, whole
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, Range
 from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_error, is_gone
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import Gate
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.tokens import require
-from tocsin.store.channel_store import ChannelStore, Fetched, Range
+from tocsin.store.channel_store import ChannelStore, Fetched
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.errors import InputError, TocsinError
 from tocsin.wire.results import FRAMES, Next, end, frame, parse_ranges
@@ -87,8 +87,7 @@ class ResultRoutes:
 
     async def fetch(self, request: web.Request) -> web.StreamResponse:
         require(request[PRINCIPAL], "reader")
-        asked = parse_ranges(await read_json(request))
-        ranges = [Range(one.interest, one.after, one.to, one.limit) for one in asked]
+        ranges = parse_ranges(await read_json(request))
         async with self._gate.passed(), aclosing(self._fetch(ranges)) as chunks:
             return await self._streamed(request, ranges, chunks)
 

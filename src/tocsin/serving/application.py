@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ LIMITS: Final = web.AppKey("LIMITS", Limits)
 _BACKLOG = 1024
 _LINGERING_S = 2.0
 _LAST_WORDS_S = 2.0
+_COLLECT_AFTER: Final = (20_000, 20, 20)
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -75,6 +77,7 @@ async def serve(
                 starting = False
                 # Once more: Spark puts a handler of its own for SIGINT.
                 handle_signals(on_signal)
+                _spare_the_collector()
                 if not stop.is_set():
                     async with listening(served.app, sock):
                         on_ready(address)
@@ -85,6 +88,14 @@ async def serve(
             task.uncancel()
         finally:
             forget_signals()
+
+
+def _spare_the_collector() -> None:
+    """What a server has when it has started it keeps: the garbage collector need not look at it again and again, nor
+    so often at what an answer is made of. (A fetch of a thousand results spent a third of its time there.)"""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def handle_signals(on_signal: Callable[[signal.Signals], None]) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
 from tocsin.wire.errors import InputError
 
@@ -167,16 +167,6 @@ class Recorded:
     details: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The results of one interest after `after`, up to and with `to`, the first `limit` of them."""
-
-    interest: int
-    after: Cursor
-    to: Cursor | None = None
-    limit: int | None = None
-
-
 class Result(NamedTuple):
     """`executed_us`: the execution's tick, or where it has none, its start."""
 
@@ -189,8 +179,7 @@ class Result(NamedTuple):
         return len(self.payload)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """Some results of the range with this place in the request.
 
     `gap`: results after the range's beginning (or after what came of it before) and up to this cursor are gone;

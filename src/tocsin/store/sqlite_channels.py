@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from tocsin import faults
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_news, sqlite_registrations, sqlite_results, sqlite_retention, sqlite_subscriptions
 from tocsin.store.channel_store import (
@@ -29,7 +29,6 @@ from tocsin.store.channel_store import (
     InterestChanges,
     Interests,
     News,
-    Range,
     Recorded,
     Registration,
     Subscribed,

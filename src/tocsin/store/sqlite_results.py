@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Position
+import orjson
+
+from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Position, Range
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store.channel_store import Committed, Execution, Fetched, Range, Result
-from tocsin.store.epochs import HIGHEST
+from tocsin.store.channel_store import Committed, Execution, Fetched, Result
+from tocsin.store.epochs import HIGHEST, Epochs
 from tocsin.wire.errors import ConflictError, InputError, LimitError
 
 # What a row takes besides its payload, about.
@@ -98,8 +99,7 @@ def _not_of(connection: sqlite3.Connection, channel_id: int, interests: set[int]
 # --- fetch
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What is left of a range: the results after `after` (a place; None before the first look)."""
 
     number: int
@@ -113,7 +113,7 @@ def asked(ranges: Sequence[Range]) -> list[Asked]:
         if each.limit is not None and not 0 < each.limit <= HIGHEST:
             raise InputError(f"a limit of {each.limit} results makes no sense", hint="at least 1")
     # A number that no interest can have is not found, rather than refused.
-    known = [each if abs(each.interest) <= HIGHEST else replace(each, interest=0) for each in ranges]
+    known = [each if -HIGHEST <= each.interest <= HIGHEST else each._replace(interest=0) for each in ranges]
     return [Asked(number, each, each.limit) for number, each in enumerate(known)]
 
 
@@ -122,38 +122,47 @@ def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: in
     epochs = rows.ChannelEpochs(connection)
     sql = """SELECT j.key, i.channel_id, i.lost FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value
         CROSS JOIN channels c ON c.id = i.channel_id AND NOT c.dropped"""
-    ids = json.dumps([each.range.interest for each in todo])
+    ids = orjson.dumps([each.range.interest for each in todo]).decode()
     interests = {key: (channel_id, lost) for key, channel_id, lost in connection.execute(sql, (ids,))}
 
     answers: list[Fetched] = []
     query: list[tuple[int, int, int, int]] = []
-    for key, each in enumerate(todo):
+    owners: list[Epochs | None] = []
+    for key, (number, (interest, begin, end, _), left, after) in enumerate(todo):
         if key not in interests:
-            answers.append(Fetched(each.number, [], known=False))
+            answers.append(Fetched(number, [], known=False))
             query.append((0, 0, 0, 0))
+            owners.append(None)
             continue
         channel_id, lost = interests[key]
-        after = epochs[channel_id].place(each.range.after) if each.after is None else each.after
-        to = HIGHEST if each.range.to is None else epochs[channel_id].place(each.range.to)
-        # What is gone beyond the range's end is none of this range's business.
-        gap = epochs[channel_id].cursor(min(lost, to)) if after < min(lost, to) else None
-        answers.append(Fetched(each.number, [], gap))
-        after = max(after, lost)
-        if each.left is not None:
+        own = epochs[channel_id]
+        owners.append(own)
+        if after is None:
+            after = own.place(begin)
+        to = HIGHEST if end is None else own.place(end)
+        gap = None
+        if after < lost:
+            # What is gone beyond the range's end is none of this range's business.
+            gap = own.cursor(min(lost, to)) if after < to else None
+            after = lost
+        answers.append(Fetched(number, [], gap))
+        if left is not None:
             # A limit is the place of the last result within it.
-            last = connection.execute(LIMITED, (each.range.interest, after, each.left - 1)).fetchone()
+            last = connection.execute(LIMITED, (interest, after, left - 1)).fetchone()
             to = to if last is None else min(to, last[0])
-        query.append((each.range.interest, after, to, channel_id))
+        query.append((interest, after, to, channel_id))
 
     size_bytes = 0
-    found = connection.execute(FETCH, (json.dumps(query),))
+    found = connection.execute(FETCH, (orjson.dumps(query).decode(),))
     for key, place, payload, executed_us in found:
-        answers[key].results.append(Result(epochs[interests[key][0]].cursor(place), executed_us, payload))
+        own = owners[key]
+        assert own is not None, "only interests that are known have results"
+        answers[key].results.append(Result(own.cursor(place), executed_us, payload))
         size_bytes += len(payload) + ROW_BYTES
         if size_bytes >= chunk_bytes:
             found.close()
             each, count = todo[key], len(answers[key].results)
             left = None if each.left is None else each.left - count
-            rest = [] if left == 0 else [replace(each, after=place, left=left)]
+            rest = [] if left == 0 else [each._replace(after=place, left=left)]
             return answers[: key + 1], [*rest, *todo[key + 1 :]]
     return answers, []

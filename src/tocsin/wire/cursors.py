@@ -15,7 +15,7 @@ from tocsin.wire.errors import InputError
 CURSOR_PATTERN: Final = r"^[0-9]{1,20}-[0-9]{1,20}-[0-9]{1,20}$"
 POSITION_PATTERN: Final = r"^[0-9]{1,20}-[0-9]{1,20}$"
 
-_CURSOR: Final = re.compile(CURSOR_PATTERN.removesuffix("$") + r"\Z")
+_CURSOR: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})-([0-9]{1,20})\Z")
 _POSITION: Final = re.compile(POSITION_PATTERN.removesuffix("$") + r"\Z")
 
 
@@ -24,12 +24,13 @@ def cursor_text(cursor: Cursor) -> str:
 
 
 def parse_cursor(text: object) -> Cursor:
-    if not isinstance(text, str) or _CURSOR.match(text) is None:
+    found = _CURSOR.match(text) if isinstance(text, str) else None
+    if found is None:
         raise InputError(
             f"expected a cursor, got {_shown(text)}",
             hint='such as "1763200000-12-0": epoch, execution, ordinal; "0-0-0" is before all',
         )
-    epoch, execution, ordinal = text.split("-")
+    epoch, execution, ordinal = found.groups()
     return Cursor(int(epoch), int(execution), int(ordinal))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, Range
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.errors import InputError, LimitError, UnavailableError
 
@@ -24,24 +24,6 @@ FRAMES: Final = "application/vnd.tocsin.frames"
 RANGES_LIMIT: Final = 10_000
 
 _LF: Final = b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class FetchRange:
-    """The results of one interest after `after`, up to and with `to`, the first `limit` of them."""
-
-    interest: int
-    after: Cursor
-    to: Cursor | None = None
-    limit: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"interest": self.interest, "after": cursor_text(self.after)}
-        if self.to is not None:
-            said["to"] = cursor_text(self.to)
-        if self.limit is not None:
-            said["limit"] = self.limit
-        return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,44 +61,57 @@ class Next:
         return said if self.limit is None else {**said, "limit": self.limit}
 
 
-def following(asked: Sequence[FetchRange], stopped: Next) -> list[FetchRange]:
+def following(asked: Sequence[Range], stopped: Next) -> list[Range]:
     """What is to be asked for next. Places in the next answer count from `stopped.range` on."""
     first = asked[stopped.range]
-    return [FetchRange(first.interest, stopped.after, first.to, stopped.limit), *asked[stopped.range + 1 :]]
+    return [Range(first.interest, stopped.after, first.to, stopped.limit), *asked[stopped.range + 1 :]]
 
 
 # --- written
 
 
-def fetch_request(ranges: Iterable[FetchRange]) -> bytes:
-    return orjson.dumps({"ranges": [one.to_json() for one in ranges]})
+def fetch_request(ranges: Iterable[Range]) -> bytes:
+    return orjson.dumps({"ranges": [_range_json(one) for one in ranges]})
 
 
-def parse_ranges(asked: object) -> list[FetchRange]:
+def _range_json(one: Range) -> dict[str, Any]:
+    said: dict[str, Any] = {"interest": one.interest, "after": cursor_text(one.after)}
+    if one.to is not None:
+        said["to"] = cursor_text(one.to)
+    if one.limit is not None:
+        said["limit"] = one.limit
+    return said
+
+
+def parse_ranges(asked: object) -> list[Range]:
     """The ranges of a request; InputError names the one that is wrong."""
     if not isinstance(asked, dict) or set(asked) != {"ranges"} or not isinstance(asked["ranges"], list):
         raise InputError('expected {"ranges": [{"interest": 17, "after": "0-0-0"}, …]}')
     if len(asked["ranges"]) > RANGES_LIMIT:
         raise LimitError(f"{len(asked['ranges'])} ranges, at most {RANGES_LIMIT} in one request", hint="ask in parts")
-    return [_parse_range(place, one) for place, one in enumerate(asked["ranges"])]
+    ranges = []
+    for place, one in enumerate(asked["ranges"]):
+        try:
+            ranges.append(_parse_range(one))
+        except InputError as error:
+            raise InputError(f"range {place}: {error.message}", hint=error.hint) from None
+    return ranges
 
 
-def _parse_range(place: int, one: object) -> FetchRange:
-    if not isinstance(one, dict) or not {"interest", "after"} <= one.keys() <= {"interest", "after", "to", "limit"}:
-        raise InputError(f"range {place}: expected interest, after, and maybe to and limit")
-    interest, to, limit = one["interest"], one.get("to"), one.get("limit")
-    if not _whole(interest):
-        raise InputError(f"range {place}: an interest is a whole number")
-    if limit is not None and (not _whole(limit) or not 0 < limit < 1 << 63):
-        raise InputError(f"range {place}: a limit is a whole number above 0")
-    try:
-        return FetchRange(interest, parse_cursor(one["after"]), None if to is None else parse_cursor(to), limit)
-    except InputError as error:
-        raise InputError(f"range {place}: {error.message}", hint=error.hint) from None
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _parse_range(one: Any) -> Range:
+    if one.__class__ is not dict or "interest" not in one or "after" not in one:
+        raise InputError("expected interest, after, and maybe to and limit")
+    interest, after = one["interest"], parse_cursor(one["after"])
+    if interest.__class__ is not int:
+        raise InputError("an interest is a whole number")
+    if len(one) == 2:
+        return Range(interest, after)
+    to, limit = one.get("to"), one.get("limit")
+    if not one.keys() <= {"interest", "after", "to", "limit"}:
+        raise InputError("expected interest, after, and maybe to and limit")
+    if limit is not None and (limit.__class__ is not int or not 0 < limit < 1 << 63):
+        raise InputError("a limit is a whole number above 0")
+    return Range(interest, after, None if to is None else parse_cursor(to), limit)
 
 
 def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor | None, bool]]) -> bytes:

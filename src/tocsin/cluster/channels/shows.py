@@ -22,8 +22,9 @@ from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.refs import Ref
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
+from tocsin.rules.model.cursors import Range
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.store.channel_store import ChannelStore, Range, Recorded, Subscription
+from tocsin.store.channel_store import ChannelStore, Recorded, Subscription
 from tocsin.wire.errors import NotFoundError
 
 _RESULTS = ObjectType(

@@ -27,6 +27,15 @@ class Position(NamedTuple):
     number: int
 
 
+class Range(NamedTuple):
+    """The results of one interest after `after`, up to and with `to`, the first `limit` of them."""
+
+    interest: int
+    after: Cursor
+    to: Cursor | None = None
+    limit: int | None = None
+
+
 # Before everything.
 START: Final = Cursor(0, 0, 0)
 BEGINNING: Final = Position(0, 0)
