@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
 
-from tests.broker_world import World, world
+from tests.broker_world import World, fake_broker, world
 from tocsin.cluster.results_http import FetchLimits
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import START, Cursor, Range
-from tocsin.wire.results import following
+from tocsin.serving.tokens import Token
+from tocsin.wire.results import fetch_request, following
 
 
 @pytest.fixture
@@ -172,10 +175,10 @@ async def test_ten_thousand_subscriptions_take_one_call_and_seconds(here: World)
     await here.channel("c", t.BIGINT, t.STRING)
     await here.register("v.b")
     wanted = [{"id": f"s{n:05}", "parameters": [n // 2, "flood"]} for n in range(10_000)]
-    began = time.perf_counter()
+    began_s = time.process_time()
     body = {"broker": "v.b", "subscriptions": wanted}
     status, said = await here.ask("POST", "/v1/channels/v.c/subscriptions", body)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began_s < 5
     assert (status, said["made"], len({one["interest"] for one in said["subscriptions"]})) == (200, 10_000, 5_000)
     # Sent again, as after a lost answer, it is the same.
     assert await here.ask("POST", "/v1/channels/v.c/subscriptions", body) == (200, {**said, "made": 0})
@@ -296,6 +299,23 @@ async def test_what_is_not_there_is_said_not_to_be(here: World) -> None:
     assert await here.store.registration(("nowhere", "x")) is None  # type: ignore[arg-type]
 
 
+async def test_names_and_ids_of_strange_characters_are_not_found(here: World) -> None:
+    await here.channel("c")
+    await here.register("v.b")
+    for strange in ("%ED%A0%80", "%FF", "%00", "%F0%9F%94%A5", "..%2F..", "%25", "'%20OR%20''='"):
+        for path in (
+            f"/v1/channels/v.c/subscriptions/{strange}", f"/v1/channels/{strange}/subscriptions",
+            f"/v1/channels/v.{strange}/subscriptions", f"/v1/brokers/{strange}", f"/v1/brokers/v.{strange}/news",
+        ):  # fmt: skip
+            assert (await here.ask("GET", path))[0] in (400, 404), path
+        status, _ = await here.ask("GET", f"/v1/channels/v.c/subscriptions?after={strange}")
+        assert status in (200, 400), strange
+        status, _ = await here.ask("GET", f"/v1/brokers/v.b/subscriptions?after=0%20{strange}")
+        assert status in (200, 400), strange
+        assert (await here.ask("DELETE", f"/v1/channels/v.c/subscriptions/{strange}"))[0] in (400, 404)
+        assert (await here.ask("PUT", f"/v1/brokers/v.{strange}", {"url": None}))[0] in (201, 400)
+
+
 # --- who may
 
 
@@ -326,6 +346,67 @@ async def test_each_role_may_do_its_part(tmp_path: Path) -> None:
         assert (await here.ask("POST", "/v1/channels/v.c/subscriptions:remove", {"ids": ids}))[0] == 403
         assert (await here.ask("DELETE", f"/v1/channels/v.c/subscriptions/{ids[0]}"))[0] == 403
         assert (await here.ask("PATCH", f"/v1/channels/v.c/subscriptions/{ids[0]}", {"broker": "v.west"}))[0] == 403
+        # One that was made by statement belongs to the first that registers as it.
+        await here.brokers.register("v", "north", None, Token("ada", "admin"))
+        assert (await here.ask("POST", "/v1/brokers/v.north/secret"))[0] == 403
+        assert (await here.ask("PUT", "/v1/brokers/v.north", {"url": None}))[0] == 200
+        assert (await here.ask("POST", "/v1/brokers/v.north/secret"))[0] == 200
         here.token = "tocsin_bob"  # a writer
         assert (await here.ask("PATCH", f"/v1/channels/v.c/subscriptions/{ids[0]}", {"broker": "v.west"}))[0] == 200
         assert (await here.ask("POST", "/v1/brokers/v.east/secret"))[0] == 200
+
+
+# --- many at once
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_others_get_their_turn(tmp_path: Path) -> None:
+    limits = FetchLimits(chunk_bytes=1 << 20, concurrent=1, waiting=1, write_timeout_s=0.2)
+    async with world(tmp_path, limits=limits) as here:
+        channel = await here.channel("c")
+        await here.register("v.b")
+        (one,) = await here.subscribe("v.c", "v.b", [1])
+        await here.execute(channel, {one: ["x" * (1 << 20)] * 30})
+        place = urlsplit(here.url)
+        reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=1)
+        body = fetch_request([Range(one, START)])
+        writer.write(b"POST /v1/results:fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await reader.read(1)
+        # There is one turn, which it holds; whoever waits gets it, and there is room for one to wait.
+        waiting = asyncio.create_task(here.ask("GET", f"/v1/results/{one}?after=0-0-0&limit=1"))
+        status, said = await asyncio.wait_for(waiting, 20)
+        assert (status, said["more"]) == (200, True)
+        writer.close()
+
+
+async def test_more_fetches_than_there_is_room_for_are_told_to_come_again(tmp_path: Path) -> None:
+    async with world(tmp_path, limits=FetchLimits(concurrent=1, waiting=0)) as here:
+        channel = await here.channel("c")
+        await here.register("v.b")
+        (one,) = await here.subscribe("v.c", "v.b", [1])
+        await here.execute(channel, {one: list(range(2_000))})
+        asked = [here.ask("GET", f"/v1/results/{one}?after=0-0-0") for _ in range(30)]
+        statuses = {status for status, _ in await asyncio.gather(*asked)}
+        assert statuses == {200, 429}
+
+
+async def test_what_brokers_are_told_and_fetch_is_counted(here: World) -> None:
+    channel = await here.channel("c")
+    async with fake_broker() as east:
+        east.secret = await here.register("v.east", east.url)
+        (one,) = await here.subscribe("v.c", "v.east", [1])
+        east.answers = [500]
+        await here.execute(channel, {one: ["a", "b"]})
+        await east.until(lambda: one in east.told)
+        await here.fetch(Range(one, START))
+        async with asyncio.timeout(20):
+            while here.announcer.figures()[0].lag:
+                await asyncio.sleep(0.01)
+        _, body = await here.ask("GET", "/metrics")
+    lines = body.decode().splitlines()
+    for line in (
+        'tocsin_broker_announcements_total{broker="v.east"} 1.0',
+        'tocsin_broker_announcements_failed_total{broker="v.east"} 1.0',
+        'tocsin_broker_lag_results{broker="v.east"} 0.0',
+        "tocsin_results_fetched_total 2.0",
+    ):
+        assert line in lines

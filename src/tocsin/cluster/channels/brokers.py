@@ -101,11 +101,12 @@ class Brokers:
         entry = BrokerEntry(dataverse, name, None if url is None else checked_url(url))
         known = self._catalog.catalog.find(entry.ref)
         secret = new_secret()
-        await self._owned(broker, who)
+        if (before := await self._store.registration(broker)) is not None:
+            _check_owner(before, who, claims=True)
         try:
             with self._announcer.expecting(broker):
                 kept = await self._store.register(broker, secret, owner=who.name if who.role == "broker" else None)
-                _check_owner(kept, who)
+                _check_owner(kept, who, claims=True)
                 faults.reach("broker.registered")
                 if known != entry:
                     await self._catalog.apply([Put(entry, when_taken="replace")])
@@ -136,24 +137,20 @@ class Brokers:
     async def registered(self, broker: Broker, who: Token) -> Registration:
         """The registration of a broker that is there; ForbiddenError when it is another one's."""
         self._catalog.catalog.broker(*broker)
-        kept = await self._owned(broker, who)
+        kept = await self._store.registration(broker)
         if kept is None:  # It has just come: whoever made it is about to register it.
             kept = await self._store.register(broker, new_secret(), owner=None)
-        return kept
-
-    async def _owned(self, broker: Broker, who: Token) -> Registration | None:
-        kept = await self._store.registration(broker)
-        if kept is not None:
-            _check_owner(kept, who)
+        _check_owner(kept, who)
         return kept
 
 
-def _check_owner(kept: Registration, who: Token) -> None:
-    """A token of the role `broker` acts for one broker, the one that was registered with it."""
-    if who.role == "broker" and kept.owner not in (None, who.name):
+def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> None:
+    """A token of the role `broker` acts for the brokers that were registered with it; one that nobody has registered
+    so far may be claimed."""
+    if who.role == "broker" and kept.owner != who.name and not (claims and kept.owner is None):
         raise ForbiddenError(
-            f"the broker {kept.broker.dataverse}.{kept.broker.name} was registered with another token",
-            hint="use that one, or one of the role writer",
+            f"the broker {kept.broker.dataverse}.{kept.broker.name} was not registered with this token",
+            hint="use the one that it was registered with, or one of the role writer",
         )
 
 
