@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from tests.broker_world import FakeBroker, World, fake_broker, world
+from tocsin.cluster.channels.announcer import Pace
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.store.channel_store import Broker
 from tocsin.wire.announcements import Announcement, parse_announcement
@@ -146,8 +147,6 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
 
 
 async def test_a_broker_that_shows_up_again_is_not_waited_for_any_longer(tmp_path: Path) -> None:
-    from tocsin.cluster.channels.announcer import Pace
-
     async with world(tmp_path, pace=Pace(5.0, 600.0, 600.0)) as here, fake_broker() as east:
         channel = await here.channel("c")
         east.secret = await here.register("v.east", "http://127.0.0.1:1/")
@@ -355,3 +354,22 @@ async def test_a_position_from_the_future_is_not_believed(here: World) -> None:
     status, body = await here.ask("GET", "/v1/brokers/v.b/news")
     assert (status, len(parse_announcement(body).news["v.c"])) == (200, 1)
     assert parse_position(f"{here.store.epoch}-0") <= parse_announcement(body).after
+
+
+async def test_a_broker_is_told_now_and_then_that_there_was_nothing_for_it(tmp_path: Path) -> None:
+    pace = Pace(5.0, 0.01, 0.05, passed_over=10)
+    async with world(tmp_path, pace=pace) as here, fake_broker() as east:
+        channel = await here.channel("c")
+        await joined(here, "v.east", east)
+        await here.register("v.west")
+        (one,) = await here.subscribe("v.c", "v.east", [1])
+        (other,) = await here.subscribe("v.c", "v.west", [2])
+        start = await here.store.position()
+        await here.execute(channel, {other: list(range(8))})
+        await here.execute(channel, {one: ["its own"]})
+        await east.until(lambda: one in east.told)
+        assert east.got[0].after == start
+        await here.execute(channel, {other: list(range(11))})
+        await east.until(lambda: len(east.got) == 2)
+        assert east.got[1].is_empty
+        assert (east.got[1].after, east.got[1].position) == (east.got[0].position, await here.store.position())

@@ -18,7 +18,7 @@ import aiohttp
 
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.channels.news import NewsDesk
-from tocsin.cluster.channels.telling import FIRST_RETRY_S, LAST_RETRY_S, Teller, Telling, TellingCounts
+from tocsin.cluster.channels.telling import FIRST_RETRY_S, LAST_RETRY_S, PASSED_OVER, Teller, Telling, TellingCounts
 from tocsin.cluster.entries import BrokerEntry, broker_ref
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.store.channel_store import Broker, ChannelStore, Committed
@@ -43,6 +43,7 @@ class Pace:
     timeout_s: float = 10.0
     first_retry_s: float = FIRST_RETRY_S
     last_retry_s: float = LAST_RETRY_S
+    passed_over: int = PASSED_OVER
 
 
 @dataclass(slots=True)
@@ -112,6 +113,7 @@ class Announcer:
             telling = Telling(
                 self._store, self._news, self._started.session, self._url,
                 first_retry_s=self._pace.first_retry_s, last_retry_s=self._pace.last_retry_s,
+                passed_over=self._pace.passed_over,
             )  # fmt: skip
             for broker in wanted:
                 if broker not in tellers:

@@ -14,7 +14,6 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.channels.news import NewsDesk
-from tocsin.rules.model.cursors import Position
 from tocsin.store.channel_store import Broker, ChannelStore, Registration
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
@@ -25,8 +24,8 @@ log = structlog.get_logger()
 
 FIRST_RETRY_S: Final = 0.25
 LAST_RETRY_S: Final = 60.0
-# A position that moved over nothing but others' news is kept now and then, so that a restart does not look far back.
-UNKEPT: Final = 100_000
+# A broker is told now and then that there was nothing for it, so that a restart does not look far back.
+PASSED_OVER: Final = 100_000
 
 
 @dataclass(slots=True)
@@ -48,6 +47,7 @@ class Telling:
     clock_s: Callable[[], float] = time.time
     first_retry_s: float = FIRST_RETRY_S
     last_retry_s: float = LAST_RETRY_S
+    passed_over: int = PASSED_OVER
 
 
 class Teller:
@@ -59,7 +59,9 @@ class Teller:
         self.counts = TellingCounts()
         self.trouble: str | None = None
         self.behind_since_s: float | None = None
-        self._kept = registration.position
+        # What the broker knows, which the next announcement goes on from; `position` may have passed over what is
+        # only others' news.
+        self._told = registration.position
         self._secret = registration.secret
         self._failures = 0
         self._rooms = rooms
@@ -76,7 +78,8 @@ class Teller:
     def at_once(self, registration: Registration) -> None:
         """The broker has shown up, or has another secret or address: it is not waited for any longer."""
         self._secret = registration.secret
-        self.position = max(self.position, registration.position)
+        self._told = max(self._told, registration.position)
+        self.position = max(self.position, self._told)
         self._at_once.set()
         self._due.set()
 
@@ -95,9 +98,9 @@ class Teller:
         """Whether it knows everything now; False when it could not be told and has been waited for."""
         try:
             while (url := self._rooms.url(self.broker)) is not None:
-                message = await self._rooms.news.since(self.broker, self.position)
-                if message.is_empty:
-                    await self._pass_over(message.position)
+                message = await self._rooms.news.since(self.broker, self.position, told=self._told)
+                if message.is_empty and message.position.number - self._told.number <= self._rooms.passed_over:
+                    self.position = message.position
                 else:
                     self.behind_since_s = self.behind_since_s or time.monotonic()
                     await self._tell(url, message)
@@ -131,15 +134,10 @@ class Teller:
             if not 200 <= answer.status < 300:
                 raise UnavailableError(f"it answered {answer.status}")
         faults.reach("announcer.told")
-        self._kept = self.position = await self._rooms.store.told(self.broker, message.position)
+        self._told = self.position = await self._rooms.store.told(self.broker, message.position)
         self.counts.sent += 1
         self._failures = 0
         self.trouble = self.behind_since_s = None
-
-    async def _pass_over(self, position: Position) -> None:
-        self.position = position
-        if position.epoch != self._kept.epoch or position.number - self._kept.number > UNKEPT:
-            self._kept = await self._rooms.store.told(self.broker, position)
 
     def _failed(self, error: Exception) -> None:
         self.counts.failed += 1
