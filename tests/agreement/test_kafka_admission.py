@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.conducting import conduct
+from tocsin.lab.experiments.conducting import conduct, verdicts
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.kafka_admission.declared import EXPERIMENT
 from tocsin.lab.experiments.kafka_admission.model import model
 from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.running import run
 from tocsin.lab.experiments.statistics import estimate
 
 DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in EXPERIMENT.parameters}
@@ -85,10 +86,17 @@ def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
     assert drawn == {plot.name for plot in EXPERIMENT.plots}
 
 
-def test_without_the_cells_it_needs_no_claim_is_judged(tmp_path: Path) -> None:
-    settings = {"policy": "mean", "records": "100", "batch": "20"}
-    done = conduct(
-        plan(EXPERIMENT, quick=True, settings=settings, replications=2), registry.reference("kafka-admission"), tmp_path
-    )
-    judged = {name for name, one in done.verdicts.items() if one.verdict != "not judged"}
-    assert judged <= {"tuning-mean"}
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"policy": "mean", "records": "100", "batch": "20"},
+        {"policy": "threshold", "records": "100", "fall": "0.2"},
+        {"policy": "all,none", "records": "100", "publish_every_s": "0.02"},
+    ],
+    ids=lambda settings: settings["policy"],
+)
+def test_without_the_cells_it_needs_no_claim_is_judged(tmp_path: Path, settings: dict[str, str]) -> None:
+    wanted = plan(EXPERIMENT, quick=True, settings=settings, replications=2)
+    results, _ = run(wanted, registry.reference("kafka-admission"), tmp_path)
+    judged = {name for name, one in verdicts(EXPERIMENT, results).items() if one.verdict != "not judged"}
+    assert judged <= ({"ends", "unlimited-duplication"} if settings["policy"] == "all,none" else set())

@@ -80,6 +80,15 @@ def test_the_lab_works_where_neither_spark_nor_a_server_is_installed(tmp_path: P
     assert out.splitlines()[-1] == str(tmp_path / "queues-quick" / "report.md")
 
 
+def test_what_is_not_installed_is_said_before_anything_is_run(tmp_path: Path) -> None:
+    program = WITHOUT_ENGINE.replace('ABSENT = {"pyspark", ', 'ABSENT = {"matplotlib", ')
+    process = lab("run", "queues", "--out", str(tmp_path), program=program)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.splitlines() == ["error: matplotlib is not installed", "hint: pip install 'tocsin[lab]' has all of it"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     arguments = ("run", "queues", "--quick", "--set", "customers=4000", "--processes", "2", "--out")
     process = lab(*arguments, str(tmp_path / "killed"))
@@ -143,7 +152,7 @@ def test_a_report_is_made_again_and_elsewhere_without_running(
     report = tmp_path / "queues-quick" / "report.md"
     first = report.read_text("utf-8")
     report.unlink()
-    assert "reproduced: exponential-service" in said(capsys, "report", "queues", *where)
+    assert "not judged: exponential-service" in said(capsys, "report", "queues", *where)  # so few customers
     assert report.read_text("utf-8") == first
     said(capsys, "report", "queues", *where, "--to", str(tmp_path / "docs"))
     assert (tmp_path / "docs" / "queues.md").read_text("utf-8") == first.replace("(plots/", "(queues/")

@@ -207,7 +207,14 @@ def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
     assert not surely_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"})
     assert not surely_more(results, "score", "sizes", LOW, LOW)
     assert about(Estimate(1.0, 0.1, 3), 1.0, within=0.2)
-    assert not about(Estimate(1.0, 0.3, 3), 1.0, within=0.2)
+    assert not about(Estimate(2.0, 0.3, 3), 1.0, within=0.2)
+
+
+def test_an_interval_too_wide_for_a_verdict_gives_none(tmp_path: Path) -> None:
+    wide = Claim("wide", "", "", lambda _: Judged(str(about(Estimate(1.0, 0.3, 3), 1.0, within=0.2)), ""))  # type: ignore[arg-type]
+    judged = judge(wide, toy_results(tmp_path))
+    assert judged.verdict == "not judged"
+    assert "take more replications" in judged.because
 
 
 def test_a_claim_without_its_cells_is_not_judged(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ NAME/ or NAME-quick/
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,12 +55,19 @@ def conduct(
     on_finished: OnFinished = lambda _cell, _finished, _total: None,
 ) -> Conducted:
     """Run what is missing, then write every file anew. The same plan writes the same bytes, interrupted or not."""
+    ready()
     folder = folder_of(out, wanted.experiment.name, quick=wanted.quick)
     results, kept = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
     files.write(results, wanted.experiment, folder)
     files.write_json(folder / _RUN, wanted.to_json())
     write_report(results, wanted, folder / "report.md", folder / "plots")
     return Conducted(folder, len(results.rows), kept, verdicts(wanted.experiment, results))
+
+
+def ready() -> None:
+    """`ModuleNotFoundError` now rather than after a night's run, where something is missing that its files need."""
+    for needed in ("matplotlib.figure", "pyarrow.parquet"):
+        importlib.import_module(needed)
 
 
 def verdicts(experiment: Experiment, results: Results) -> dict[str, Judged]:

@@ -93,7 +93,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the source says, in our words, and who judges it. A judge raises `LookupError` where cells are missing."""
+    """What the source says, in our words, and who judges it. A judge raises where cells are missing or errors large."""
 
     name: str
     says: str

@@ -10,6 +10,10 @@ from tocsin.lab.experiments.results import MissingCellsError, Results
 from tocsin.lab.experiments.statistics import Estimate
 
 
+class UndecidedError(Exception):
+    """The error of the results is too large for a verdict."""
+
+
 def judge(claim: Claim, results: Results) -> Judged:
     """The verdict on a claim; where the run lacks the cells or repetitions it needs, that is said and nothing else."""
     if len({row.cell.seed for row in results.rows}) < 2:
@@ -18,6 +22,16 @@ def judge(claim: Claim, results: Results) -> Judged:
         return claim.judge(results)
     except MissingCellsError as missing:
         return Judged("not judged", "", f"the run has no cells with {missing}")
+    except UndecidedError as undecided:
+        return Judged("not judged", "", str(undecided))
+
+
+def several(results: Results, sweep: str, name: str) -> list[Value]:
+    """The values that a parameter took in a sweep, of which a comparison needs at least two."""
+    found = results.points(sweep, name)
+    if len(found) < 2:
+        raise MissingCellsError(f"{sweep}: {name} other than {found[0]}")
+    return found
 
 
 def surely_more(
@@ -36,5 +50,12 @@ def surely_ordered(
 
 
 def about(found: Estimate, wanted: float, *, within: float) -> bool:
-    """Whether the whole interval lies so close to the wanted value."""
-    return wanted - within <= found.low and found.high <= wanted + within
+    """Whether the interval lies within this distance, or outside. `UndecidedError` where it lies astride."""
+    low, high = wanted - within, wanted + within
+    if low <= found.low and found.high <= high:
+        return True
+    if found.high < low or high < found.low:
+        return False
+    raise UndecidedError(
+        f"{found} is too wide to tell whether it is {wanted:g} within {within:g}; take more replications"
+    )
