@@ -26,7 +26,15 @@ from tocsin.lab.experiments.results import Results, Row
 from tocsin.wire.errors import TocsinError
 
 # What a cell's numbers depend on beside its model's own file: when any of it changes, finished cells count no more.
-SOURCES: Final = ("rules", "broker", "coordinator", "overlay", "lab/engine", "lab/workloads", "lab/scenarios")
+SOURCES: Final = (
+    "rules",
+    "broker/core",
+    "coordinator/core",
+    "overlay/core",
+    "lab/engine",
+    "lab/workloads",
+    "lab/scenarios",
+)
 _TRACES: Final = "traces"
 _AHEAD: Final = 2  # cells handed out per process beyond the running one: none idles, and an interruption is quick
 
