@@ -138,6 +138,29 @@ def test_what_cannot_be_is_refused_at_its_place(
     assert (caught.value.line, caught.value.column) == (2, query.index(place) + 1)
 
 
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "CASE WHEN w.id = 1 THEN raise_error('boom') ELSE 1 END",
+        "CASE WHEN w.id = 1 THEN raise_error('boom') ELSE 'a' END",
+        "CASE WHEN w.id = 1 THEN raise_error('boom') ELSE w.n END",
+        "CASE WHEN w.id = 1 THEN raise_error('boom') ELSE {'a': 1} END",
+        "CASE WHEN w.id = 1 THEN raise_error('boom') ELSE [1, 2] END",
+        "if(w.id = 1, raise_error('boom'), 1)",
+        "coalesce(raise_error('boom'), 1)",
+        "[1, raise_error('boom')]",
+        "w.n = raise_error('boom')",
+        "w.id = raise_error('boom')",
+        "true AND raise_error('boom')",
+        "spatial_distance(raise_error('boom'), create_point(1.0, 2.0))",
+        "{'id': w.id, 'x': CASE WHEN w.id = 1 THEN raise_error('boom') ELSE 1 END}",
+    ],
+)
+def test_what_raises_an_error_is_never_taken_for_null(cluster: LocalCluster, world: str, failing: str) -> None:
+    with pytest.raises(StatementError, match="boom"):
+        cluster.rows(f"USE {world}; SELECT VALUE {failing} FROM W w WHERE w.id = 1")
+
+
 def test_a_dataset_called_dataset_can_be_named_after_into(cluster: LocalCluster, dataverse: str) -> None:
     made = "CREATE TYPE T AS {id: int}; CREATE DATASET Dataset(T) PRIMARY KEY id; INSERT INTO Dataset {'id': 1};"
     cluster.run(

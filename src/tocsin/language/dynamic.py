@@ -42,6 +42,14 @@ def null(type_: Type) -> exp.Expr:
     return exp.cast(exp.null(), spark_type(type_), dialect="spark")
 
 
+def void_as(sql: exp.Expr, type_: Type) -> exp.Expr:
+    """What is NULL whenever it has a value, as one of that type. It is kept: raise_error('…') never gets so far."""
+    if isinstance(sql, exp.Null) or type_ == VOID:
+        return null(type_) if isinstance(sql, exp.Null) else sql
+    kept = exp.cast(sql.copy(), "STRING") if type_ == t.ANY else sql.copy()
+    return exp.cast(kept, spark_type(type_), dialect="spark")
+
+
 def call(name: str, *arguments: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
 

@@ -75,7 +75,7 @@ class Expressions(ABC):
 
     def _as(self, value: Typed, type_: Type) -> exp.Expr:
         if value.type == VOID:
-            return dynamic.null(type_)
+            return dynamic.void_as(value.sql, type_)
         if value.type == t.ANY:
             return dynamic.exactly(value.sql, type_) if type_ == t.BOOLEAN else dynamic.as_type(value.sql, type_)
         return value.sql
@@ -146,7 +146,7 @@ class Expressions(ABC):
             return (VOID if values else t.ANY), [value.sql for value in values]
         if len(types) == 1:
             (only,) = types
-            return only, [dynamic.null(only) if value.type == VOID else value.sql for value in values]
+            return only, [dynamic.void_as(value.sql, only) if value.type == VOID else value.sql for value in values]
         if types <= set(t.NUMBERS):
             wide = t.DOUBLE if types & {t.FLOAT, t.DOUBLE} else t.BIGINT
             return wide, [exp.cast(value.sql.copy(), dynamic.spark_type(wide)) for value in values]
@@ -196,6 +196,7 @@ class Expressions(ABC):
 
     def known(self, function: Callable[[Sequence[Typed]], Typed], arguments: Sequence[Typed]) -> Typed:
         """One of our own functions; untyped arguments are tried as every type it takes."""
+        arguments = [_kept(one) for one in arguments]
         untyped = [i for i, one in enumerate(arguments) if one.type == t.ANY]
         if not untyped:
             return function([Typed(exp.null(), t.ANY) if one.type == VOID else one for one in arguments])
@@ -298,6 +299,13 @@ class Expressions(ABC):
         exp.CurrentDate: _now,
         exp.Anonymous: _call,
     }
+
+
+def _kept(value: Typed) -> Typed:
+    """What is always NULL and no plain NULL may have something to say while it is evaluated."""
+    if value.type != VOID or isinstance(value.sql, exp.Null):
+        return value
+    return Typed(dynamic.void_as(value.sql, t.ANY), t.ANY)
 
 
 # Parts of a call that mean nothing alone, and what a call stands in.

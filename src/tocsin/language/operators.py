@@ -83,7 +83,7 @@ class Operators(Expressions):
         if t.ANY in (left.type, right.type):
             typed_, other = (right, left) if left.type == t.ANY else (left, right)
             if typed_.type == VOID:
-                return Typed(dynamic.null(t.BOOLEAN), t.BOOLEAN)
+                return Typed(dynamic.void_as(typed_.sql, t.BOOLEAN), t.BOOLEAN)
 
             def against(type_: Type) -> exp.Expr:
                 exact = type_ == DECIMAL
