@@ -294,6 +294,17 @@ async def test_a_secret_in_the_address_is_not_told(tmp_path: Path) -> None:
     assert "s3cret" not in str(logs)
 
 
+async def test_polling_goes_on_when_it_cannot_tell_that_it_failed(
+    at: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "log", None)  # whatever is asked of it fails
+    at.says(b"", 500)
+    async with polled(at.url, tmp_path / "log") as kept:
+        await until(lambda: kept.counts.polls_failed > 1, "failures")
+        at.instead, at.items = None, ids(1)
+        await until(lambda: kept.taken == [1], "taken")
+
+
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(at: Address, tmp_path: Path, encoding: str) -> None:
     body = json.dumps([{"id": 1, "text": "x" * 5_000_000}]).encode()

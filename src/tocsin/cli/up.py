@@ -39,6 +39,7 @@ def up(
     import uvloop
 
     from tocsin import compose
+    from tocsin.cli.logs import log_to_stderr
     from tocsin.settings import Settings
 
     flags = {"data": data, "cluster.http.host": host, "cluster.http.port": port}
@@ -50,27 +51,3 @@ def up(
         sys.stdout.flush()
 
     uvloop.run(compose.serve_cluster(settings, on_ready))
-
-
-def log_to_stderr(verbose: bool) -> None:
-    """Warnings, or with `verbose` everything, one line each; standard output stays for what was asked for."""
-    import logging
-
-    import structlog
-
-    level = logging.DEBUG if verbose else logging.WARNING
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING)
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Plain tracebacks: the others show variables, and those hold what people sent.
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -58,13 +59,18 @@ class Tables:
             with self._lock:
                 due = [(name, table) for name, table in self._open.items() if table.upkeep_due()]
             for name, table in due:
-                try:
-                    await asyncio.to_thread(upkeep.upkeep, table)
-                except StorageFullError as error:
-                    log.warning("upkeep must wait", dataset=name, reason=error.message)
-                except Exception:
-                    if name not in self._dropped:
-                        log.exception("upkeep failed", dataset=name)
+                # The next one has its turn even where this one's failure cannot be told.
+                with suppress(Exception):
+                    await self._kept_up(name, table)
+
+    async def _kept_up(self, name: str, table: DatasetTable) -> None:
+        try:
+            await asyncio.to_thread(upkeep.upkeep, table)
+        except StorageFullError as error:
+            log.warning("upkeep must wait", dataset=name, reason=error.message)
+        except Exception:
+            if name not in self._dropped:
+                log.exception("upkeep failed", dataset=name)
 
     # ------------------------------------------------------------ tables
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -121,16 +121,21 @@ class Procedures:
     async def _keep(self, entry: ProcedureEntry) -> None:
         assert entry.period is not None
 
+        def told(level: str, event: str, **about: Any) -> None:
+            # It goes on whether or not it can be told.
+            with suppress(Exception):
+                getattr(log, level)(event, procedure=str(entry.ref), **about)
+
         async def run(tick: int, due: datetime, missed: int) -> None:
             if missed:
-                log.warning("a procedure missed ticks", procedure=str(entry.ref), tick=tick, missed=missed)
+                told("warning", "a procedure missed ticks", tick=tick, missed=missed)
             try:
                 async with self._turns:
                     await self._tick(entry, tick, due)
             except Exception as error:
                 # The next tick tries again.
                 if self._catalog.catalog.find(entry.ref) == entry:
-                    log.error("a procedure failed", procedure=str(entry.ref), tick=tick, reason=str(error))
+                    told("error", "a procedure failed", tick=tick, reason=str(error))
             own = asyncio.current_task()
             if own is not None and own.cancelling():
                 # It was told to end when its change could no longer be stopped.
@@ -139,7 +144,7 @@ class Procedures:
         try:
             done = await self._engine.work(lambda: self._done(entry))
         except Exception as error:
-            log.error("a procedure cannot be started", procedure=str(entry.ref), reason=str(error))
+            told("error", "a procedure cannot be started", reason=str(error))
             return
         await schedule.keep(entry.anchor, entry.period, done, run, self._now, self._sleep)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -186,7 +187,9 @@ class FileFeed:
     def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         unforeseen = None if isinstance(error, TocsinError) else error
-        log.warning("a feed must wait", feed=self.entry.name, what=what, reason=reason, exc_info=unforeseen)
+        # Files are taken whether or not it can be told.
+        with suppress(Exception):
+            log.warning("a feed must wait", feed=self.entry.name, what=what, reason=reason, exc_info=unforeseen)
         now = datetime.now(UTC), asyncio.get_running_loop().time()
         since, since_s = now if known is None else (known.since, known.since_s)
         return Trouble(what, reason, since, since_s, isinstance(error, StorageFullError))

@@ -118,13 +118,7 @@ class Mover:
             await self._log.wait(self.position)
             try:
                 await self._engine.land(self._batch, f"feed {self._feed}")
-            except TocsinError as error:
-                log.warning(
-                    "landing must wait", feed=self._feed, dataset=self.target.dataset.name, reason=error.message
-                )
-                self._failed(error)
             except Exception as error:
-                log.exception("landing failed", feed=self._feed, into=self.target.dataset.name)
                 self._failed(error)
             else:
                 failures = 0
@@ -147,6 +141,13 @@ class Mover:
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         what = f"landing in {self.target.dataset}"
         self.trouble = Trouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+        # Landing goes on whether or not it can be told.
+        with suppress(Exception):
+            told = {"feed": self._feed, "dataset": str(self.target.dataset)}
+            if isinstance(error, TocsinError):
+                log.warning("landing must wait", **told, reason=reason)
+            else:
+                log.error("landing failed", **told, exc_info=error)
 
     def _batch(self) -> None:
         entries = self._log.read(self.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -127,7 +128,7 @@ class Poller:
             return self._failed(error.code, str(error), float(error.details.get("retry_after_s", 0.0)))
         except Exception as error:
             if not self._trouble:
-                log.exception("polling failed", feed=self._name)
+                self._told("error", "polling failed", exc_info=error)
             return self._failed(type(error).__name__, str(error), 0.0)
         self._worked()
         return None
@@ -159,10 +160,15 @@ class Poller:
         if what != self._trouble:
             # Once, not each time: what goes on for a day is one trouble.
             self._trouble = what
-            log.warning("polling fails", feed=self._name, host=self._polling.host, reason=reason)
+            self._told("warning", "polling fails", host=self._polling.host, reason=reason)
         return wait_s
 
     def _worked(self) -> None:
         if self._trouble:
-            log.info("polling works again", feed=self._name, host=self._polling.host, failures=self._failures)
+            self._told("info", "polling works again", host=self._polling.host, failures=self._failures)
         self._trouble, self._failures = "", 0
+
+    def _told(self, level: str, event: str, **about: Any) -> None:
+        # Polling goes on whether or not it can be told.
+        with suppress(Exception):
+            getattr(log, level)(event, feed=self._name, **about)

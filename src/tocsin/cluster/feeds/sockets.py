@@ -78,7 +78,7 @@ class SocketServer:
             self._counts.unframed += 1
             self._dropped(f"a record was not whole within {RECORD_TIMEOUT_S:g} s")
         except ConnectionError as error:
-            log.warning("a socket broke off", feed=self._feed.entry.name, reason=str(error))
+            self._told("a socket broke off", str(error))
         finally:
             self._connections.pop(task, None)
             with suppress(ConnectionError):
@@ -93,7 +93,12 @@ class SocketServer:
 
     def _dropped(self, reason: str) -> None:
         self._counts.sockets_dropped += 1
-        log.warning("a socket was dropped", feed=self._feed.entry.name, reason=reason)
+        self._told("a socket was dropped", reason)
+
+    def _told(self, event: str, reason: str) -> None:
+        # Records are taken whether or not it can be told.
+        with suppress(Exception):
+            log.warning(event, feed=self._feed.entry.name, reason=reason)
 
     async def _read(self, reader: asyncio.StreamReader, framing: Framing, task: asyncio.Task[None]) -> None:
         header: list[bytes] = []
@@ -139,8 +144,8 @@ class SocketServer:
             except InputError as error:
                 if not error.retry and error.status != 429:
                     self._counts.unframed += len(records)
-                    log.warning("records could not be read", feed=self._feed.entry.name, reason=error.message)
+                    self._told("records could not be read", error.message)
                     return
             except TocsinError as error:
-                log.warning("a socket must wait", feed=self._feed.entry.name, reason=error.message)
+                self._told("a socket must wait", error.message)
             await asyncio.sleep(_RETRY_S)

@@ -305,7 +305,8 @@ class IntakeLog:
             self._refuse(group, files.explained(problem, self._folder))
         except Exception as problem:
             # A bug, or no memory: whoever waits must hear of it, and the thread must live.
-            _log.exception("the intake log failed", folder=str(self._folder))
+            with suppress(Exception):
+                _log.exception("the intake log failed", folder=str(self._folder))
             self._writer.settle_quietly()
             self._refuse(group, StoreError(f"the intake log {self._folder} failed: {problem!r}"))
         else:

@@ -1,0 +1,47 @@
+"""Where a server's log goes. Nobody's work ends because a line of it could not be written."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+
+class Forgiving:
+    """A stream that loses what cannot be written: to a full disk, or where nobody reads any more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Warnings, or with `verbose` everything, one line each; standard output stays for what was asked for."""
+    import structlog
+
+    level = logging.DEBUG if verbose else logging.WARNING
+    stream: Any = Forgiving(sys.stderr)
+    logging.basicConfig(stream=stream, level=logging.INFO if verbose else logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Plain tracebacks: the others show variables, and those hold what people sent.
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
