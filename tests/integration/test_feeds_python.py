@@ -82,7 +82,7 @@ def test_what_returns_says_is_held_against_each_record(fed: Fed) -> None:
     fed.run("CREATE DATASET E(Kept) PRIMARY KEY id; CONNECT FEED F TO DATASET E APPLY FUNCTION strict")
     fed.send({"id": 0}, {"id": 1}, {"id": -1}, {"id": 14})
     assert fed.rows("SELECT VALUE d.id FROM E d") == [1]
-    reasons = [one["reason"] for one in fed.rejected() if one["dataset"] == "E"]
+    reasons = [one["reason"] for one in fed.rejected() if one["dataset"] == f"{fed.dataverse}.E"]
     assert all("the function strict gave what does not fit Kept" in reason for reason in reasons)
     assert len(reasons) == 2
 

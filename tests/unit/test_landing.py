@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from tocsin.cluster.entries import DatasetEntry, FeedEntry
 from tocsin.cluster.feeds.batches import packed
-from tocsin.cluster.feeds.landing import REJECTED, Enrich, Landing, Rejections
+from tocsin.cluster.feeds.landing import REJECTED, Landing, Rejections
+from tocsin.cluster.feeds.sifting import REASONS, Enrich
 from tocsin.cluster.intake.log import Entry
 from tocsin.language.expressions import TranslationError
 from tocsin.pipeline.datasets import layout
@@ -131,14 +133,79 @@ def test_records_on_which_the_function_fails_are_found_among_many(tmp_path: Path
     assert world.set_aside() == sorted(poison)
 
 
-def test_each_thing_that_a_function_made_of_one_record_and_does_not_fit_is_kept_with_its_reason(tmp_path: Path) -> None:
+def test_of_one_record_all_that_a_function_made_lands_or_nothing(tmp_path: Path) -> None:
     def several(rows: pa.Table) -> Sequence[Any]:
-        return [[record, {"id": "x"}, {"no": 1}, 7] for record in layout.from_arrow(rows, FEED)]
+        records = layout.from_arrow(rows, FEED)
+        return [[one, {"id": one["id"] + 10}, *([{"id": "x"}, 7] if one["id"] == 2 else [])] for one in records]
 
     world = World(tmp_path, several)
-    entries = logged([{"id": 1}, {"id": 2}])
+    entries = logged([{"id": 1}, {"id": 2}, {"id": 3}])
     for _ in range(2):  # doing it again changes nothing
         world.landing.land(entries)
-        assert world.ids() == [1, 2]
-        assert world.set_aside() == [1, 1, 1, 2, 2, 2]
-    assert len({row["reason"] for row in _rows(world.rejected)}) == 3
+        assert world.ids() == [1, 3, 11, 13]
+        assert world.set_aside() == [2]
+    (kept,) = _rows(world.rejected)
+    assert kept["field"] == "id"
+    assert kept["reason"].startswith("element 3 of 4 that the function made: expected")
+
+
+def test_a_record_that_two_datasets_of_one_name_refuse_is_kept_for_each(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    entry = DatasetEntry("w", "D", "C", CLOSED, (("id",),), False, False, "e", 1, None)
+    table = DatasetTable.create(tmp_path / "e", layout.record_schema(CLOSED), (("id",),))
+    entries = logged([{"id": 1, "more": 1}])
+    world.landing.land(entries)
+    Landing(world.feed, 0, entry, table, world.rejected, None).land(entries)
+    assert sorted(row["dataset"] for row in _rows(world.rejected)) == ["v.D", "w.D"]
+
+
+class Telling:
+    """Fails as a whole where one of its records is poison, and can say which those are."""
+
+    def __init__(self, poison: set[int]) -> None:
+        self.poison = poison
+        self.queries = 0
+        self.halt: list[World] = []
+
+    def __call__(self, rows: pa.Table) -> Sequence[Any]:
+        self.queries += 1
+        records = layout.from_arrow(rows, FEED)
+        found = sorted(self.poison & {record["id"] for record in records})
+        if found:
+            raise StatementError(f"it does not like {found[0]}")
+        return records
+
+    def failing(self, rows: pa.Table) -> Sequence[bool]:
+        self.queries += 1
+        if self.halt:
+            self.halt[0].landing.halted = True
+            raise StatementError("Job 1 cancelled")
+        return [record["id"] in self.poison for record in layout.from_arrow(rows, FEED)]
+
+
+@pytest.mark.parametrize("poison", [{3}, set(range(0, 300, 2)), set(range(300))])
+def test_records_on_which_a_function_fails_cost_few_queries_however_many_they_are(
+    tmp_path: Path, poison: set[int]
+) -> None:
+    function = Telling(poison)
+    world = World(tmp_path, function)
+    with capture_logs() as told:
+        world.landing.land(logged([{"id": number} for number in range(300)]))
+    assert world.ids() == [number for number in range(300) if number not in poison]
+    assert world.set_aside() == sorted(poison)
+    assert function.queries <= 3 + REASONS
+    reasons = {json.loads(row["record"])["id"]: row["reason"] for row in _rows(world.rejected)}
+    assert all(reasons[one] == f"it does not like {one}" for one in sorted(poison)[:REASONS])
+    assert all(f"and on {len(poison) - 1} others" in reasons[one] for one in sorted(poison)[REASONS:])
+    assert [one["records"] for one in told] == [300, len(poison)]
+
+
+def test_a_function_that_is_stopped_while_it_tells_which_records_fail_leaves_them_for_the_next_time(
+    tmp_path: Path,
+) -> None:
+    function = Telling({1})
+    world = World(tmp_path, function)
+    function.halt.append(world)
+    with pytest.raises(StatementError):
+        world.landing.land(logged([{"id": 1}, {"id": 2}]))
+    assert (world.landing.position, world.ids(), world.set_aside()) == (0, [], [])

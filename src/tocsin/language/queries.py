@@ -44,6 +44,8 @@ class Translated:
     sql: str
     type: Type
     is_value: bool
+    query: exp.Query
+    """The same as `sql`."""
 
 
 class Queries(Subqueries):
@@ -70,7 +72,7 @@ class Queries(Subqueries):
         """A whole statement: a query, or an expression, which is a query of one value."""
         relation = self.statement(node)
         query, type_ = self._exported(relation)
-        return Translated(query.sql(dialect="spark"), type_, relation.is_value)
+        return Translated(query.sql(dialect="spark"), type_, relation.is_value, query)
 
     def statement(self, node: exp.Expr) -> Relation:
         inner = unwrapped(node)

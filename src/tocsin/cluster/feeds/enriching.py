@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
@@ -14,40 +15,94 @@ from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.changes import decoded
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import FunctionEntry, Ref
-from tocsin.cluster.feeds.landing import Enrich, Failed
+from tocsin.cluster.feeds.sifting import Failed
 from tocsin.cluster.scope import BatchScope
 from tocsin.cluster.tables import Tables
+from tocsin.language import dynamic
 from tocsin.language.dialect import FieldOf, ObjectOf
+from tocsin.language.queries import Translated
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.types import ObjectType
 
 
-def through(function: Ref, kind: ObjectType, catalog: CatalogStore, tables: Tables, engine: Engine) -> Enrich:
+class Through:
     """Records of this type through the function, which reads datasets and modules as they are when a batch lands."""
 
-    def enrich(rows: pa.Table) -> Sequence[Any]:
-        known, now = catalog.catalog, datetime.now(UTC)
-        scope = BatchScope(known, tables, engine, function.dataverse, now, rows, kind)
-        try:
-            found = known.find(function)
+    def __init__(self, function: Ref, kind: ObjectType, catalog: CatalogStore, tables: Tables, engine: Engine) -> None:
+        self._function = function
+        self._kind = kind
+        self._catalog = catalog
+        self._tables = tables
+        self._engine = engine
+
+    def __call__(self, rows: pa.Table) -> Sequence[Any]:
+        with self._scope(rows) as scope:
+            found = scope.catalog.find(self._function)
             if isinstance(found, FunctionEntry) and found.language == "PYTHON":
-                return _called(found, scope, engine)
-            return _translated(function.name.rpartition("@")[0], scope, engine)
+                return _called(found, scope, self._engine)
+            translated = self._translated(scope)
+            made = decoded(self._engine.rows(translated.sql), translated)
+            return [one.get("made") for one in sorted(made, key=itemgetter("place"))]
+
+    def failing(self, rows: pa.Table) -> Sequence[bool]:
+        """On which records it fails, in one query."""
+        with self._scope(rows) as scope:
+            found = self._engine.rows(tried(self._translated(scope).query).sql(dialect="spark")).sort_by("place")
+            failed: list[bool] = found.column("failed").to_pylist()
+            return failed
+
+    @contextmanager
+    def _scope(self, rows: pa.Table) -> Iterator[BatchScope]:
+        known, now = self._catalog.catalog, datetime.now(UTC)
+        scope = BatchScope(known, self._tables, self._engine, self._function.dataverse, now, rows, self._kind)
+        try:
+            yield scope
         finally:
             scope.close()
 
-    return enrich
+    def _translated(self, scope: BatchScope) -> Translated:
+        name = self._function.name.rpartition("@")[0]
+        called = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
+        # What the engine makes of them comes in any order: each brings its place.
+        fields = {"place": exp.column("place", table="batch"), "made": called}
+        return scope.translated_batch(
+            ObjectOf(
+                expressions=[FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()]
+            )
+        )
 
 
-def _translated(name: str, scope: BatchScope, engine: Engine) -> Sequence[Any]:
-    called = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
-    # What the engine makes of them comes in any order: each brings its place.
-    fields = {"place": exp.column("place", table="batch"), "made": called}
-    translated = scope.translated_batch(
-        ObjectOf(expressions=[FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()])
-    )
-    found = decoded(engine.rows(translated.sql), translated)
-    return [one.get("made") for one in sorted(found, key=itemgetter("place"))]
+def tried(query: exp.Query) -> exp.Query:
+    """A query for `place` and `made`, changed into one for `place` and whether `made` `failed`."""
+    first = query.selects[0]
+    if len(query.selects) > 1:
+        return _around(query, exp.column("place", table="out"), exp.column("made", table="out"))
+    parts = _parts(first.unalias())
+    if parts is not None and isinstance(query, exp.Select):
+        # In its place and not around it: the optimizer may compute a query within another before all else.
+        return query.select(*_judged(*parts), append=False)
+    value = exp.column("value", table="out")
+    fields = [exp.Dot(this=value.copy(), expression=exp.to_identifier(name)) for name in ("place", "made")]
+    return _around(query, *fields)
+
+
+def _around(query: exp.Query, place: exp.Expr, made: exp.Expr) -> exp.Query:
+    return exp.select(*_judged(place, made)).from_(query.subquery("out"))
+
+
+def _parts(sql: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
+    """Of NAMED_STRUCT('place', …, 'made', …)."""
+    if isinstance(sql, exp.Anonymous) and str(sql.this).lower() == "named_struct" and len(sql.expressions) == 4:
+        _, place, _, made = sql.expressions
+        return place, made
+    return None
+
+
+def _judged(place: exp.Expr, made: exp.Expr) -> list[exp.Expr]:
+    # Of Spark's functions try_to_binary yields NULL for whatever goes wrong within its argument.
+    text = dynamic.call("to_json", dynamic.record([("made", made)]))
+    attempt = dynamic.call("try_to_binary", text, exp.Literal.string("utf-8"))
+    return [exp.alias_(place, "place"), exp.alias_(exp.Is(this=attempt, expression=exp.null()), "failed")]
 
 
 def _called(function: FunctionEntry, scope: BatchScope, engine: Engine) -> Sequence[Any]:

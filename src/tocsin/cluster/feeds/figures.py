@@ -27,6 +27,7 @@ class FeedCounts:
     """Requests that kept nothing, by the status of their answer."""
     batches: int = 0
     failures: int = 0
+    set_aside: int = 0
     sockets_dropped: int = 0
     unframed: int = 0
     polls: int = 0
@@ -58,6 +59,7 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[FeedCounts], int]]]] = {
     "tocsin_feed_taken_bytes": ("Bytes of the bodies that records came in.", lambda one: one.taken_bytes),
     "tocsin_feed_batches_landed": ("Batches that came from the log into a dataset.", lambda one: one.batches),
     "tocsin_feed_landing_failures": ("Batches that could not land and were tried again.", lambda one: one.failures),
+    "tocsin_feed_records_set_aside": ("Records refused on their way into a dataset.", lambda one: one.set_aside),
     "tocsin_feed_sockets_dropped": ("Socket connections ended by the cluster.", lambda one: one.sockets_dropped),
     "tocsin_feed_socket_records_dropped": ("Records in no readable frame, lost.", lambda one: one.unframed),
     "tocsin_feed_polls": ("Times that the feed's address was asked.", lambda one: one.polls),

@@ -18,11 +18,12 @@ from tocsin.cluster.entries import Connection, DatasetEntry, FeedEntry, Ref
 from tocsin.cluster.feeds.feed import RunningFeed
 from tocsin.cluster.feeds.figures import FeedCounts, FeedFigures, FeedState
 from tocsin.cluster.feeds.files import FileFeed
-from tocsin.cluster.feeds.landing import Enrich, Landing, Rejections
+from tocsin.cluster.feeds.landing import Landing, Rejections
 from tocsin.cluster.feeds.moving import Target, Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.polling import Poller
 from tocsin.cluster.feeds.seen import SeenItems
+from tocsin.cluster.feeds.sifting import Enrich
 from tocsin.cluster.feeds.sockets import SocketServer
 from tocsin.cluster.feeds.standstill import Standstill
 from tocsin.cluster.intake.log import IntakeLog
@@ -193,7 +194,8 @@ class StartedFeeds:
         dataset = self._dataset(connection.dataset)
         rejected = self._tables.table(self._dataset(entry.rejected))
         enrich = self._enrich(entry, connection.function) if connection.function is not None else None
-        return Landing(entry, connection.since, dataset, self._tables.table(dataset), rejected, enrich)
+        table, counts = self._tables.table(dataset), self.counts(entry)
+        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts)
 
     def _dataset(self, ref: Ref) -> DatasetEntry:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
