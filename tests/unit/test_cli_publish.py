@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +35,10 @@ class FakeFeed:
     """So many bodies are kept, and their answers lost."""
     code: str = "limit"
     raw: bool = False
-    """Whatever comes is one record."""
+    """Whatever comes is so many records as it has lines, but for the header."""
+    written: dict[str, Any] = field(default_factory=lambda: {"format": "json"})
+    empty: bool = False
+    """No record is ever found."""
     bodies: list[bytes] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     kept: dict[str, list[Any]] = field(default_factory=dict)
@@ -45,6 +49,10 @@ class FakeFeed:
     @property
     def records(self) -> list[Any]:
         return [one for batch in self.kept.values() for one in batch]
+
+    async def describe(self, request: web.Request) -> web.Response:
+        assert request.match_info["name"] == "emergency.News"
+        return web.json_response({"feed": "emergency.News", "adapter": "http_adapter", **self.written})
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         assert request.match_info["name"] == "emergency.News"
@@ -57,9 +65,12 @@ class FakeFeed:
         if self.first:
             error = {"code": self.code, "message": "not now", "retry": True}
             return web.json_response({"error": error}, status=self.first.pop(0), headers={"Retry-After": "3"})
+        if self.empty:
+            return web.json_response({"accepted": 0, "rejected": []}, status=422)
         if self.raw:
             self.kept[key] = [body]
-            return web.json_response({"accepted": 1, "rejected": []})
+            rows = body.count(b"\n") - bool(self.written.get("header"))
+            return web.json_response({"accepted": rows, "rejected": []})
         accepted, rejected = [], []
         for index, line in enumerate(body.splitlines()):
             try:
@@ -89,7 +100,13 @@ async def serving(feed: FakeFeed) -> AsyncIterator[str]:
         return web.json_response({"status": "alive"})
 
     app = web.Application(client_max_size=1 << 26)
-    app.add_routes([web.post("/v1/feeds/{name}", feed.take), web.get("/healthz", alive)])
+    app.add_routes(
+        [
+            web.post("/v1/feeds/{name}", feed.take),
+            web.get("/v1/feeds/{name}", feed.describe),
+            web.get("/healthz", alive),
+        ]
+    )
     runner = web.AppRunner(app)
     await runner.setup()
     with bound("127.0.0.1", 0) as (sock, address):
@@ -218,7 +235,7 @@ async def test_a_wrong_argument_is_named(
 async def test_what_was_acknowledged_before_an_error_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    feed = FakeFeed()
+    feed = FakeFeed(written={"format": "adm"})
     (tmp_path / "news.json").write_bytes(b'{"id": 1\n}\n{"id": 2}\nnonsense\n')
     async with serving(feed) as url:
         assert await run(url, str(tmp_path / "news.json"), "--format", "adm", "--batch", "1") == 1
@@ -309,12 +326,58 @@ async def test_a_quiet_pipe_has_its_records_sent_before_the_batch_is_full() -> N
     assert len(feed.records) == 3
 
 
-async def test_each_batch_of_csv_has_the_header(tmp_path: Path) -> None:
-    feed = FakeFeed(raw=True)
+@pytest.mark.parametrize("form", ["csv", "delimited-text"])
+@pytest.mark.parametrize("arguments", [(), ("--format",)])
+async def test_whether_lines_have_a_header_is_the_feeds_to_say(
+    tmp_path: Path, form: str, arguments: tuple[str, ...]
+) -> None:
     (tmp_path / "news.csv").write_bytes(b'id,text\n1,"two\nlines"\n2,b\n3,c')
+    bodies = {}
+    for header in (True, False):
+        feed = FakeFeed(raw=True, written={"format": form, "header": header, "quote": '"'})
+        given = [*arguments, form] if arguments else []
+        async with serving(feed) as url:
+            assert await run(url, str(tmp_path / "news.csv"), "--batch", "2", *given) == 0
+        bodies[header] = feed.bodies
+    assert bodies[True] == [b'id,text\n1,"two\nlines"\n2,b\n', b"id,text\n3,c\n"]
+    assert bodies[False] == [b'id,text\n1,"two\nlines"\n', b"2,b\n3,c\n"]
+
+
+async def test_a_mark_that_quotes_nothing_joins_no_lines(tmp_path: Path) -> None:
+    feed = FakeFeed(raw=True, written={"format": "csv", "header": False, "quote": ""})
+    (tmp_path / "news.csv").write_bytes(b'1,5" pipe\n2,b\n')
     async with serving(feed) as url:
-        assert await run(url, str(tmp_path / "news.csv"), "--format", "csv", "--batch", "2") == 0
-    assert feed.bodies == [b'id,text\n1,"two\nlines"\n2,b\n', b"id,text\n3,c\n"]
+        assert await run(url, str(tmp_path / "news.csv"), "--batch", "1") == 0
+    assert feed.bodies == [b'1,5" pipe\n', b"2,b\n"]
+
+
+async def test_another_format_than_the_feeds_is_refused_and_nothing_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed = FakeFeed()
+    (tmp_path / "news.csv").write_bytes(b"id\n1\n")
+    async with serving(feed) as url:
+        assert await run(url, str(tmp_path / "news.csv"), "--format", "csv") == 1
+    assert "the feed emergency.News takes json, not csv" in capsys.readouterr().err
+    assert feed.bodies == []
+
+
+async def test_what_is_neither_accepted_nor_rejected_does_not_end_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "news.json").write_bytes(lines(3))
+    async with serving(FakeFeed(empty=True)) as url:
+        assert await run(url, str(tmp_path / "news.json")) == 1
+    assert "in 3 of the records that were sent the feed found none" in capsys.readouterr().err
+
+
+async def test_a_compressed_file_is_not_taken_for_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feed = FakeFeed()
+    (tmp_path / "news.json.gz").write_bytes(gzip.compress(lines(3)))
+    async with serving(feed) as url:
+        assert await run(url, str(tmp_path / "news.json.gz")) == 1
+    assert "gzip -dc FILE | tocsin publish FEED" in capsys.readouterr().err
+    assert feed.bodies == []
 
 
 async def test_long_records_are_sent_before_a_batch_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,18 @@ class Client:
         error = self._error_in(content, answer.status)
         return Answered(answer.status, content, error, float(after) if after.isdecimal() else 0.0)
 
+    async def get(self, path: str) -> dict[str, Any]:
+        """What is there."""
+        try:
+            async with self._session.get(f"{self.url}{path}") as answer:
+                content = await answer.read()
+        except aiohttp.ClientError as exc:
+            raise self._unreachable(exc) from None
+        if answer.status != 200:
+            raise self._error_in(content, answer.status)
+        said: dict[str, Any] = json.loads(content)
+        return said
+
     def _unreachable(self, exc: aiohttp.ClientError) -> TocsinError:
         if isinstance(exc, aiohttp.ClientConnectorError):
             return NoClusterError(f'no cluster answers at {self.url}: start one with "tocsin up"')

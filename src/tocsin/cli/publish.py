@@ -27,6 +27,7 @@ _BATCH_LIMIT: Final = 100_000  # the most that the cluster takes in one body
 _BODY_BYTES: Final = 8 << 20  # a batch of long records is sent before it has its number
 _READ_BYTES: Final = 1 << 18
 _READ_AHEAD: Final = 4
+_GZIP: Final = b"\x1f\x8b"
 _QUIET_S: Final = 0.2  # a pipe that is quiet for so long has its records sent, however few
 _RETRIED: Final = frozenset({429, 502, 503, 504, 507})
 # Well within the time for which the cluster remembers a key, so that a late retry is still harmless.
@@ -47,8 +48,8 @@ def publish(
     /,
     *,
     format: Annotated[  # noqa: A002 - the flag is called so
-        Format, Parameter(help="How records are told apart; the feed's own format says how they are read.")
-    ] = "json",
+        Format | None, Parameter(help="What the feed must take; the feed itself says how its records are written.")
+    ] = None,
     batch: Annotated[int, Parameter(help="Records sent at once.")] = 1_000,
     visible: Annotated[bool, Parameter(negative="", help="Return only when queries see the records.")] = False,
     url: Annotated[str | None, Parameter(env_var="TOCSIN_URL", help="Where the cluster is.")] = None,
@@ -56,7 +57,8 @@ def publish(
         str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
     ] = None,
 ) -> int:
-    """Send records to a feed. Exits with 1 when one was rejected, with 2 when no cluster answers."""
+    """Send records to a feed, in the feed's own format. Exits with 1 when a record was not accepted, with 2 when no
+    cluster answers."""
     if not 1 <= batch <= _BATCH_LIMIT:
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
     with _opened(file) as descriptor:
@@ -64,28 +66,44 @@ def publish(
         return asyncio.run(_publish(client, feed, descriptor, form=format, batch=batch, visible=visible))
 
 
-async def _publish(connecting: Client, feed: str, descriptor: int, *, form: Format, batch: int, visible: bool) -> int:
+async def _publish(
+    connecting: Client, feed: str, descriptor: int, *, form: Format | None, batch: int, visible: bool
+) -> int:
     async with connecting as client:
         await client.reach()
+        wanted = await client.get(f"/v1/feeds/{quote(feed, safe='')}")
+        if form not in (None, wanted["format"]):
+            raise InputError(
+                f"--format: the feed {feed} takes {wanted['format']}, not {form}",
+                hint="send the records in the feed's format, or CREATE FEED with another one",
+            )
         with _progress(feed, descriptor) as on_progress:
             publisher = Publisher(
-                client, feed, batch=batch, header=form == "csv", err=sys.stderr, on_progress=on_progress
+                client, feed, batch=batch, header=bool(wanted.get("header")), err=sys.stderr, on_progress=on_progress
             )
             began_s = time.monotonic()
             try:
-                await publisher.take(_chunks(descriptor), cutter(form))
+                await publisher.take(_chunks(descriptor), cutter(wanted["format"], wanted.get("quote", '"')))
                 if visible:
                     await publisher.until_visible()
             except TocsinError:
                 if publisher.accepted:
                     sys.stderr.write(f"{publisher.accepted:,} records were acknowledged before this:\n")
                 raise
+            except asyncio.CancelledError:
+                sys.stderr.write(
+                    f"\ninterrupted: {publisher.accepted:,} records were acknowledged, {publisher.rejected:,} rejected;"
+                    " a batch may have been under way\n"
+                )
+                raise
             taken_s = time.monotonic() - began_s
     rate = (publisher.accepted + publisher.rejected) / max(taken_s, 1e-3)
     sys.stdout.write(
         f"{safe(feed)}: {publisher.accepted:,} accepted, {publisher.rejected:,} rejected ({rate:,.0f} records/s)\n"
     )
-    return 1 if publisher.rejected else 0
+    if publisher.unfound:
+        sys.stderr.write(f"in {publisher.unfound:,} of the records that were sent the feed found none\n")
+    return 1 if publisher.rejected or publisher.unfound else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +144,8 @@ class Publisher:
         """The last batch that was acknowledged, and its key."""
         self.accepted = 0
         self.rejected = 0
+        self.unfound = 0
+        """Of what was cut out as a record, what the cluster neither accepted nor rejected."""
 
     async def take(self, chunks: AsyncIterator[bytes | None], cut: Cutter) -> None:
         """All records of a text that comes in chunks; None among them where nothing came for a while."""
@@ -186,8 +206,8 @@ class Publisher:
             except UnavailableError as error:
                 failure: TocsinError = error
             else:
-                if answered.status in (200, 422):
-                    said: Mapping[str, Any] = json.loads(answered.content)
+                said: Mapping[str, Any] = json.loads(answered.content) if answered.status in (200, 422) else {}
+                if "accepted" in said:
                     return said
                 failure, wanted_s = answered.error, answered.retry_after_s
                 if answered.status == 400 and failure.code == InputError.code:
@@ -215,6 +235,7 @@ class Publisher:
             self._err.write(f"rejected {span.rstrip()}{reason}\n")
         self.accepted += said["accepted"]
         self.rejected += rejected
+        self.unfound += max(0, batch.records - said["accepted"] - rejected)
         self._on_progress(self.accepted + self.rejected, len(batch.body))
 
 
@@ -257,6 +278,7 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes | None]:
 
     # A thread of its own, and no daemon's end to wait for: a terminal may never say another word.
     threading.Thread(target=read, daemon=True).start()
+    is_first = True
     while True:
         try:
             found = await asyncio.wait_for(queue.get(), _QUIET_S)
@@ -268,6 +290,9 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes | None]:
             raise InputError(f"the input cannot be read: {found.strerror}")
         if not found:
             return
+        if is_first and found.startswith(_GZIP):
+            raise InputError("the input is compressed", hint="gzip -dc FILE | tocsin publish FEED")
+        is_first = False
         yield found
 
 

@@ -2,9 +2,9 @@
 
     json             a record per line where the first line is one; else from each "{" to the "}" that balances it
     adm              from each "{" to the "}" that balances it
-    csv              a row per line, or several lines where a quoted cell has some; the first row is the header
-    delimited-text   the same, without a header
-    xml              all of it is one
+    csv              a row per line, or several lines where a quoted cell has some
+    delimited-text   the same
+    xml              all of it is one, as in every other format
 
 Nothing is judged here and no byte of a record changes: what is wrong with one, the cluster says.
 """
@@ -35,17 +35,18 @@ class Cutter(Protocol):
     def finish(self) -> Iterator[bytes]: ...
 
 
-def cutter(format: Format) -> Cutter:  # noqa: A002 - what it is everywhere
+def cutter(format: str, quote: str = '"') -> Cutter:  # noqa: A002 - what it is everywhere
+    """`quote` is what cells of lines are quoted with, "" for nothing."""
     if format == "json":
         return _Json()
     if format == "adm":
         return _Braces()
-    return _Whole() if format == "xml" else _Lines(quoted=True)
+    return _Lines(quote.encode()) if format in ("csv", "delimited-text") else _Whole()
 
 
 class _Lines:
-    def __init__(self, *, quoted: bool = False) -> None:
-        self._quoted = quoted
+    def __init__(self, quote: bytes = b"") -> None:
+        self._quote = quote
         self._begun: list[bytes] = []  # lines of a row that goes on
         self._size_bytes = 0
         self._quotes = 0
@@ -63,7 +64,7 @@ class _Lines:
             yield b"\n".join(self._begun)
 
     def _line(self, line: bytes) -> Iterator[bytes]:
-        self._quotes += line.count(b'"') if self._quoted else 0
+        self._quotes += line.count(self._quote) if self._quote else 0
         self._begun.append(line)
         self._size_bytes += len(line)
         _check(self._size_bytes)
