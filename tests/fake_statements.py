@@ -164,8 +164,13 @@ class FakeFeeds:
             {"index": one.index, "field": one.field, "reason": one.reason} for one in decoded if one.record is None
         ]
         accepted = len(decoded) - len(refused)
-        status = 422 if refused and not accepted else 200
+        status = 200 if accepted else 422
         return Accepted(status, {"accepted": accepted, "rejected": refused}, len(decoded))
+
+    def described(self, name: str) -> dict[str, Any]:
+        if name == "Nowhere":
+            raise NotFoundError(f"there is no feed {name}")
+        return {"feed": f"Default.{name}", "adapter": "http_adapter", "format": "json"}
 
     def figures(self) -> list[FeedFigures]:
         return []

@@ -8,14 +8,17 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.feed_places import Place
 from tests.local_cluster import LocalCluster
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.feeds import sifting
 from tocsin.cluster.feeds.landing import Landing
 from tocsin.cluster.intake.log import Entry
-from tocsin.wire.errors import ConflictError, InputError, NotFoundError, TocsinError
+from tocsin.wire.errors import ConflictError, InputError, NotFoundError, ReusedKeyError, TocsinError
 
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
 
@@ -59,7 +62,8 @@ def test_a_feed_lives_from_create_to_drop(place: Place) -> None:
 
 def test_what_is_there_is_not_made_again_and_what_is_not_there_is_not_dropped(place: Place) -> None:
     place.run(f"CREATE FEED F WITH {HTTP}")
-    refused(lambda: place.run(f"CREATE FEED F WITH {HTTP}"), ConflictError, "exists already")
+    said = f"the feed {place.dataverse}.F exists already CREATE FEED … IF NOT EXISTS"
+    refused(lambda: place.run(f"CREATE FEED F WITH {HTTP}"), ConflictError, said)
     assert place.run(f"CREATE FEED F IF NOT EXISTS WITH {HTTP}") == [{"name": "F", "existed": True}]
     place.run("DROP FEED F")
     refused(lambda: place.run("DROP FEED F"), NotFoundError, "there is no feed")
@@ -173,8 +177,9 @@ def test_what_holds_no_record_is_an_error_and_changes_nothing(fed: Place, body: 
     assert (fed.held(), fed.rejected()) == ({}, [])
 
 
-def test_no_record_at_all_is_no_error(fed: Place) -> None:
-    assert fed.send(b"[]").answer == {"accepted": 0, "rejected": []}
+def test_no_record_at_all_is_none_accepted(fed: Place) -> None:
+    sent = fed.send(b"[]")
+    assert (sent.status, sent.answer) == (422, {"accepted": 0, "rejected": []})
 
 
 def test_the_same_idempotency_key_counts_once_also_for_generated_keys(place: Place) -> None:
@@ -183,10 +188,11 @@ def test_the_same_idempotency_key_counts_once_also_for_generated_keys(place: Pla
     place.run('CREATE FEED F WITH {"adapter-name": "http_adapter", "type-name": "S"}')
     place.run("CONNECT FEED F TO DATASET E; START FEED F")
     first = place.send({"said": "a"}, {"said": 1}, key="k")
-    again = place.send({"said": "another"}, key="k")
+    again = place.send({"said": "a"}, {"said": 1}, key="k")
     assert (again.status, again.answer) == (first.status, first.answer)
     place.run("STOP FEED F; START FEED F")
-    assert place.send({"said": "another"}, key="k").answer == first.answer
+    assert place.send({"said": "a"}, {"said": 1}, key="k").answer == first.answer
+    refused(lambda: place.send({"said": "another"}, key="k"), ReusedKeyError, "with another body")
     place.send({"said": "a"}, key="l")
     assert place.rows("SELECT VALUE e.said FROM E e") == ["a", "a"]
 
@@ -219,7 +225,7 @@ def test_a_record_that_does_not_fit_one_dataset_is_set_aside_for_that_one(place:
     assert place.held("D") == {1: "a", 2: "b"}
     assert place.held("E") == {1: "a"}
     (kept,) = place.rejected()
-    assert (kept["dataset"], kept["field"]) == ("E", "more")
+    assert (kept["dataset"], kept["field"]) == (f"{place.dataverse}.E", "more")
     assert json.loads(kept["record"]) == {"id": 2, "said": "b", "more": 1}
 
 
@@ -308,8 +314,52 @@ def test_a_record_on_which_the_function_fails_is_set_aside_alone(place: Place) -
     assert place.held() == {4: "7", 6: "7", 7: "7"}
     kept = place.rejected()
     assert [json.loads(one["record"])["id"] for one in kept] == [5]
-    assert kept[0]["dataset"] == "D"
+    assert kept[0]["dataset"] == f"{place.dataverse}.D"
     assert kept[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        'CREATE FUNCTION g(r) { {"id": r.id, "said": string(int(r.said))} }',
+        'CREATE FUNCTION g(r) { CASE WHEN r.said = "x" THEN raise_error("boom") ELSE {"id": r.id, "said": "7"} END }',
+        """CREATE FUNCTION g(r) { {"id": r.id, "said": string(int(r.said)),
+            "more": (SELECT VALUE e.said FROM E e WHERE e.id = r.id)} }""",
+    ],
+)
+def test_a_function_that_fails_on_many_records_is_asked_once_which(
+    place: Place, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    asked: list[str] = []
+    rows = Engine.rows
+
+    def counted(engine: Engine, sql: str, limit: int | None = None) -> pa.Table:
+        if threading.current_thread().name.startswith("landing"):
+            asked.append(sql)
+        return rows(engine, sql, limit)
+
+    monkeypatch.setattr(Engine, "rows", counted)
+    monkeypatch.setattr(sifting, "REASONS", 2)
+    place.run("CREATE DATASET E(T) PRIMARY KEY id")
+    connected(place, function)
+    place.send(*({"id": number, "said": "7" if number % 2 else "x"} for number in range(60)))
+    assert place.held() == {number: "7" for number in range(60) if number % 2}
+    assert len(place.rejected()) == 30
+    # The batch, which of it, the good ones, and two for their reasons.
+    assert len(asked) == 5
+
+
+def test_where_a_function_fails_within_a_subquery_its_neighbours_pass_all_the_same(place: Place) -> None:
+    place.run('CREATE DATASET E(T) PRIMARY KEY id; INSERT INTO E [{"id": 1, "said": "1"}, {"id": 2, "said": "x"}]')
+    connected(
+        place,
+        """CREATE FUNCTION g(r) {
+            {"id": r.id, "said": string(array_count((SELECT VALUE int(e.said) FROM E e WHERE int(e.said) > r.id)))}
+        }""",
+    )
+    place.send({"id": 1, "said": "a"}, {"id": 2, "said": "b"})
+    assert place.held() == {}
+    assert len(place.rejected()) == 2
 
 
 def test_what_a_function_makes_and_does_not_fit_is_kept_with_the_record_it_came_from(place: Place) -> None:
@@ -378,9 +428,10 @@ def test_a_cluster_that_starts_again_goes_on_with_its_started_feeds(spark: Spark
     second = LocalCluster(spark, tmp_path)
     try:
         after = Place(second, "v")
-        after.send({"id": 1, "said": "again"}, key="k")
+        after.send({"id": 1, "said": "b"})
+        after.send({"id": 1, "said": "a"}, key="k")
         after.send({"id": 2, "said": "b"})
-        assert after.held() == {1: "a", 2: "b"}
+        assert after.held() == {1: "b", 2: "b"}
         refused(lambda: after.send({"id": 3, "said": "c"}, feed="G"), ConflictError, "is stopped")
     finally:
         second.close()

@@ -82,9 +82,34 @@ def test_when_nothing_was_accepted_the_status_says_so(fed: Fed) -> None:
 
 def test_a_retry_with_the_same_key_gets_the_first_answer(fed: Fed) -> None:
     first = fed.send('{"id": 1, "said": "a"}\n{"id": 2}', **{"Idempotency-Key": "once"})
-    again = fed.send('{"id": 1, "said": "b"}\n{"id": 2}', **{"Idempotency-Key": "once"})
+    fed.send('{"id": 1, "said": "b"}')
+    again = fed.send('{"id": 1, "said": "a"}\n{"id": 2}', **{"Idempotency-Key": "once"})
     assert (again.status, again.body) == (first.status, first.body)
+    assert fed.held() == {1: "b"}
+
+
+def test_a_key_with_another_body_is_refused(fed: Fed) -> None:
+    fed.send('{"id": 1, "said": "a"}', **{"Idempotency-Key": "twice"})
+    other = fed.send('{"id": 2, "said": "b"}', **{"Idempotency-Key": "twice"})
+    assert (other.status, other.json["error"]["code"]) == (422, "reused_key")
     assert fed.held() == {1: "a"}
+
+
+def test_a_feed_tells_how_its_records_are_written(fed: Fed) -> None:
+    rows = '"adapter-name": "http_adapter", "type-name": "T", "format": "csv"'
+    fed.run(f'CREATE FEED Rows WITH {{{rows}, "header": "false", "quote": ""}}')
+    told = {name: fed.client.ask("GET", f"/v1/feeds/{name}") for name in ("F", "Rows", "G")}
+    fed.run("DROP FEED Rows")
+    assert told["F"].json == {"feed": "Default.F", "adapter": "http_adapter", "format": "json"}
+    assert told["Rows"].json["format"] == "csv"
+    assert (told["Rows"].json["header"], told["Rows"].json["quote"]) == (False, "")
+    assert told["G"].status == 404
+
+
+def test_a_coding_that_is_not_taken_is_told_with_one_that_is(fed: Fed) -> None:
+    answer = fed.send(b"x", **{"Content-Encoding": "br"})
+    assert answer.status == 415
+    assert "use gzip" in answer.json["error"]["hint"]
 
 
 BAD = {
@@ -94,6 +119,8 @@ BAD = {
     "half an array": (b'[{"id": 1, "said": "a"}, {"id"', "F", {}, 400),
     "no UTF-8": (b'{"id": 1, "said": "\xff"}', "F", {}, 400),
     "deep": (b'{"id": 1, "said": ' + b"[" * 100_000, "F", {}, 400),
+    "an empty array": (b" [ ]", "F", {}, 422),
+    "unknown parameter": (b'{"id": 1, "said": "a"}', "F?format=csv", {}, 400),
     "wrong type": (b'{"id": "x", "said": "a"}', "F", {}, 422),
     "a number": (b"7", "F", {}, 422),
     "huge record": (json.dumps({"id": 1, "said": "a" * (1 << 20)}).encode(), "F", {}, 422),

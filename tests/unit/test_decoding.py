@@ -62,6 +62,34 @@ def test_json_is_one_record_or_an_array_or_records_one_after_the_other(body: str
 
 
 @pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (b'{"id": NaN}', "holds NaN"),
+        (b'{"id": ' + b"9" * 5_000 + b"}", "holds a number of 5000 digits"),
+        (b'{"id": 1, "a": "\xff"}', "is not UTF-8 text"),
+        (b'{"id": }', "is not JSON"),
+    ],
+)
+@pytest.mark.parametrize("array", [b'[{"id": 1}, %s, {"id": 2}]', b'[\n{"id": 1},\n%s,\n{"id": 2}\n]\n'])
+def test_a_broken_element_of_an_array_is_refused_and_its_neighbours_pass(
+    array: bytes, broken: bytes, said: str
+) -> None:
+    decoded = decode(array % broken)
+    assert [one.record for one in decoded] == [{"id": 1}, None, {"id": 2}]
+    assert said in decoded[1].reason
+    assert decoded[1].raw == broken
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['[{"id": 1}, {"id": NaN}', '[{"id": 1}, {"id": NaN}]]', '[{"id": 1} {"id": NaN}]', '[{"id": 1}, {"id": NaN}, 7x]'],
+)
+def test_an_array_that_is_not_whole_is_refused_as_a_whole(body: str) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        decode(body)
+
+
+@pytest.mark.parametrize(
     ("body", "expected"),
     [
         ('[{"id": 1}, {"id": "x"}, 7, {"id": 2}]', [1, "id", "", 2]),

@@ -11,6 +11,7 @@ from tocsin.wire.errors import InputError
 
 HTTP = {"adapter-name": "http_adapter", "type-name": "T"}
 SOCKET = {"adapter-name": "socket_adapter", "type-name": "T", "sockets": "127.0.0.1:10001"}
+FILES = {"adapter-name": "localfs", "type-name": "T"}
 URL = {"adapter-name": "url_adapter", "type-name": "T", "url": "https://example.org/items"}
 
 
@@ -88,6 +89,8 @@ def test_only_lines_have_a_header(format_: str, header: str | None, expected: bo
         ({**URL, "period": "P60D"}, "period: must be from 1 s to 31 days"),
         ({**URL, "period": "P1M"}, "period: months are of no fixed length"),
         ({"adapter-name": "pigeon"}, 'got "pigeon"'),
+        ({**FILES, "path": "otherhost:///data"}, 'path: must be on the cluster\'s machine, got the host "otherhost"'),
+        ({**FILES, "path": "/data, 10.0.0.1:///data"}, 'got the host "10.0.0.1"'),
         ({"adapter-name": "http_adapter"}, "type-name: must name the type"),
         ({**HTTP, "type-name": ""}, "type-name: must name the type"),
         ({**HTTP, "format": "avro"}, 'got "avro"'),

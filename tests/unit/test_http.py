@@ -476,6 +476,7 @@ async def test_records_may_come_compressed() -> None:
         ("/v1/feeds/Nowhere", b'{"id": 1}', 404),
         ("/v1/feeds/Stopped", b'{"id": 1}', 409),
         ("/v1/feeds/News?wait=forever", b'{"id": 1}', 400),
+        ("/v1/feeds/News?wait=visible&format=csv", b'{"id": 1}', 400),
         ("/v1/feeds/News", b"", 400),
         ("/v1/feeds/News", b"{", 400),
         ("/v1/feeds/News", b"\xff", 400),

@@ -92,7 +92,12 @@ def cluster_application(
     if feeds is not None:
         metrics.registry.register(FeedCollector(feeds.figures))
         app.add_routes(
-            [web.post("/v1/feeds/{name}", _publishing(feeds, Room(max(BODIES_BYTES, server_limits.body_limit_bytes))))]
+            [
+                web.post(
+                    "/v1/feeds/{name}", _publishing(feeds, Room(max(BODIES_BYTES, server_limits.body_limit_bytes)))
+                ),
+                web.get("/v1/feeds/{name}", _describing(feeds), allow_head=False),
+            ]
         )
 
     if channel_figures is not None:
@@ -156,6 +161,9 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
 def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "writer")
+        for given in request.query:
+            if given != "wait":
+                raise InputError(f'there is no parameter "{given[:100]}"', hint="known: wait")
         wait = request.query.get("wait", "")
         if wait not in ("", "visible"):
             raise InputError(f'wait: must be "visible", got "{wait}"')
@@ -166,6 +174,14 @@ def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[w
         return answer(dict(accepted.answer), status=accepted.status)
 
     return publish
+
+
+def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def describe(request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "writer")
+        return answer(dict(feeds.described(request.match_info["name"])))
+
+    return describe
 
 
 class ScriptRoutes:

@@ -122,7 +122,7 @@ def document() -> dict[str, Any]:
             "/v1/openapi.json": {"get": _get("openapi", "This document.", {"type": "object"})},
             "/v1/statements": {"post": _run(), "get": _list()},
             "/v1/statements/{id}": {"delete": _cancel()},
-            "/v1/feeds/{name}": {"post": _publish()},
+            "/v1/feeds/{name}": {"post": _publish(), "get": _describe()},
             **broker_paths(_refusals),
             "/v1/backup": {"post": _back_up()},
         },
@@ -139,6 +139,38 @@ def document() -> dict[str, Any]:
     }
 
 
+_FEED_NAME: Final[dict[str, Any]] = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "`dataverse.feed`, or the feed's name alone in the dataverse Default.",
+    "schema": {"type": "string", "minLength": 1},
+}
+
+
+def _describe() -> dict[str, Any]:
+    described = {
+        "type": "object",
+        "required": ["feed", "adapter", "format"],
+        "properties": {
+            "feed": {"type": "string"},
+            "adapter": {"type": "string"},
+            "format": {"type": "string"},
+            "header": {"type": "boolean", "description": "Whether the first line of a body names the columns."},
+            "quote": {"type": "string", "description": "What cells are quoted with; empty for nothing."},
+        },
+    }
+    return {
+        "operationId": "describeFeed",
+        "summary": "How a feed's records are written; needs the role writer.",
+        "parameters": [_FEED_NAME],
+        "responses": {
+            "200": {"description": "The feed.", "content": {"application/json": {"schema": described}}},
+            **_refusals("401", "403", "404"),
+        },
+    }
+
+
 def _publish() -> dict[str, Any]:
     published = {"application/json": {"schema": {"$ref": "#/components/schemas/Published"}}}
     body = {"schema": {"type": "string"}, "example": '{"id": 1}\n{"id": 2}\n'}
@@ -150,13 +182,7 @@ def _publish() -> dict[str, Any]:
             "judged by itself. When the answer comes, the accepted ones are durable."
         ),
         "parameters": [
-            {
-                "name": "name",
-                "in": "path",
-                "required": True,
-                "description": "`dataverse.feed`, or the feed's name alone in the dataverse Default.",
-                "schema": {"type": "string", "minLength": 1},
-            },
+            _FEED_NAME,
             {
                 "name": "wait",
                 "in": "query",
@@ -181,7 +207,19 @@ def _publish() -> dict[str, Any]:
         },
         "responses": {
             "200": {"description": "Kept; some may have been refused.", "content": published},
-            "422": {"description": "Every record was refused.", "content": published},
+            "422": {
+                "description": "No record was accepted, or the Idempotency-Key was sent before with another body.",
+                "content": {
+                    "application/json": {
+                        "schema": {
+                            "anyOf": [
+                                {"$ref": "#/components/schemas/Published"},
+                                {"type": "object", "properties": {"error": {"$ref": "#/components/schemas/Error"}}},
+                            ]
+                        }
+                    }
+                },
+            },
             **_refusals("400", "401", "403", "404", "408", "409", "413", "415", "429", "500", "503", "507"),
         },
     }

@@ -81,6 +81,10 @@ async def read_body(
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
     # A few compressed bytes may unfold into any number: they are taken only where they are expected.
     if encoding != "identity" and not (unpack and encoding == "gzip"):
+        if unpack:
+            raise UnsupportedError(
+                f"a body compressed with {encoding[:40]!r} is not taken", hint="use gzip, or send the body as it is"
+            )
         raise UnsupportedError("compressed bodies are not taken", hint="send the body as it is")
     if (request.content_length or 0) > limits.body_limit_bytes:
         raise too_large

@@ -25,7 +25,7 @@ NAME_LIMIT: Final = 128
 ROLES: Final[dict[str, str]] = {
     "reader": "run queries",
     "broker": "register as a broker, subscribe for it and be told",
-    "writer": "run every statement",
+    "writer": "run every statement but CREATE FUNCTION … LANGUAGE PYTHON, and publish to feeds",
     "admin": "create functions in Python, stop the scripts of others, and back up the cluster",
 }
 

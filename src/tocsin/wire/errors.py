@@ -4,6 +4,7 @@
     ├─ InputError              the asker can mend it (400)
     │  ├─ StatementError          a script: syntax, names, types, values
     │  ├─ ConflictError           a key or a name is taken, or something is still in use (409)
+    │  ├─ ReusedKeyError          an idempotency key that was sent before, with another body (422)
     │  ├─ NotFoundError           no such thing (404)
     │  ├─ UnauthorizedError       no token, or a bad one (401)
     │  ├─ ForbiddenError          a good token that may not do this (403)
@@ -67,6 +68,11 @@ class StatementError(InputError):
 class ConflictError(InputError):
     code = "conflict"
     status = 409
+
+
+class ReusedKeyError(InputError):
+    code = "reused_key"
+    status = 422
 
 
 class NotFoundError(InputError):

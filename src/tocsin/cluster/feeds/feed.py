@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
 
 import orjson
@@ -19,7 +20,14 @@ from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.moving import Mover, Moving, Target, Trouble
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.readers.decoding import Decode, Decoded
-from tocsin.wire.errors import ConflictError, StorageFullError, StoreError, TocsinError, UnavailableError
+from tocsin.wire.errors import (
+    ConflictError,
+    ReusedKeyError,
+    StorageFullError,
+    StoreError,
+    TocsinError,
+    UnavailableError,
+)
 
 _SHOWN_REFUSALS: Final = 1_000  # in one answer; all of them are kept
 # How long a statement waits for records to land while landing fails; while it goes on, as long as the statement may.
@@ -145,10 +153,17 @@ class RunningFeed:
         async with self._let_in():
             payload, rows, status, answer = await asyncio.to_thread(self._read, body)
             if rows == 0:
-                return Accepted(200, answer, self._log.end)
-            appended = await self._log.append(payload, rows, key=key, answer=orjson.dumps([status, answer]))
+                return Accepted(status, answer, self._log.end)
+            digest = "" if key is None else blake2b(body, digest_size=16).hexdigest()
+            kept = orjson.dumps([status, answer, digest])
+            appended = await self._log.append(payload, rows, key=key, answer=kept)
         if appended.repeated:
-            status, answer = orjson.loads(appended.answer)
+            status, answer, *others = orjson.loads(appended.answer)
+            if others not in ([], [digest]):
+                raise ReusedKeyError(
+                    "this Idempotency-Key was sent before, with another body; nothing of this one is kept",
+                    hint="a key is for one body, however often that is sent: make a new one for each",
+                )
         else:
             self.counts.accepted += answer["accepted"]
             self.counts.rejected += rows - answer["accepted"]
@@ -184,7 +199,7 @@ class RunningFeed:
         answer: dict[str, Any] = {"accepted": accepted, "rejected": shown}
         if len(refused) > _SHOWN_REFUSALS:
             answer["rejected_in_all"] = len(refused)
-        status = 422 if refused and not accepted else 200
+        status = 200 if accepted else 422
         return packed(decoded, self.entry.type), len(decoded), status, answer
 
     # ------------------------------------------------------------ out

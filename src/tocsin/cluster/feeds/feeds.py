@@ -25,12 +25,13 @@ from tocsin.cluster.entries import (
     function_ref,
     type_ref,
 )
-from tocsin.cluster.feeds.enriching import through
+from tocsin.cluster.feeds.enriching import Through
 from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.figures import FeedFigures
-from tocsin.cluster.feeds.landing import REJECTED, Enrich
+from tocsin.cluster.feeds.landing import REJECTED
 from tocsin.cluster.feeds.moving import Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
+from tocsin.cluster.feeds.sifting import Enrich
 from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of, uninterrupted
 from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.intake.log import IntakeLog
@@ -100,16 +101,13 @@ class Feeds:
         return self._started.troubles(ref)
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
-        return through(function, entry.type, self._catalog, self._tables, self._engine)
+        return Through(function, entry.type, self._catalog, self._tables, self._engine)
 
     # ------------------------------------------------------------ records
 
     async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> Accepted:
         """Records for the feed of that name: `dataverse.name`, or a name in the dataverse Default."""
-        dataverse, dot, own = name.rpartition(".")
-        entry = self._catalog.catalog.find(feed_ref(dataverse if dot else DEFAULT, own))
-        if not isinstance(entry, FeedEntry):
-            raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
+        entry = self._named(name)
         try:
             feed = self._going(entry, name)
             accepted = await feed.accept(body, key)
@@ -119,6 +117,18 @@ class Feeds:
         if visible:
             await feed.until_landed(accepted.position)
         return accepted
+
+    def described(self, name: str) -> Summary:
+        """How the feed's records are written, for those who send them."""
+        entry = self._named(name)
+        return {"feed": f"{entry.dataverse}.{entry.name}", **feed_options(dict(entry.options)).written()}
+
+    def _named(self, name: str) -> FeedEntry:
+        dataverse, dot, own = name.rpartition(".")
+        entry = self._catalog.catalog.find(feed_ref(dataverse if dot else DEFAULT, own))
+        if not isinstance(entry, FeedEntry):
+            raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
+        return entry
 
     def _going(self, entry: FeedEntry, name: str) -> AnyFeed:
         feed = self._started.find(entry.ref)
@@ -150,8 +160,13 @@ class Feeds:
 
     async def _create(self, statement: st.CreateFeed, scope: StatementScope) -> Summary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
-        if statement.if_not_exists and scope.catalog.find(feed_ref(dataverse, name)) is not None:
-            return {"name": name, "existed": True}
+        if scope.catalog.find(feed_ref(dataverse, name)) is not None:
+            if statement.if_not_exists:
+                return {"name": name, "existed": True}
+            raise ConflictError(
+                f"the feed {qualified(dataverse, name)} exists already",
+                hint="CREATE FEED … IF NOT EXISTS leaves it as it is; DROP FEED removes it",
+            )
         options = self._options(statement, scope)
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)

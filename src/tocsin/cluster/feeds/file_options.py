@@ -16,6 +16,7 @@ from tocsin.wire.errors import InputError, NotFoundError
 FORMATS: Final = arrived.FORMATS
 PERIOD_S: Final = 1.0
 LEAST_PERIOD_S: Final = 0.1
+_HERE: Final = ("", "localhost", "127.0.0.1", "file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Watching:
 
 def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) -> Watching:  # noqa: A002
     """The options, checked; InputError names the one that is wrong."""
+    _check_hosts(texts.get("path", ""))
     paths = tuple(_absolute(path) for path in without_hosts(texts.get("path", "")))
     if not paths:
         raise InputError('path: must name a file or a folder, such as "localhost:///data/incoming"')
@@ -50,3 +52,13 @@ def _absolute(path: str) -> str:
     if not path.startswith("/"):
         raise InputError(f'path: must be absolute, got "{path}"')
     return str(PurePosixPath(path))
+
+
+def _check_hosts(text: str) -> None:
+    """A host before a path is this machine: files of another one would never be found."""
+    for written in text.split(","):
+        host, separator, _ = written.strip().partition("://")
+        if separator and host.lower() not in _HERE:
+            raise InputError(
+                f'path: must be on the cluster\'s machine, got the host "{host}"', hint='write "localhost:///…"'
+            )

@@ -51,6 +51,13 @@ class FeedOptions:
         """Whether the first line names the columns."""
         return self.by_lines and self.reading.get("header", str(self.format == "csv")).strip().lower() == "true"
 
+    def written(self) -> dict[str, Any]:
+        """How its records are written, as far as one who cuts a text into them must know."""
+        said: dict[str, Any] = {"adapter": self.adapter, "format": self.format}
+        if self.by_lines:
+            said |= {"header": self.has_header, "quote": self.reading.get("quote", '"')}
+        return said
+
 
 def feed_options(given: Mapping[str, Any]) -> FeedOptions:
     """The options, checked; InputError names the one that is wrong."""

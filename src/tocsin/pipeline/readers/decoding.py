@@ -152,8 +152,7 @@ def _json(body: bytes, limits: Limits) -> list[_Piece]:
         try:
             return _items(json_text.parse_quickly(text), len(text), limits)
         except ValueError as error:
-            # Never a part of it: who sends an array that breaks off does not expect that what came through counts.
-            several = _by_line(text, limits, only_whole=True)
+            several = _by_line(text, limits, only_whole=True) or _elements(text)
             if several is None:
                 raise _unreadable(_broken(error, 1)) from None
             return several
@@ -201,6 +200,25 @@ def _by_brace(text: bytes) -> tuple[list[_Piece], bool]:
             is_whole = False
             pieces.append((_broken(error, line), piece))
     return pieces, is_whole
+
+
+def _elements(text: bytes) -> list[_Piece] | None:
+    """The objects of an array, the broken ones among them; None where the array itself is not whole: who sends one
+    that breaks off does not expect that what came through counts."""
+    pieces, _ = _by_brace(text)
+    around: list[bytes] = []
+    at = 0
+    for _, piece in pieces:
+        if not piece:
+            return None
+        start = text.index(piece, at)
+        around.append(text[at:start])
+        at = start + len(piece)
+    try:
+        shape = json_text.parse_quickly(b"0".join([*around, text[at:]]))
+    except ValueError:
+        return None
+    return pieces if shape == [0] * len(pieces) else None
 
 
 def _items(values: list[Any], size_bytes: int, limits: Limits) -> list[_Piece]:
