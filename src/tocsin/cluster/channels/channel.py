@@ -116,8 +116,10 @@ class RunningChannel:
             try:
                 await (self._at_commits() if self.entry.period is None else self._at_ticks())
                 return
-            except Exception:
-                log.exception("a channel ended, and is begun again", channel=self.entry.name)
+            except Exception as error:
+                # Begun again whether or not it can be told.
+                with suppress(Exception):
+                    log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
             await asyncio.sleep(RETRY_S[-1])
 
     async def _at_commits(self) -> None:
@@ -256,7 +258,8 @@ class RunningChannel:
         self.counts.failures += 1
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         if self.trouble != reason:
-            log.warning("a channel's execution failed", channel=self.entry.name, reason=reason)
+            with suppress(Exception):
+                log.warning("a channel's execution failed", channel=self.entry.name, reason=reason)
         self.trouble = reason
         at = micros(datetime.now(UTC))
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -92,8 +93,9 @@ class Retention:
             except NotFoundError:
                 continue
             except Exception as error:
-                log.warning("old results could not be removed", channel=entry.name, reason=str(error))
                 kept = True
+                with suppress(Exception):
+                    log.warning("old results could not be removed", channel=entry.name, reason=str(error))
             if kept:
                 late_s = self._age_s(entry) / LATE
                 following = late_s if following is None else min(following, late_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -144,7 +145,9 @@ class Teller:
         self._failures += 1
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}".rstrip(": ")
         if self.trouble is None:
-            log.warning(
-                "a broker could not be told", broker=f"{self.broker.dataverse}.{self.broker.name}", reason=reason
-            )
+            # It is told again whether or not this can be told.
+            with suppress(Exception):
+                log.warning(
+                    "a broker could not be told", broker=f"{self.broker.dataverse}.{self.broker.name}", reason=reason
+                )
         self.trouble = reason
