@@ -1,0 +1,109 @@
+"""What a broker wants done. An audience is handed over by reference: perform an action before the next event."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tocsin.rules.caching.entries import Result
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.errors import InputError
+
+
+class Why(Enum):
+    """Why something is delivered: it has just come, it was asked for, or somebody is catching up."""
+
+    LIVE = "live"
+    PULLED = "pulled"
+    CAUGHT_UP = "caught up"
+
+
+# --- to subscribers
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The subscription holds; it gets everything after `since`."""
+
+    subscription: Hashable
+    interest: Hashable
+    since: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """All results of the interest in `(after, to]`, in order, to everybody in the audience.
+
+    `gap`: of the results up to this cursor those that are not here are gone for good: say so. `more`: this is not
+    all yet. Who pulled pulls again; who is catching up gets the rest after Ready.
+    """
+
+    interest: Hashable
+    after: Cursor
+    to: Cursor
+    results: tuple[Result, ...]
+    audience: Collection[Hashable]
+    why: Why
+    gap: Cursor | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """There are results up to `to`: the audience may pull."""
+
+    interest: Hashable
+    to: Cursor
+    audience: Collection[Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """These subscriptions are gone, and this is why."""
+
+    interest: Hashable
+    audience: Collection[Hashable]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An event named a subscription with which that cannot be done; nothing changed."""
+
+    subscription: Hashable
+    error: InputError
+
+
+# --- to the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeBackend:
+    interest: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribeBackend:
+    interest: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The results in `(after, to]`, at most the first `limit`. Answered by Fetched or FetchFailed with its number."""
+
+    fetch: int
+    interest: Hashable
+    after: Cursor
+    to: Cursor
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What everybody here has, per interest: the cluster needs to keep nothing up to there for us."""
+
+    lowest: Mapping[Hashable, Cursor]
+
+
+Action = Subscribed | Deliver | Notify | Ended | Refused | SubscribeBackend | UnsubscribeBackend | Fetch | Report

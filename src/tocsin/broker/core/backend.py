@@ -1,0 +1,109 @@
+"""One interest at a broker: the backend subscription, its cache, and the frontend subscriptions merged into it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+
+from tocsin.broker.core.actions import Why
+from tocsin.broker.core.cohorts import Cohort, Frontend
+from tocsin.broker.core.events import Mode
+from tocsin.broker.core.flights import Flight, Waiting
+from tocsin.rules.caching.caches import ResultCaches
+from tocsin.rules.caching.result_cache import ResultCache
+from tocsin.rules.model.cursors import START, Cursor
+
+
+class Backend:
+    """`cache` is None until the cluster holds the subscription; its head is how far the broker has come."""
+
+    __slots__ = (
+        "announced", "cache", "empty_since_s", "flights", "frontends", "inline", "interest", "joining", "news",
+        "notify", "reported", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, interest: Hashable) -> None:
+        self.interest = interest
+        self.cache: ResultCache | None = None
+        self.frontends: dict[Hashable, Frontend] = {}
+        self.joining: dict[Hashable, Frontend] = {}
+        self.inline = Cohort(START)
+        self.notify = Cohort(START)
+        self.announced = START
+        self.news: Flight | None = None
+        self.flights: list[Flight] = []
+        self.waiting: dict[tuple[Cursor, Cursor, Why], Waiting] = {}
+        self.empty_since_s: float | None = None
+        self.reported: Cursor | None = None
+
+    @property
+    def held(self) -> ResultCache:
+        assert self.cache is not None, f"the cluster does not hold {self.interest} yet"
+        return self.cache
+
+    def cohort(self, one: Frontend) -> Cohort:
+        return self.inline if one.mode is Mode.INLINE else self.notify
+
+    def marker_of(self, one: Frontend) -> Cursor:
+        return self.cohort(one).marker_of(one.id) if one.live else one.marker
+
+    def join(self, one: Frontend) -> None:
+        self.cohort(one).join(one)
+
+    def leave(self, one: Frontend) -> None:
+        """Out of its cohort, if it was in one; what it waited for no longer concerns it."""
+        if one.live:
+            self.cohort(one).leave(one)
+        one.waits = False
+        one.turn += 1
+
+    def attach(self, one: Frontend, caches: ResultCaches) -> bool:
+        """From here on the subscription counts, if the broker has come to where it begins. Else it joins with the news.
+
+        Who asks from nowhere begins after everything that the cluster has announced. Who asks from beyond that (it was
+        further elsewhere) begins there too: it may get something again, and knows it by its id.
+        """
+        if self.cache is None:
+            return False
+        cache = self.cache
+        latest = max(self.announced, cache.head)
+        one.since = latest if one.since is None else min(one.since, latest)
+        if one.since > cache.head:
+            self.joining[one.id] = one
+            return False
+        one.attached = True
+        one.marker = one.sent = one.since
+        caches.attach(cache, one.since)
+        return True
+
+    def detach(self, one: Frontend, caches: ResultCaches) -> None:
+        self.leave(one)
+        del self.frontends[one.id]
+        self.joining.pop(one.id, None)
+        if one.attached:
+            caches.detach(self.held, one.marker)
+
+    def acknowledge(self, to: Cursor, names: Collection[Hashable], caches: ResultCaches) -> None:
+        """Cumulative, never beyond what the broker has. Names that are not here (any more) are passed over."""
+        cache = self.held
+        to = min(to, cache.head)
+        moved: dict[Cursor, int]
+        if names is self.inline or names is self.notify:
+            assert isinstance(names, Cohort)
+            moved = names.move_all(to)
+        else:
+            moved = {}
+            for name in names:
+                one = self.frontends.get(name)
+                if one is None or not one.attached:
+                    continue
+                before = self.marker_of(one)
+                if before >= to:
+                    continue
+                if one.live:
+                    self.cohort(one).move(name, to)
+                else:
+                    one.marker = to
+                    one.sent = max(one.sent, to)
+                moved[before] = moved.get(before, 0) + 1
+        for before, count in moved.items():
+            caches.advance(cache, before, to, count)

@@ -1,0 +1,371 @@
+"""The broker as a state machine: events in, actions out.
+
+    actions = broker.handle(event, now_s)
+
+It has no clock, no I/O and no randomness; the same object serves sockets and runs under virtual time. Promises:
+
+- a subscription gets every result made after it subscribed (or after the `since` it asked for), in the order of
+  cursors, at least once; nothing of another interest, and what it acknowledged not again, unless it asks;
+- what is gone for good is told as a gap;
+- one result that arrives is one Deliver and one Notify, whatever the number of subscribers;
+- the same range is fetched once at a time, whoever lacks it.
+
+Whatever is due by `now_s` happens before the event. `next_wake_s` says when a Tick is wanted if nothing else comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any
+
+from tocsin.broker.core import events as ev
+from tocsin.broker.core.actions import (
+    Action,
+    Deliver,
+    Ended,
+    Notify,
+    Refused,
+    Report,
+    SubscribeBackend,
+    Subscribed,
+    UnsubscribeBackend,
+    Why,
+)
+from tocsin.broker.core.backend import Backend
+from tocsin.broker.core.cohorts import Frontend
+from tocsin.broker.core.delivery import Delivery
+from tocsin.broker.core.settings import CoreSettings
+from tocsin.broker.core.timers import Timers
+from tocsin.rules.caching.caches import ResultCaches
+from tocsin.rules.caching.entries import Result
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.errors import ConflictError, NotFoundError
+
+
+class Broker:
+    def __init__(self, settings: CoreSettings, now_s: float) -> None:
+        self.settings = settings
+        self.caches = ResultCaches(settings.caching, now_s)
+        self._delivery = Delivery(settings, self.caches)
+        self._backends: dict[Hashable, Backend] = {}
+        self._frontends: dict[Hashable, Frontend] = {}
+        self._of_subscriber: dict[Hashable, dict[Hashable, Frontend]] = {}
+        self._online: set[Hashable] = set()
+        self._emptied: Timers[tuple[Backend, float]] = Timers()
+        self._failed: Timers[int] = Timers()
+        self._unreported: dict[Hashable, Backend] = {}
+        self._report_due_s = now_s + settings.report_every_s
+        self._now_s = now_s
+        self._handlers: dict[type, Callable[[Any, list[Action]], None]] = {
+            ev.Subscribe: self._subscribe,
+            ev.Unsubscribe: self._unsubscribe,
+            ev.LoggedIn: self._logged_in,
+            ev.LoggedOut: self._logged_out,
+            ev.GetResults: self._get_results,
+            ev.Acked: self._acked,
+            ev.FellBehind: self._fell_behind,
+            ev.Ready: self._ready,
+            ev.BackendReady: self._backend_ready,
+            ev.BackendGone: self._backend_gone,
+            ev.Arrived: self._arrived,
+            ev.Announced: self._announced,
+            ev.Fetched: self._fetched,
+            ev.FetchFailed: self._fetch_failed,
+            ev.Tick: lambda _event, _actions: None,
+            ev.PoliciesChosen: self._policies_chosen,
+        }
+
+    def handle(self, event: ev.Event, now_s: float) -> list[Action]:
+        """What has to be done now. Time never goes back: an earlier `now_s` counts as the latest one seen."""
+        self._now_s = max(self._now_s, now_s)
+        actions: list[Action] = []
+        if self._now_s >= self.next_wake_s:
+            self._pass_time(actions)
+        self._handlers[type(event)](event, actions)
+        return actions
+
+    @property
+    def next_wake_s(self) -> float:
+        due_s = min(self._emptied.due_s, self._failed.due_s, self.caches.due_s())
+        return min(due_s, self._report_due_s) if self._unreported else due_s
+
+    # --- looking
+
+    def marker(self, subscription: Hashable) -> Cursor:
+        """What this subscription has acknowledged."""
+        one = self._frontends[subscription]
+        return self._backends[one.interest].marker_of(one)
+
+    def holds(self, interest: Hashable) -> bool:
+        """Whether there is a backend subscription, or will be."""
+        return interest in self._backends
+
+    def subscriptions_of(self, subscriber: Hashable) -> Sequence[Hashable]:
+        return tuple(self._of_subscriber.get(subscriber, ()))
+
+    # --- subscribers
+
+    def _subscribe(self, event: ev.Subscribe, actions: list[Action]) -> None:
+        known = self._frontends.get(event.subscription)
+        if known is not None:
+            asked = (event.subscriber, event.interest, event.mode)
+            if asked != (known.subscriber, known.interest, known.mode):
+                error = ConflictError(f"there is a subscription {event.subscription} to something else")
+                actions.append(Refused(event.subscription, error))
+            elif known.attached and known.since is not None:
+                actions.append(Subscribed(known.id, known.interest, known.since))
+            return
+        one = Frontend(
+            event.subscription,
+            event.subscriber,
+            event.interest,
+            mode=event.mode,
+            since=event.since,
+            online=event.subscriber in self._online,
+        )
+        self._frontends[one.id] = one
+        self._of_subscriber.setdefault(one.subscriber, {})[one.id] = one
+        backend = self._backends.get(one.interest)
+        if backend is None:
+            backend = self._backends[one.interest] = Backend(one.interest)
+            actions.append(SubscribeBackend(one.interest))
+        backend.frontends[one.id] = one
+        backend.empty_since_s = None
+        self._attach(backend, one, actions)
+
+    def _attach(self, backend: Backend, one: Frontend, actions: list[Action]) -> None:
+        if not backend.attach(one, self.caches):
+            return
+        actions.append(Subscribed(one.id, one.interest, one.marker))
+        self._unreported[backend.interest] = backend
+        self._delivery.resume(backend, one, self._now_s, actions)
+
+    def _unsubscribe(self, event: ev.Unsubscribe, actions: list[Action]) -> None:
+        one = self._frontends.get(event.subscription)
+        if one is None:
+            actions.append(self._unknown(event.subscription))
+            return
+        backend = self._backends[one.interest]
+        backend.detach(one, self.caches)
+        self._forget(one)
+        self._unreported[backend.interest] = backend
+        if not backend.frontends:
+            backend.empty_since_s = self._now_s
+            self._emptied.set(self._now_s + self.settings.grace_s, (backend, self._now_s))
+            self._release(self._now_s, actions)
+
+    def _logged_in(self, event: ev.LoggedIn, actions: list[Action]) -> None:
+        self._online.add(event.subscriber)
+        for one in self._of_subscriber.get(event.subscriber, {}).values():
+            if one.online:
+                continue
+            one.online, one.behind = True, False
+            # What was sent and not acknowledged before may be lost: it is sent again.
+            one.sent = one.marker
+            self._delivery.resume(self._backends[one.interest], one, self._now_s, actions)
+
+    def _logged_out(self, event: ev.LoggedOut, actions: list[Action]) -> None:  # noqa: ARG002
+        self._online.discard(event.subscriber)
+        for one in self._of_subscriber.get(event.subscriber, {}).values():
+            one.online = False
+            self._backends[one.interest].leave(one)
+
+    def _get_results(self, event: ev.GetResults, actions: list[Action]) -> None:
+        backend = self._backends.get(event.interest)
+        asking: dict[Cursor, list[Frontend]] = {}
+        for name in event.subscriptions:
+            one = backend.frontends.get(name) if backend is not None else None
+            if backend is None or one is None:
+                actions.append(self._unknown(name))
+            elif not one.attached or one.since is None:
+                error = NotFoundError("the cluster does not hold this subscription yet", hint="ask again")
+                actions.append(Refused(name, error))
+            else:
+                after = backend.marker_of(one) if event.after is None else max(event.after, one.since)
+                asking.setdefault(after, []).append(one)
+        if backend is not None:
+            for after, askers in asking.items():
+                self._delivery.ask(backend, askers, after, Why.PULLED, now_s=self._now_s, actions=actions)
+
+    def _acked(self, event: ev.Acked, actions: list[Action]) -> None:  # noqa: ARG002
+        backend = self._backends.get(event.interest)
+        if backend is not None and backend.cache is not None:
+            backend.acknowledge(event.cursor, event.subscriptions, self.caches)
+            self._unreported[backend.interest] = backend
+
+    def _fell_behind(self, event: ev.FellBehind, actions: list[Action]) -> None:
+        one = self._frontends.get(event.subscription)
+        if one is None:
+            actions.append(self._unknown(event.subscription))
+            return
+        self._backends[one.interest].leave(one)
+        one.behind = True
+        one.sent = one.marker if event.sent is None else max(one.marker, event.sent)
+
+    def _ready(self, event: ev.Ready, actions: list[Action]) -> None:
+        one = self._frontends.get(event.subscription)
+        if one is None:
+            actions.append(self._unknown(event.subscription))
+            return
+        one.behind = False
+        self._delivery.resume(self._backends[one.interest], one, self._now_s, actions)
+
+    # --- the cluster
+
+    def _backend_ready(self, event: ev.BackendReady, actions: list[Action]) -> None:
+        backend = self._backends.get(event.interest)
+        if backend is None:
+            # Everybody left before the cluster answered, and so did we.
+            return
+        if backend.cache is None:
+            backend.cache = self.caches.open(event.interest, event.since, self._now_s)
+            for one in list(backend.frontends.values()):
+                # They came before the cluster's answer: whatever was announced since then is theirs, too.
+                one.since = event.since if one.since is None else one.since
+                self._attach(backend, one, actions)
+        else:
+            # Told again, after a restart: whatever came meanwhile is news.
+            backend.announced = max(backend.announced, event.since)
+        self._fetch_news(backend, actions)
+
+    def _backend_gone(self, event: ev.BackendGone, actions: list[Action]) -> None:
+        backend = self._backends.get(event.interest)
+        if backend is None:
+            return
+        names = tuple(backend.frontends)
+        for one in list(backend.frontends.values()):
+            backend.detach(one, self.caches)
+            self._forget(one)
+        self._let_go(backend)
+        if names:
+            actions.append(Ended(event.interest, names, event.reason))
+
+    def _arrived(self, event: ev.Arrived, actions: list[Action]) -> None:
+        backend = self._backends.get(event.interest)
+        if backend is None:
+            return
+        cache = backend.cache
+        if cache is None or backend.announced > cache.head:
+            # Something before it is still to be fetched, and this with it: results come in order.
+            backend.announced = max(backend.announced, event.cursor)
+        elif event.cursor > cache.head:
+            before = cache.head
+            result = Result(event.cursor, event.size_bytes, event.payload)
+            self.caches.put(cache, result, self._now_s)
+            self._tell(backend, before, (result,), None, actions)
+
+    def _announced(self, event: ev.Announced, actions: list[Action]) -> None:
+        backend = self._backends.get(event.interest)
+        if backend is not None:
+            backend.announced = max(backend.announced, event.cursor)
+            self._fetch_news(backend, actions)
+
+    def _fetched(self, event: ev.Fetched, actions: list[Action]) -> None:
+        found = self._delivery.under_way(event.fetch)
+        if found is None:
+            return
+        backend, flight = found
+        if event.to <= flight.after:
+            # An answer that says nothing is no answer.
+            self._fetch_failed(ev.FetchFailed(event.fetch), actions)
+            return
+        self._delivery.land(backend, flight, event, self._now_s, actions)
+        if flight.news:
+            self._news(backend, min(event.to, flight.to), event, actions)
+
+    def _fetch_failed(self, event: ev.FetchFailed, actions: list[Action]) -> None:  # noqa: ARG002
+        if self._delivery.under_way(event.fetch) is not None:
+            self._failed.set(self._now_s + self.settings.fetch_retry_s, event.fetch)
+
+    def _news(self, backend: Backend, to: Cursor, event: ev.Fetched, actions: list[Action]) -> None:
+        cache = backend.held
+        before = cache.head
+        gap = None if event.gap is None or event.gap <= before else min(event.gap, to)
+        if gap is not None:
+            # Who asks for this later is told of the gap by the cluster, which knows it best.
+            cache.skip(gap)
+        new = tuple(one for one in event.results if cache.head < one.cursor <= to)
+        for one in new:
+            self.caches.put(cache, one, self._now_s)
+        cache.reach(to)
+        self._tell(backend, before, new, gap, actions)
+        for arrived in [one for one in backend.joining.values() if one.since is None or one.since <= cache.head]:
+            del backend.joining[arrived.id]
+            self._attach(backend, arrived, actions)
+        self._fetch_news(backend, actions)
+
+    def _tell(
+        self, backend: Backend, before: Cursor, new: tuple[Result, ...], gap: Cursor | None, actions: list[Action]
+    ) -> None:
+        """The cohorts hear of what has just come."""
+        head = backend.held.head
+        self._unreported[backend.interest] = backend
+        if not new and gap is None:
+            return
+        inline: Collection[Hashable] = backend.inline
+        notify: Collection[Hashable] = backend.notify
+        if backend.joining:
+            # Some of them will be in the cohorts before this is performed, and this is not for them.
+            inline, notify = tuple(inline), tuple(notify)
+        if inline:
+            actions.append(Deliver(backend.interest, before, head, new, inline, Why.LIVE, gap))
+            figures = self.caches.figures
+            figures.pushed += len(new) * len(inline)
+            figures.pushed_bytes += sum(one.size_bytes for one in new) * len(inline)
+        if notify:
+            actions.append(Notify(backend.interest, head, notify))
+
+    def _fetch_news(self, backend: Backend, actions: list[Action]) -> None:
+        cache = backend.cache
+        if cache is not None and backend.news is None and backend.announced > cache.head:
+            backend.news = self._delivery.begin(backend, cache.head, backend.announced, actions, news=True)
+
+    # --- time and change
+
+    def _policies_chosen(self, event: ev.PoliciesChosen, actions: list[Action]) -> None:  # noqa: ARG002
+        self.caches.switch(event.caching, self._now_s)
+
+    def _pass_time(self, actions: list[Action]) -> None:
+        now_s = self._now_s
+        self.caches.pass_time(now_s)
+        for fetch in self._failed.due(now_s):
+            self._delivery.again(fetch, actions)
+        self._release(now_s, actions)
+        if self._unreported and now_s >= self._report_due_s:
+            self._report(actions)
+
+    def _release(self, now_s: float, actions: list[Action]) -> None:
+        """Lets go of interests that have had no subscription for the whole grace period."""
+        for backend, since_s in self._emptied.due(now_s):
+            if backend.empty_since_s == since_s and self._backends.get(backend.interest) is backend:
+                self._let_go(backend)
+                actions.append(UnsubscribeBackend(backend.interest))
+
+    def _report(self, actions: list[Action]) -> None:
+        lowest: dict[Hashable, Cursor] = {}
+        for backend in self._unreported.values():
+            if backend.cache is not None and (mine := backend.cache.lowest_marker()) != backend.reported:
+                lowest[backend.interest] = backend.reported = mine
+        self._unreported.clear()
+        self._report_due_s = self._now_s + self.settings.report_every_s
+        if lowest:
+            actions.append(Report(lowest))
+
+    # --- inside
+
+    def _let_go(self, backend: Backend) -> None:
+        del self._backends[backend.interest]
+        self._unreported.pop(backend.interest, None)
+        self._delivery.forget(backend)
+        if backend.cache is not None:
+            self.caches.close(backend.interest)
+
+    def _forget(self, one: Frontend) -> None:
+        del self._frontends[one.id]
+        mine = self._of_subscriber[one.subscriber]
+        del mine[one.id]
+        if not mine:
+            del self._of_subscriber[one.subscriber]
+
+    def _unknown(self, subscription: Hashable) -> Refused:
+        return Refused(subscription, NotFoundError(f"no subscription {subscription}"))

@@ -1,0 +1,178 @@
+"""What can happen to a broker. Interests, subscriptions and subscribers are whatever names the shell gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import Cursor
+
+
+class Mode(Enum):
+    """How a subscription is served: told that there is something to pull, or sent the results themselves."""
+
+    NOTIFY = "notify"
+    INLINE = "inline"
+
+
+# --- subscribers
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """`since`: wants everything after this cursor; None: what is made from now on."""
+
+    subscription: Hashable
+    subscriber: Hashable
+    interest: Hashable
+    since: Cursor | None = None
+    mode: Mode = Mode.NOTIFY
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    subscription: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    subscriber: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedOut:
+    subscriber: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class GetResults:
+    """Subscriptions of one interest ask for what they lack. `after` asks from there instead of from their markers, but
+    never for what was made before they subscribed."""
+
+    interest: Hashable
+    subscriptions: Collection[Hashable]
+    after: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """These subscriptions of one interest have everything up to the cursor. Cumulative; going back means nothing.
+
+    Where the subscriptions are the audience of a delivery, handed back as it came, all of it acknowledges at once.
+    """
+
+    interest: Hashable
+    cursor: Cursor
+    subscriptions: Collection[Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class FellBehind:
+    """A client takes no more for now. `sent`: the last that it was sent; None: what it has acknowledged."""
+
+    subscription: Hashable
+    sent: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A client has room (again), and gets on with what it lacks."""
+
+    subscription: Hashable
+
+
+# --- the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class BackendReady:
+    """The cluster holds our subscription; results after `since` concern us."""
+
+    interest: Hashable
+    since: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class BackendGone:
+    """The cluster refuses or has ended our subscription."""
+
+    interest: Hashable
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The cluster pushed the next result of an interest."""
+
+    interest: Hashable
+    cursor: Cursor
+    size_bytes: int
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An interest has results up to the cursor."""
+
+    interest: Hashable
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The answer to a Fetch: all results up to `to`, which lies before the asked end when that was too much.
+
+    `gap`: results after the asked beginning and up to this cursor are gone for good.
+    """
+
+    fetch: int
+    to: Cursor
+    results: tuple[Result, ...]
+    took_s: float
+    gap: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """It will be asked again after a while."""
+
+    fetch: int
+
+
+# --- the broker itself
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing but time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesChosen:
+    """Other caching policies from now on; the content stays."""
+
+    caching: CachingSettings
+
+
+Event = (
+    Subscribe
+    | Unsubscribe
+    | LoggedIn
+    | LoggedOut
+    | GetResults
+    | Acked
+    | FellBehind
+    | Ready
+    | BackendReady
+    | BackendGone
+    | Arrived
+    | Announced
+    | Fetched
+    | FetchFailed
+    | Tick
+    | PoliciesChosen
+)
