@@ -170,18 +170,18 @@ def test_a_get_of_any_part_says_what_a_get_of_the_whole_says(
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 9)), st.booleans()), max_size=200))
 def test_the_lowest_rank_is_found_however_ranks_rise_and_fall(changes: list[tuple[int, int | None, bool]]) -> None:
-    ranks: dict[int, Rank] = {}
+    ranks: dict[int, Rank[int]] = {}
     heap: RankHeap[int] = RankHeap(ranks.get)
     for key, value, look in changes:
         if value is None:
             ranks.pop(key, None)
         else:
-            ranks[key] = (float(value), 0.0, key)
+            ranks[key] = (float(value), 0.0, key, key)
         heap.changed(key)
         if look:
             lowest = min(ranks.values(), default=None)
             found = heap.lowest()
-            assert found == (None if lowest is None else (lowest, lowest[2]))
+            assert found == lowest
             spared = heap.lowest(besides=key)
             others = [rank for other, rank in ranks.items() if other != key]
-            assert spared == (None if not others else (min(others), min(others)[2]))
+            assert spared == min(others, default=None)

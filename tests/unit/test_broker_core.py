@@ -428,3 +428,57 @@ def test_results_pushed_before_the_backend_is_known_to_be_ready_are_fetched() ->
 def test_a_wrong_setting_is_refused_by_its_name(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name}: "):
         CoreSettings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_cohort_that_acknowledges_less_than_before_changes_nothing() -> None:
+    made = world("a", "b", "c")
+    for _ in range(3):
+        (delivered,) = made.push("x")
+    assert isinstance(delivered, ac.Deliver)
+    made.ack("x", at(1), ["c"])
+    made.ack("x", at(3), delivered.audience)
+    made.handle(ev.Acked("x", at(2), delivered.audience))
+    assert [made.broker.marker(name) for name in "abc"] == [at(3)] * 3
+    made.check()
+
+
+def test_who_acknowledged_more_than_its_cohort_keeps_that() -> None:
+    made = world("a", "b", "c")
+    for _ in range(3):
+        (delivered,) = made.push("x")
+    assert isinstance(delivered, ac.Deliver)
+    made.ack("x", at(3), ["b"])
+    made.ack("x", at(2), delivered.audience)
+    assert [made.broker.marker(name) for name in "abc"] == [at(2), at(3), at(2)]
+    made.log_out("b")
+    made.log_out("a")
+    assert [made.broker.marker(name) for name in "abc"] == [at(2), at(3), at(2)]
+    made.check()
+
+
+def test_news_without_results_are_not_asked_for_again() -> None:
+    made = world("a")
+    made.handle(ev.Announced("x", at(5)))
+    assert made.handle(ev.Fetched(1, at(5), (), 0.1)) == []
+    assert made.head("x") == at(5)
+    assert made.handle(ev.Announced("x", at(5))) == []
+
+
+def test_an_answer_that_says_nothing_is_asked_again() -> None:
+    made = world("a", fetch_retry_s=1.0)
+    (fetch,) = made.handle(ev.Announced("x", at(5)))
+    assert made.handle(ev.Fetched(1, at(0), (), 0.1)) == []
+    assert made.pass_time(1.0) == [fetch]
+
+
+def test_what_happens_is_the_same_each_time() -> None:
+    def told() -> list[str]:
+        made = world("a", "b", "c", caching=CachingSettings(budget_bytes=25))
+        made.log_out("b")
+        for _ in range(5):
+            made.push("x")
+        made.log_in("b")
+        made.settle()
+        return [repr(one) for one in made.log if not isinstance(one, ac.Deliver) or one.why is not ac.Why.LIVE]
+
+    assert told() == told()

@@ -154,15 +154,15 @@ class ResultCaches:
     def due_s(self) -> float:
         """When `pass_time` has something to do next."""
         found = self._expiring.lowest()
-        return self.ttl_due_s if found is None else min(self.ttl_due_s, found[0][0])
+        return self.ttl_due_s if found is None else min(self.ttl_due_s, found[0])
 
     def pass_time(self, now_s: float) -> None:
         """Expired results go; once in a while times to live are computed anew."""
         if now_s >= self.ttl_due_s:
             self.reckon(now_s)
-        while (found := self._expiring.lowest()) is not None and found[0][0] <= now_s:
+        while (found := self._expiring.lowest()) is not None and found[0] <= now_s:
             self.figures.expired += 1
-            self.figures.expired_bytes += self._drop_tail(found[1])
+            self.figures.expired_bytes += self._drop_tail(found[3])
 
     def reckon(self, now_s: float) -> None:
         """Looks at every cache's growth and at the usual latency, and ranks all anew."""
@@ -216,7 +216,7 @@ class ResultCaches:
             found = self._evictable.lowest(besides=spared)
             assert found is not None, "bytes are resident only in caches that are ranked"
             self.figures.evicted += 1
-            self.figures.evicted_bytes += self._drop_tail(found[1])
+            self.figures.evicted_bytes += self._drop_tail(found[3])
         self.figures.most_bytes = max(self.figures.most_bytes, self.resident_bytes)
 
     def _drop_tail(self, cache: ResultCache) -> int:
@@ -230,19 +230,19 @@ class ResultCaches:
             self._evictable.changed(cache)
             self._expiring.changed(cache)
 
-    def _rank(self, cache: ResultCache) -> Rank | None:
+    def _rank(self, cache: ResultCache) -> Rank[ResultCache] | None:
         tail = cache.tail
         if tail is None:
             return None
         latency_s = self._usual_latency_s if cache.latency_s is None else cache.latency_s
-        return (self._eviction.value(cache, tail, latency_s), self._ties(tail), cache.number)
+        return (self._eviction.value(cache, tail, latency_s), self._ties(tail), cache.number, cache)
 
-    def _due(self, cache: ResultCache) -> Rank | None:
+    def _due(self, cache: ResultCache) -> Rank[ResultCache] | None:
         tail = cache.tail
         if tail is None:
             return None
         due_s = self._expiry.due_s(cache, tail)
-        return None if due_s == math.inf else (due_s, 0.0, cache.number)
+        return None if due_s == math.inf else (due_s, 0.0, cache.number, cache)
 
     def _rank_all(self) -> None:
         self._evictable, self._expiring = RankHeap(self._rank), RankHeap(self._due)

@@ -12,19 +12,20 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
-Rank = tuple[float, float, int]
+# Value, tie, a number of its own, and the key: two keys never compare equal, so keys themselves are never compared.
+Rank = tuple[float, float, int, K]
 _SLACK: Final = 64
 
 
 class RankHeap(Generic[K]):
-    """`current` tells a key's rank now, or None when it is no candidate. Ranks of two keys are never equal."""
+    """`current` tells a key's rank now, or None when it is no candidate."""
 
     __slots__ = ("_current", "_heap", "_queued")
 
-    def __init__(self, current: Callable[[K], Rank | None]) -> None:
+    def __init__(self, current: Callable[[K], Rank[K] | None]) -> None:
         self._current = current
-        self._heap: list[tuple[Rank, K]] = []
-        self._queued: dict[K, Rank] = {}
+        self._heap: list[Rank[K]] = []
+        self._queued: dict[K, Rank[K]] = {}
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -37,7 +38,7 @@ class RankHeap(Generic[K]):
         queued = self._queued.get(key)
         if queued is None or rank < queued:
             self._queued[key] = rank
-            heappush(self._heap, (rank, key))
+            heappush(self._heap, rank)
             self._compact()
 
     def forget(self, key: K) -> None:
@@ -45,33 +46,34 @@ class RankHeap(Generic[K]):
         if self._queued.pop(key, None) is not None:
             self._compact()
 
-    def lowest(self, besides: K | None = None) -> tuple[Rank, K] | None:
-        """The candidate with the lowest rank; `besides` is passed over."""
-        aside: list[tuple[Rank, K]] = []
-        found: tuple[Rank, K] | None = None
-        while self._heap:
-            rank, key = self._heap[0]
-            if self._queued.get(key) != rank:
-                heappop(self._heap)
+    def lowest(self, besides: K | None = None) -> Rank[K] | None:
+        """The lowest rank of all candidates; `besides` is passed over."""
+        heap, queued = self._heap, self._queued
+        aside: list[Rank[K]] = []
+        found: Rank[K] | None = None
+        while heap:
+            rank = heap[0]
+            key = rank[3]
+            if queued.get(key) is not rank:
+                heappop(heap)
                 continue
             now = self._current(key)
             if now is None:
-                heappop(self._heap)
-                del self._queued[key]
+                heappop(heap)
+                del queued[key]
             elif now != rank:
-                self._queued[key] = now
-                heapreplace(self._heap, (now, key))
+                queued[key] = now
+                heapreplace(heap, now)
             elif besides is not None and key == besides:
-                aside.append(heappop(self._heap))
+                aside.append(heappop(heap))
             else:
-                found = (rank, key)
+                found = rank
                 break
         for one in aside:
-            heappush(self._heap, one)
+            heappush(heap, one)
         return found
 
     def _compact(self) -> None:
-        if len(self._heap) <= 2 * len(self._queued) + _SLACK:
-            return
-        self._heap = [(rank, key) for key, rank in self._queued.items()]
-        heapify(self._heap)
+        if len(self._heap) > 2 * len(self._queued) + _SLACK:
+            self._heap = list(self._queued.values())
+            heapify(self._heap)

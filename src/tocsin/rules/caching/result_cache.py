@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 from tocsin.rules.caching.entries import Cached, Entry, Missing, Result, Run
@@ -21,13 +22,14 @@ from tocsin.rules.caching.rates import Rates
 from tocsin.rules.model.cursors import Cursor
 
 _TRIM_AT: Final = 32
+_CURSOR: Final = attrgetter("cursor")
 
 
 class ResultCache:
     """Every method that lets go of results answers how many bytes that freed."""
 
     __slots__ = (
-        "_cursors", "_entries", "_start", "counts", "floor", "head", "interest", "last_access_s", "latency_s", "needed",
+        "_entries", "_start", "counts", "floor", "head", "interest", "last_access_s", "latency_s", "needed",
         "number", "rates", "resident_bytes", "residents", "subscribers", "ttl_s",
     )  # fmt: skip
 
@@ -46,7 +48,6 @@ class ResultCache:
         self.ttl_s = ttl_s
         self.rates = Rates(now_s)
         self._entries: list[Entry] = []
-        self._cursors: list[Cursor] = []
         self._start = 0
 
     # --- looking
@@ -86,7 +87,7 @@ class ResultCache:
             runs.append(Missing(after, place))
         found: list[Result] = []
         begun = place
-        for index in range(bisect_right(self._cursors, place, self._start), len(self._entries)):
+        for index in range(bisect_right(self._entries, place, self._start, key=_CURSOR), len(self._entries)):
             entry = self._entries[index]
             if entry.resident:
                 if entry.cursor > to:
@@ -120,13 +121,13 @@ class ResultCache:
             # Nobody needs it: an object leaves when everybody attached to it has it.
             self.floor = self.head
         elif resident:
-            self._append(Entry(*result, resident=True, inserted_s=now_s, sequence=sequence))
+            self._entries.append(Entry(*result, resident=True, inserted_s=now_s, sequence=sequence))
             self.resident_bytes += result.size_bytes
             self.residents += 1
         elif self._start == len(self._entries):
             self.floor = self.head
         elif self._entries[-1].resident:
-            self._append(
+            self._entries.append(
                 Entry(result.cursor, result.size_bytes, None, resident=False, inserted_s=now_s, sequence=sequence)
             )
         else:
@@ -134,7 +135,7 @@ class ResultCache:
             hole = self._entries[-1]
             self._entries[-2].reached += hole.reached
             hole.reached = 0
-            hole.cursor = self._cursors[-1] = result.cursor
+            hole.cursor = result.cursor
             hole.size_bytes += result.size_bytes
 
     def skip(self, to: Cursor) -> None:
@@ -227,7 +228,7 @@ class ResultCache:
         """The entry at or before the marker; the one before the first entry means: below the tail."""
         if marker == self.head and (self._start < len(self._entries)):
             return len(self._entries) - 1
-        return bisect_right(self._cursors, marker, self._start) - 1
+        return bisect_right(self._entries, marker, self._start, key=_CURSOR) - 1
 
     def _count(self, marker: Cursor, count: int) -> None:
         left = self.counts.get(marker, 0) + count
@@ -241,10 +242,6 @@ class ResultCache:
             self.needed += count
         else:
             self._entries[slot].reached += count
-
-    def _append(self, entry: Entry) -> None:
-        self._entries.append(entry)
-        self._cursors.append(entry.cursor)
 
     def _let_go(self, entry: Entry) -> None:
         """The first entry leaves the list."""
@@ -272,7 +269,7 @@ class ResultCache:
 
     def _trim(self) -> None:
         if self._start == len(self._entries) or self._start > max(_TRIM_AT, len(self._entries) // 2):
-            del self._entries[: self._start], self._cursors[: self._start]
+            del self._entries[: self._start]
             self._start = 0
 
     def _merge(self, first: int) -> None:
@@ -280,7 +277,7 @@ class ResultCache:
         hole, longer = self._entries[first], self._entries[first + 1]
         longer.size_bytes += hole.size_bytes
         self._entries[first - 1].reached += hole.reached
-        del self._entries[first], self._cursors[first]
+        del self._entries[first]
 
     def _residents(
         self, results: Sequence[Result], after: Cursor, to: Cursor, now_s: float, sequence: int
@@ -292,7 +289,6 @@ class ResultCache:
 
     def _rebuild(self, entries: list[Entry]) -> None:
         self._entries, self._start = entries, 0
-        self._cursors = [entry.cursor for entry in entries]
         for entry in entries:
             entry.reached = 0
         self.needed = 0

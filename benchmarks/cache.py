@@ -1,0 +1,110 @@
+"""What choosing whom to drop costs: each policy at 10³ and 10⁵ result caches, beside a look at every cache.
+
+python -m benchmarks.cache
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from benchmarks.baselines.caching import PlainCaches
+from benchmarks.harness import Bench, compare, process_cpu_s
+from tocsin.rules.caching.caches import ResultCaches
+from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.eviction import EVICTION
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import START, Cursor
+
+FEW: Final = 1_000
+MANY: Final = 100_000
+OPERATIONS: Final = 10_000
+SCANS: Final = 5
+ROUNDS: Final = 3
+RESULTS_EACH: Final = 3  # how many results a cache holds on average when all are full
+MEAN_SIZE: Final = 250
+SUBSCRIBERS: Final = 20
+
+
+def main() -> None:
+    bench = Bench("cache")
+    policies(bench)
+    bench.finish()
+
+
+class Full:
+    """So many caches that are full. An operation is a result that comes, a read and an acknowledgement elsewhere."""
+
+    def __init__(self, eviction: str, count: int, *, expiry: str = "never") -> None:
+        self._rng = Random(7)
+        budget = count * RESULTS_EACH * MEAN_SIZE
+        self.caches = ResultCaches(
+            CachingSettings(budget_bytes=budget, eviction=eviction, expiry=expiry, ceiling=1), 0.0
+        )
+        self._all = [self.caches.open(interest, START, 0.0) for interest in range(count)]
+        for cache in self._all:
+            self.caches.attach(cache, START, self._rng.randint(1, SUBSCRIBERS))
+        self._number = 0
+        self._now_s = 0.0
+        while not self.caches.figures.evicted:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        self._number += 1
+        self._now_s += 0.001
+        result = Result(Cursor(1, self._number, 0), 1 + int(self._rng.random() * 2 * MEAN_SIZE))
+        self.caches.put(self._rng.choice(self._all), result, self._now_s)
+
+    def operate(self, operations: int) -> None:
+        caches = self.caches
+        for _ in range(operations):
+            self._arrive()
+            read = self._rng.choice(self._all)
+            caches.get(read, read.floor, read.head, self._now_s)
+            marker = read.lowest_marker()
+            tail = read.tail
+            if tail is not None and read.counts[marker] > 1:
+                caches.advance(read, marker, tail.cursor)
+
+
+def scanned(count: int) -> float:
+    """CPU seconds for a result for which there is no room, when every cache is looked at."""
+    rng = Random(7)
+    plain = PlainCaches(count * RESULTS_EACH * MEAN_SIZE)
+    for interest in range(count):
+        plain.open(interest, range(rng.randint(1, SUBSCRIBERS)))
+    number = 0
+    while plain.used < plain.budget - 2 * MEAN_SIZE:
+        number += 1
+        plain.put(rng.randrange(count), number, 1 + int(rng.random() * 2 * MEAN_SIZE))
+    begun = process_cpu_s()
+    for _ in range(SCANS):
+        number += 1
+        plain.put(rng.randrange(count), number, 2 * MEAN_SIZE)
+    return (process_cpu_s() - begun) / SCANS
+
+
+def policies(bench: Bench) -> None:
+    scan_s = scanned(MANY)
+    for name in [*(one for one in EVICTION if one != "none"), "exp+ttl"]:
+        eviction, _, expiry = name.partition("+")
+        few = Full(eviction, FEW, expiry=expiry or "never")
+        many = Full(eviction, MANY, expiry=expiry or "never")
+
+        def operate(full: Full) -> None:
+            full.operate(OPERATIONS)
+
+        (found,) = compare(
+            lambda few=few: operate(few),  # type: ignore[misc]
+            {name: lambda many=many: operate(many)},  # type: ignore[misc]
+            rounds=ROUNDS,
+            operations=OPERATIONS,
+        )
+        bench.compared(f"{name}: an operation at 10⁵ caches", found, bar=2.5, baseline="at 10³ caches")
+        bench.reached(f"{name}: operations at 10⁵ caches", 1 / found.seconds, bar=None, unit="/s")
+        bench.reached(f"{name}: times quicker than a scan", scan_s / found.seconds, bar=100, unit="×")
+    bench.reached("a look at all 10⁵ caches for each victim", 1 / scan_s, bar=None, unit="/s")
+
+
+if __name__ == "__main__":
+    main()
