@@ -11,7 +11,6 @@ combination of policies:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 
 from tocsin.rules.caching.admission import admission
@@ -228,7 +227,8 @@ class ResultCaches:
     def _ranks_changed(self, cache: ResultCache) -> None:
         if cache.residents:
             self._evictable.changed(cache)
-            self._expiring.changed(cache)
+            if self._expiry.expires:
+                self._expiring.changed(cache)
 
     def _rank(self, cache: ResultCache) -> Rank[ResultCache] | None:
         tail = cache.tail
@@ -241,8 +241,7 @@ class ResultCaches:
         tail = cache.tail
         if tail is None:
             return None
-        due_s = self._expiry.due_s(cache, tail)
-        return None if due_s == math.inf else (due_s, 0.0, cache.number, cache)
+        return (self._expiry.due_s(cache, tail), 0.0, cache.number, cache)
 
     def _rank_all(self) -> None:
         self._evictable, self._expiring = RankHeap(self._rank), RankHeap(self._due)

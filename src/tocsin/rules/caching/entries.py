@@ -27,21 +27,16 @@ class Entry:
     `reached` counts the subscribers whose marker is at this entry or between it and the next.
     """
 
-    __slots__ = ("cursor", "inserted_s", "payload", "reached", "resident", "sequence", "size_bytes")
+    __slots__ = ("cursor", "inserted_s", "reached", "resident", "result", "sequence", "size_bytes")
 
-    def __init__(
-        self, cursor: Cursor, size_bytes: int, payload: Any, *, resident: bool, inserted_s: float, sequence: int
-    ) -> None:
-        self.cursor = cursor
-        self.size_bytes = size_bytes
-        self.payload = payload
+    def __init__(self, result: Result, *, resident: bool, inserted_s: float, sequence: int) -> None:
+        self.cursor = result.cursor
+        self.size_bytes = result.size_bytes
+        self.result = result if resident else None
         self.resident = resident
         self.inserted_s = inserted_s
         self.sequence = sequence
         self.reached = 0
-
-    def result(self) -> Result:
-        return Result(self.cursor, self.size_bytes, self.payload)
 
     def __repr__(self) -> str:
         return f"{'Entry' if self.resident else 'Hole'}({tuple(self.cursor)}, {self.size_bytes} B, {self.reached})"

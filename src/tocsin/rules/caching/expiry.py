@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from tocsin.rules.caching.entries import Entry
 from tocsin.rules.caching.result_cache import ResultCache
 
 
 class Expiry(Protocol):
+    expires: ClassVar[bool]
+    """False: nothing ever goes because of its age."""
+
     def due_s(self, cache: ResultCache, tail: Entry) -> float:
         """When this cache's oldest result has to go."""
 
@@ -21,6 +24,8 @@ class Expiry(Protocol):
 class Never:
     """Results go when they are consumed or evicted; the budget holds at every moment."""
 
+    expires: ClassVar[bool] = False
+
     def due_s(self, cache: ResultCache, tail: Entry) -> float:  # noqa: ARG002
         return math.inf
 
@@ -30,6 +35,8 @@ class Never:
 
 class TimeToLive:
     """Each cache has a time to live, after which results go; the budget holds in expectation, the ceiling always."""
+
+    expires: ClassVar[bool] = True
 
     def due_s(self, cache: ResultCache, tail: Entry) -> float:
         return tail.inserted_s + cache.ttl_s

@@ -89,10 +89,10 @@ class ResultCache:
         begun = place
         for index in range(bisect_right(self._entries, place, self._start, key=_CURSOR), len(self._entries)):
             entry = self._entries[index]
-            if entry.resident:
+            if entry.result is not None:
                 if entry.cursor > to:
                     break
-                found.append(entry.result())
+                found.append(entry.result)
                 place = entry.cursor
                 continue
             if place >= to:
@@ -121,15 +121,13 @@ class ResultCache:
             # Nobody needs it: an object leaves when everybody attached to it has it.
             self.floor = self.head
         elif resident:
-            self._entries.append(Entry(*result, resident=True, inserted_s=now_s, sequence=sequence))
+            self._entries.append(Entry(result, resident=True, inserted_s=now_s, sequence=sequence))
             self.resident_bytes += result.size_bytes
             self.residents += 1
         elif self._start == len(self._entries):
             self.floor = self.head
         elif self._entries[-1].resident:
-            self._entries.append(
-                Entry(result.cursor, result.size_bytes, None, resident=False, inserted_s=now_s, sequence=sequence)
-            )
+            self._entries.append(Entry(result, resident=False, inserted_s=now_s, sequence=sequence))
         else:
             # Who stood at the hole's end stands inside the longer hole now, which is the place of the entry before.
             hole = self._entries[-1]
@@ -164,7 +162,7 @@ class ResultCache:
         entry = self._entries[at]
         assert entry.resident, "a hole cannot go again"
         freed = entry.size_bytes
-        entry.resident, entry.payload = False, None
+        entry.resident, entry.result = False, None
         self.resident_bytes -= freed
         self.residents -= 1
         for first in (at, at - 1):
@@ -187,7 +185,9 @@ class ResultCache:
                 entries.append(entry)
             else:
                 if low > place:
-                    entries.append(Entry(low, 0, None, resident=False, inserted_s=entry.inserted_s, sequence=sequence))
+                    entries.append(
+                        Entry(Result(low, 0), resident=False, inserted_s=entry.inserted_s, sequence=sequence)
+                    )
                 found = self._residents(results, low, high, now_s, sequence)
                 entries += found
                 if high < entry.cursor:
@@ -285,7 +285,7 @@ class ResultCache:
         found = [one for one in results if after < one.cursor <= to]
         self.resident_bytes += sum(one.size_bytes for one in found)
         self.residents += len(found)
-        return [Entry(*one, resident=True, inserted_s=now_s, sequence=sequence) for one in found]
+        return [Entry(one, resident=True, inserted_s=now_s, sequence=sequence) for one in found]
 
     def _rebuild(self, entries: list[Entry]) -> None:
         self._entries, self._start = entries, 0
