@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.core_world import World
 from tests.caching_model import at
+from tests.core_world import World
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.eviction import EVICTION

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.core_world import World
 from tests.caching_model import at
+from tests.core_world import World
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.settings import CoreSettings

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core_world import World
 from tests.caching_model import at
+from tests.core_world import World
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
