@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
-from tocsin.language import durations, dynamic, geodesy, matching, phantoms, spatial, temporal, untyped, untyped_arrays
+from tocsin.language import durations, dynamic, geodesy, noted, phantoms, spatial, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.grid import Near
 from tocsin.language.typed import FunctionError, MapType, Typed, build, constant_integer
@@ -152,7 +152,7 @@ _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "mul
 
 def _noted(name: str, made: Typed, arguments: Sequence[Typed]) -> Typed:
     """The call, with what matching can use of it."""
-    kind = {"intersect": matching.NEAR, "distance": matching.APART}.get(name.rpartition("_")[2])
+    kind = {"intersect": noted.NEAR, "distance": noted.APART}.get(name.rpartition("_")[2])
     if kind is not None and len(arguments) == 2 and all(one.type in t.SPATIAL for one in arguments):
         a, b = (Typed(one.sql, one.type) for one in arguments)
         made.sql.meta[kind] = Near(a, b, globe=name.startswith("geo_"))

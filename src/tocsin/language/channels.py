@@ -17,8 +17,10 @@ from sqlglot import exp
 from tocsin.language import dynamic
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
-from tocsin.language.matching import Borders, Levels, Matches, conjuncts, matched
+from tocsin.language.matching import matched
+from tocsin.language.meeting import Borders, Levels, Matches
 from tocsin.language.names import Dataset, Function, Names, Oracle
+from tocsin.language.noted import conjuncts
 from tocsin.language.queries import Queries
 from tocsin.language.renaming import name_of
 from tocsin.language.scope import Row, column, derived, free_tables, selected

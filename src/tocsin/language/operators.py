@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic, matching, temporal, untyped, untyped_arrays
+from tocsin.language import dialect, dynamic, noted, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions
 from tocsin.language.scope import Frame, Maybe, Row
@@ -58,13 +58,13 @@ class Operators(Expressions):
             if one.type == t.ANY and other.type not in (t.ANY, VOID):
                 self.taken(one, other.type)
         compared = self._compared(operator, left, right)
-        compared.sql.meta[matching.COMPARED] = (Typed(left.sql, left.type), Typed(right.sql, right.type))
+        compared.sql.meta[noted.COMPARED] = (Typed(left.sql, left.type), Typed(right.sql, right.type))
         distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
-        apart = distance.sql.meta.get(matching.APART) if operator in matching.ORDERS else None
+        apart = distance.sql.meta.get(noted.APART) if operator in noted.ORDERS else None
         if apart is not None and bound.type in t.NUMBERS:
-            near = matching.within(apart, bound)
+            near = noted.within(apart, bound)
             if near is not None:
-                compared.sql.meta[matching.NEAR] = near
+                compared.sql.meta[noted.NEAR] = near
         return compared
 
     def _compared(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:

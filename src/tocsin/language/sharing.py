@@ -17,7 +17,8 @@ from sqlglot import exp
 
 from tocsin.language import dialect
 from tocsin.language.expressions import fail
-from tocsin.language.matching import conjuncts
+from tocsin.language.noted import conjuncts
+from tocsin.language.placing import first_of_each, limited_to, of
 from tocsin.language.renaming import bound_names, items, mentions, moved, name_of, renamed, with_parameters
 from tocsin.language.shaping import aggregates
 from tocsin.language.subqueries import unwrapped
@@ -25,16 +26,13 @@ from tocsin.language.subqueries import unwrapped
 # Names that nobody can write.
 INTERESTS = " interests"
 INTEREST, RECORD, OUT, NUMBER = " interest", " record", " out", " number"
-_INNER, _WHOLE = " inner", " whole"
+_WHOLE = " whole"
 _KNOWN = frozenset(
     "expressions from_ joins where group having group_lets order limit offset distinct kind hint".split()
 )
 _BRANCHES = 64
 
 ID = "interest_id"  # a column of no other relation, so that Spark's plans tell where interests are
-ANSWER = ("interest", "number", "place", "result")
-"""The columns of a shared query: the interest, the record (the same number: the same result), its place in the
-interest's order, and what the channel tells it."""
 
 
 def parameter_column(index: int) -> str:
@@ -150,19 +148,19 @@ class _Sharing:
         self._look_up_versions(once)
         out = dialect.RowOf(expressions=[one.copy() for one in body.expressions])
         inner = self._inner(out if once else None)
-        columns = [exp.alias_(_of(INTEREST, ID), "interest", quoted=True)]
+        columns = [exp.alias_(of(INTEREST, ID), "interest", quoted=True)]
         repeats = self.repeats and not distinct
         if repeats and grouped:
             fail("EXISTS with a parameter inside and GROUP BY do not go together", body, "join its datasets in FROM")
-        number = _of(RECORD, NUMBER) if once or repeats else exp.cast(exp.null(), "BIGINT")
+        number = of(RECORD, NUMBER) if once or repeats else exp.cast(exp.null(), "BIGINT")
         columns.append(exp.alias_(number, "number", quoted=True))
         place: exp.Expr = exp.cast(exp.null(), "BIGINT")
         order = self._order()
         placed, late = bool(order or limited), distinct or repeats  # rows that are one have one place
         if placed and not late:
-            place = dialect.PlaceOf(this=_of(INTEREST, ID), expressions=order)
+            place = dialect.PlaceOf(this=of(INTEREST, ID), expressions=order)
         columns.append(exp.alias_(place, "place", quoted=True))
-        columns.append(exp.alias_(_of(RECORD, OUT) if once else out, "result", quoted=True))
+        columns.append(exp.alias_(of(RECORD, OUT) if once else out, "result", quoted=True))
         if late:
             columns += self._sort_columns(order, any_key=not distinct)
         query = exp.Select(expressions=columns).from_(
@@ -179,10 +177,10 @@ class _Sharing:
         if distinct:
             query.set("distinct", exp.Distinct())
         if repeats:
-            query = _first_of_each(query, len(order), numbered=once)
+            query = first_of_each(query, len(order), numbered=once)
         if late and placed:
-            query = _placed(query, order)
-        return _limited(query, body) if limited else query
+            query = with_places(query, order)
+        return limited_to(query, body) if limited else query
 
     # ------------------------------------------------------------ what the parameters touch
 
@@ -293,7 +291,7 @@ class _Sharing:
 
         def qualify(one: exp.Expr) -> exp.Expr:
             if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known:
-                return _of(name_of(sources[0]), one.name)
+                return of(name_of(sources[0]), one.name)
             return one
 
         return node.copy() if node.find(exp.Query) else node.transform(qualify)
@@ -382,18 +380,18 @@ class _Sharing:
         )
         yield exp.Join(this=table)
         for i, name in enumerate(self.parameters.values()):
-            yield _let(name, _of(INTEREST, parameter_column(i)))
+            yield _let(name, of(INTEREST, parameter_column(i)))
 
     def _again(self) -> Iterator[exp.Join]:
         """The body's own names, over the records as they come out of the inner query."""
         for name in self.free.names:
-            yield _let(name, _of(RECORD, name), is_range=not name.startswith(" "))
+            yield _let(name, of(RECORD, name), is_range=not name.startswith(" "))
         for one in self.lets:
-            yield _let(one.name, _of(RECORD, one.name) if one.early else one.value, is_range=one.is_range)
+            yield _let(one.name, of(RECORD, one.name) if one.early else one.value, is_range=one.is_range)
 
     def _group(self) -> exp.Group:
         group: exp.Group = self.body.args["group"].copy()
-        own = [_of(INTEREST, ID), *(_of(INTEREST, parameter_column(i)) for i in range(len(self.parameters)))]
+        own = [of(INTEREST, ID), *(of(INTEREST, parameter_column(i)) for i in range(len(self.parameters)))]
         group.set("expressions", [*group.expressions, *own])
         return group
 
@@ -434,10 +432,6 @@ def _is_plain(query: exp.Select) -> bool:
     return not outer and not extra and not any(aggregates(one) for one in query.expressions)
 
 
-def _of(variable: str, name: str) -> exp.Column:
-    return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(variable, quoted=True))
-
-
 def _let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
     return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
 
@@ -445,51 +439,3 @@ def _let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
 def _is_dear(value: exp.Expr) -> bool:
     """Whether it is worth computing once per record."""
     return value.find(exp.Query, exp.Anonymous) is not None
-
-
-def _first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select:
-    """A record once for each interest, whatever number of ways lead to it."""
-    inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
-    parts: dict[str, exp.Expr] = {
-        name: exp.Anonymous(this="any_value", expressions=[_of(_INNER, name)])
-        for name in (*ANSWER, *(f"key{i}" for i in range(keys)))
-    }
-    parts["interest"] = _of(_INNER, "interest")
-    if not numbered:
-        parts["number"] = exp.cast(exp.null(), "BIGINT")
-    made = exp.Select(expressions=[exp.alias_(one, name, quoted=True) for name, one in parts.items()]).from_(inner)
-    made.set("group", exp.Group(expressions=[_of(_INNER, "interest"), _of(_INNER, "number")]))
-    return made
-
-
-def _placed(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
-    """The places of rows of which each is there once."""
-    inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
-    keys = []
-    for i, one in enumerate(order):
-        key = one.copy()
-        key.set("this", _of(_INNER, f"key{i}"))
-        keys.append(key)
-    place = dialect.PlaceOf(this=_of(_INNER, "interest"), expressions=keys)
-    parts = {name: _of(_INNER, name) for name in ANSWER} | {"place": place}
-    return exp.Select(expressions=[exp.alias_(one, name, quoted=True) for name, one in parts.items()]).from_(inner)
-
-
-def _limited(query: exp.Select, body: exp.Select) -> exp.Select:
-    def number(clause: str) -> int | None:
-        value = body.args[clause].expression if body.args.get(clause) else None
-        if value is None:
-            return None
-        if not isinstance(value, exp.Literal) or value.is_string or not value.this.isdigit():
-            fail(f"{clause.upper()} in a channel is a number", value, "the same for every interest, such as LIMIT 10")
-        return int(value.this)
-
-    skipped = number("offset") or 0
-    taken = number("limit")
-    inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
-    made = exp.Select(expressions=[exp.alias_(_of(_INNER, one), one, quoted=True) for one in ANSWER]).from_(inner)
-    tests: list[exp.Expr] = [exp.GT(this=_of(_INNER, "place"), expression=exp.Literal.number(skipped))]
-    if taken is not None:
-        tests.append(exp.LTE(this=_of(_INNER, "place"), expression=exp.Literal.number(skipped + taken)))
-    made.set("where", exp.Where(this=exp.and_(*tests)))
-    return made

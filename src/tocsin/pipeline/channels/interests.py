@@ -21,7 +21,7 @@ from sqlglot import exp
 
 from tocsin.language import dynamic
 from tocsin.language.channels import SharedQuery
-from tocsin.language.matching import Borders
+from tocsin.language.meeting import Borders
 from tocsin.language.sharing import ID, parameter_column
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t

@@ -1,0 +1,180 @@
+"""Two relations of a query and what brings their rows together: keys beside them, and what these need to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from tocsin.language import dynamic, grid
+from tocsin.language.scope import column, free_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The query needs, as the parameter `:name`, what `sql` then yields in one row: the levels that regions use."""
+
+    name: str
+    sql: exp.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """The query needs, as the parameter `:name`, borders between values of one parameter in their order, and beside
+    each interest, as a column of the same name, how many of them are not above its own value."""
+
+    name: str
+    parameter: str
+
+
+@dataclass(slots=True)
+class Matches:
+    """What the matching of one query asks of whoever runs it, and what it says about itself."""
+
+    interests: str = ""  # their alias in the query
+    levels: list[Levels] = field(default_factory=list)
+    borders: list[Borders] = field(default_factory=list)
+    keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; kept with them as columns k0, k1, …
+    told: list[str] = field(default_factory=list)
+
+    def levels_of(self, sql: exp.Expr) -> exp.Expr:
+        found = next((one for one in self.levels if one.sql == sql), None)
+        if found is None:
+            found = Levels(f"levels{len(self.levels)}", sql)
+            self.levels.append(found)
+        return exp.Placeholder(this=found.name)
+
+    def borders_of(self, parameter: str) -> str:
+        found = next((one for one in self.borders if one.parameter == parameter), None)
+        if found is None:
+            found = Borders(f"borders{len(self.borders)}", parameter)
+            self.borders.append(found)
+        return found.name
+
+    def kept(self, sql: exp.Expr, alias: str) -> exp.Expr:
+        """A column of the interests that holds this; elsewhere, and where it depends on the moment, the same again."""
+        if alias != self.interests or sql.find(exp.Placeholder) or isinstance(sql, exp.Column):
+            return sql
+        plain = sql.transform(lambda node: exp.column(node.this, quoted=True) if isinstance(node, exp.Column) else node)
+        if plain not in self.keys:
+            self.keys.append(plain)
+        return column(alias, f"k{self.keys.index(plain)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a condition brings two relations together: keys of each side, and which of several common keys counts."""
+
+    what: str
+    left: exp.Expr
+    right: exp.Expr
+    counts: Callable[[exp.Expr], exp.Expr] | None = None
+    same_type: bool = True  # keys of both sides: equal ones have the same hash, too
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two of a query's relations, and what the query says of each alone."""
+
+    made: exp.Select
+    conditions: Sequence[exp.Expr]
+    left: str
+    right: str
+    matches: Matches
+    alias: Callable[[str], str]
+
+    def of(self, sql: exp.Expr) -> str | None:
+        tables = free_tables(sql)
+        return next(iter(tables)) if len(tables) == 1 and tables <= {self.left, self.right} else None
+
+    def beside(self, side: str) -> grid.Beside:
+        """Computes something once per row of a side: kept with the interests, or in a column of the relation."""
+
+        def compute(sql: exp.Expr) -> exp.Expr:
+            kept = self.matches.kept(sql, side)
+            return kept if isinstance(kept, exp.Column) else column(side, _add(self.made, side, kept, self.alias))
+
+        return compute
+
+    def levels(self, side: str, region: grid.Region) -> exp.Expr:
+        # Levels of interests are remembered, so what holds only for now is left out. More levels do no harm.
+        lasting = [one for one in self.conditions if side != self.matches.interests or not one.find(exp.Placeholder)]
+        query = _alone(self.made, side, lasting)
+        query.set("expressions", [exp.alias_(dynamic.call("collect_set", region.level), "levels", quoted=True)])
+        return self.matches.levels_of(query)
+
+
+# ---------------------------------------------------------------- the query's relations
+
+
+def pair_of(condition: exp.Expr, made: exp.Select) -> tuple[str, str] | None:
+    tables = free_tables(condition)
+    if len(tables) != 2 or not all(_source(made, one) is not None for one in tables):
+        return None
+    first, second = sorted(tables)
+    return first, second
+
+
+def _source(made: exp.Select, alias: str) -> exp.Expr | None:
+    """The relation of that name, where keys can be put beside its rows."""
+    from_ = made.args.get("from_")
+    joins = made.args.get("joins") or []
+    for one in ([from_.this] if from_ is not None else []) + [
+        join.this for join in joins if (join.side or "") not in ("LEFT", "FULL") and (join.kind or "") != "ANTI"
+    ]:
+        if one.alias_or_name == alias and isinstance(one, exp.Table | exp.Subquery) and not _is_call(one):
+            return one
+    return None
+
+
+def _is_call(source: exp.Expr) -> bool:
+    return isinstance(source, exp.Table) and isinstance(source.this, exp.Anonymous)
+
+
+def explode(made: exp.Select, alias_: str, keys: exp.Expr, alias: Callable[[str], str]) -> str:
+    """Puts each of a row's keys beside it; the name of their column."""
+    inner = alias("keys")
+    each = exp.Lateral(
+        this=dynamic.call("explode", keys),
+        alias=exp.TableAlias(
+            this=exp.to_identifier(inner, quoted=True), columns=[exp.to_identifier("value", quoted=True)]
+        ),
+    )
+    return _add(made, alias_, column(inner, "value"), alias, exp.Join(this=each, kind="CROSS"))
+
+
+def _add(
+    made: exp.Select, alias_: str, value: exp.Expr, alias: Callable[[str], str], join: exp.Join | None = None
+) -> str:
+    """Puts a value beside each row of a relation; the name of its column."""
+    source = _source(made, alias_)
+    assert source is not None
+    name = alias("key")
+    rows = exp.Column(this=exp.Star(), table=exp.to_identifier(alias_, quoted=True))
+    query = exp.Select(expressions=[rows, exp.alias_(value.copy(), name, quoted=True)]).from_(source.copy())
+    query.set("joins", [join] if join is not None else None)
+    source.replace(exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias_, quoted=True))))
+    return name
+
+
+def _alone(made: exp.Select, alias: str, conditions: Sequence[exp.Expr]) -> exp.Select:
+    """`SELECT … FROM` one of the relations, with what the query says of it alone."""
+    source = _source(made, alias)
+    assert source is not None
+    query = exp.Select().from_(source.copy())
+    own = [one.copy() for one in conditions if free_tables(one) == {alias} and not one.find(exp.Query)]
+    if own:
+        query.set("where", exp.Where(this=exp.and_(*own)))
+    return query
+
+
+def equalities(conditions: Sequence[exp.Expr]) -> set[frozenset[str]]:
+    """The pairs that Spark joins by itself."""
+    found = set()
+    for one in conditions:
+        if isinstance(one, exp.EQ):
+            sides = free_tables(one.this), free_tables(one.expression)
+            if all(len(side) == 1 for side in sides) and sides[0] != sides[1]:
+                found.add(frozenset((*sides[0], *sides[1])))
+    return found

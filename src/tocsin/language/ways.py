@@ -1,0 +1,301 @@
+"""The ways in which a condition brings two relations together: see `matching`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language import dynamic, grid
+from tocsin.language.grid import Near
+from tocsin.language.meeting import Sides, Way
+from tocsin.language.noted import COMPARED, ORDERS, bare, condition_near, conjuncts
+from tocsin.language.scope import column, free_tables
+from tocsin.language.typed import Typed, build
+from tocsin.rules.model import types as t
+
+_PREFIX: Final = 12  # characters of a pattern that are compared at first
+
+
+def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
+    near = condition_near(condition)
+    if near is not None:
+        return _grid(near, sides)
+    if isinstance(condition, exp.Or):
+        return _alternatives(condition, sides)
+    return (
+        _listed(condition, sides)
+        or _items(condition, sides)
+        or _prefix(condition, sides)
+        or _range(condition, conditions, sides)
+    )
+
+
+def _grid(near: Near, sides: Sides) -> Way | None:
+    a, b = (near.a, near.b) if sides.of(near.a.sql) == sides.left else (near.b, near.a)
+    if sides.of(a.sql) != sides.left or sides.of(b.sql) != sides.right:
+        return None
+    if not all(grid.known(one.type, globe=near.globe) for one in (a, b)):
+        return None
+    what = "a grid on the globe" if near.globe else "a grid in the plane"
+
+    def region(shape: Typed, side: str) -> grid.Region:
+        return grid.Region.of(shape, sides.beside(side), globe=near.globe)
+
+    def points(shape: Typed, levels: exp.Expr) -> exp.Expr:
+        return grid.point_cells(shape, levels, globe=near.globe)
+
+    if a.type == t.POINT and b.type == t.POINT:
+        everything = grid.array_of((0,))
+        return Way(what, points(a, everything), points(b, everything))
+    if b.type == t.POINT:
+        first = region(a, sides.left)
+        return Way(what, first.cells, points(b, sides.levels(sides.left, first)))
+    if a.type == t.POINT:
+        second = region(b, sides.right)
+        return Way(what, points(a, sides.levels(sides.right, second)), second.cells)
+    first, second = region(a, sides.left), region(b, sides.right)
+    mine, theirs = sides.levels(sides.left, first), sides.levels(sides.right, second)
+    # Own cells meet own and coarser ones under their number, coarser ones meet own ones under its negative.
+    left = build("concat(_own, transform(_more, __n -> -__n - 1L))", _own=first.cells,
+                 _more=first.coarser_cells(theirs))  # fmt: skip
+    right = build("concat(_own, _more, transform(_own, __n -> -__n - 1L))", _own=sides.beside(sides.right)(
+        second.cells), _more=second.coarser_cells(mine))  # fmt: skip
+
+    def counts(key: exp.Expr) -> exp.Expr:
+        return grid.is_first_shared(build("if(_k < 0L, -_k - 1L, _k)", _k=key), first, second)
+
+    return Way(what, left, right, counts)
+
+
+def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
+    parts = list(_disjuncts(condition))
+    ways: list[Way] = []
+    for part in parts:
+        way = _equality(part, sides) or way_of(part, [part], sides)
+        if way is None:
+            # A way for each or none at all. An alternative may be a conjunction: one of its parts is enough.
+            way = next(
+                filter(None, (_equality(one, sides) or way_of(one, [one], sides) for one in conjuncts(part))), None
+            )
+        if way is None:
+            return None
+        ways.append(way)
+
+    def marked(keys: Sequence[exp.Expr]) -> exp.Expr:
+        each = [
+            build(f"transform(coalesce(_k, array()), __k -> named_struct('way', {i}, 'key', xxhash64(__k)))", _k=one)
+            for i, one in enumerate(keys)
+        ]
+        return dynamic.call("array_distinct", dynamic.call("concat", *each))
+
+    def counts(key: exp.Expr) -> exp.Expr:
+        tests = []
+        for i, part in enumerate(parts):
+            earlier = [
+                exp.Not(this=dynamic.call("coalesce", exp.Paren(this=one.copy()), exp.false())) for one in parts[:i]
+            ]
+            tests.append(exp.and_(build(f"_k['way'] = {i}", _k=key), exp.Paren(this=part.copy()), *earlier))
+        return exp.Paren(this=exp.or_(*tests))
+
+    if any(way.counts is not None or not way.same_type for way in ways):
+        return None  # of regions: they may share several cells, and each has one mark only
+    return Way(
+        "any of: " + ", ".join(way.what for way in ways),
+        marked([way.left for way in ways]), marked([way.right for way in ways]), counts,
+    )  # fmt: skip
+
+
+def _disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    inner = bare(condition)
+    if isinstance(inner, exp.Or):
+        yield from _disjuncts(inner.left)
+        yield from _disjuncts(inner.right)
+    else:
+        yield inner
+
+
+def _equality(condition: exp.Expr, sides: Sides) -> Way | None:
+    ends = _ends(condition.this, condition.expression, sides) if isinstance(condition, exp.EQ) else None
+    if ends is None:
+        return None
+    left, right = (dynamic.call("array", one) for one in _alike(condition, *ends[:2]))
+    return Way("equality", left, right, same_type=_is_alike(condition))
+
+
+def _alike(condition: exp.Expr, *sides: exp.Expr) -> list[exp.Expr]:
+    """Both sides of an equation as values of one type: numbers of different types as doubles, which may be equal where
+    the numbers are not, but never the other way round."""
+    types = {one.type for one in condition.meta.get(COMPARED, ())}
+    if len(types) > 1 and types <= set(t.NUMBERS):
+        return [exp.cast(one.copy(), "DOUBLE") for one in sides]
+    return list(sides)
+
+
+def _is_alike(condition: exp.Expr) -> bool:
+    types = {one.type for one in condition.meta.get(COMPARED, ())}
+    return len(types) == 1 or types <= set(t.NUMBERS)
+
+
+def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, bool] | None:
+    """What the condition has on the left and on the right side, and whether it was written the other way round."""
+    at = sides.of(a), sides.of(b)
+    if at == (sides.left, sides.right):
+        return a, b, False
+    return (b, a, True) if at == (sides.right, sides.left) else None
+
+
+def _turned(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = True) -> Way:
+    left, right = keys[::-1] if turned else keys
+    return Way(what, left, right, same_type=same_type)
+
+
+def _items(condition: exp.Expr, sides: Sides) -> Way | None:
+    """`exists(array, x -> x = value)` is what IN becomes; array_contains is what it is called elsewhere."""
+    if not isinstance(condition, exp.Anonymous) or len(condition.expressions) != 2:
+        return None
+    array, test = condition.expressions
+    name = str(condition.this).lower()
+    if name == "exists" and isinstance(test, exp.Lambda) and isinstance(test.this, exp.EQ):
+        variable = test.expressions[0].name
+        of_item = [_is_about(one, variable) for one in (test.this.this, test.this.expression)]
+        if of_item[0] == of_item[1]:
+            return None
+        item, value = (test.this.this, test.this.expression)[:: 1 if of_item[0] else -1]
+        if free_tables(item):
+            return None
+        key, value_key = _alike(test.this, item, value)
+        each = exp.Lambda(this=key.copy(), expressions=[one.copy() for one in test.expressions])
+        items, same_type = dynamic.call("transform", array, each), _is_alike(test.this)
+    elif name == "array_contains":
+        value, value_key, items, same_type = test, test, array, False
+    else:
+        return None
+    ends_ = _ends(array, value, sides)
+    if ends_ is None:
+        return None
+    keys = [dynamic.call("array_distinct", items), dynamic.call("array", value_key)]
+    return _turned("the items of an array", keys, ends_[2], same_type=same_type)
+
+
+def _listed(condition: exp.Expr, sides: Sides) -> Way | None:
+    """`value IN (one, other)`, all of one type."""
+    if not isinstance(condition, exp.In) or not condition.expressions:
+        return None
+    listed = dynamic.call("array", *condition.expressions)
+    ends = _ends(listed, condition.this, sides)
+    if ends is None:
+        return None
+    keys = [dynamic.call("array_distinct", listed), dynamic.call("array", condition.this)]
+    return _turned("the items of an array", keys, ends[2])
+
+
+def _is_about(node: exp.Expr, variable: str) -> bool:
+    return any(one.name == variable and not one.table for one in node.find_all(exp.Column))
+
+
+def _prefix(condition: exp.Expr, sides: Sides) -> Way | None:
+    if isinstance(condition, exp.Like):
+        text, pattern = condition.this, condition.expression
+        if _begins_with_wildcard(pattern):
+            return None  # every text has the beginning that all such patterns share
+        fixed = build(r"regexp_extract(_p, '^[^%_\\\\]*', 0)", _p=pattern)
+    elif isinstance(condition, exp.Anonymous) and str(condition.this).lower() == "startswith":
+        text, pattern = condition.expressions
+        fixed = pattern
+    else:
+        return None
+    ends = _ends(text, pattern, sides)
+    if ends is None:
+        return None
+    beginnings = build(f"transform(sequence(0, least(length(_t), {_PREFIX})), __n -> substring(_t, 1, __n))", _t=text)
+    beginning = build(f"array(substring(_f, 1, {_PREFIX}))", _f=fixed)
+    return _turned("the beginning of a text", [beginnings, beginning], ends[2])
+
+
+def _begins_with_wildcard(pattern: exp.Expr) -> bool:
+    """Whether it does so whatever the parameter is."""
+    while True:
+        match pattern:
+            case exp.If():
+                pattern = pattern.args["true"]
+            case exp.Paren() | exp.Cast() | exp.DPipe():
+                pattern = pattern.this
+            case exp.Concat() | exp.Anonymous() if pattern.expressions and pattern.name.lower() in ("", "concat"):
+                pattern = pattern.expressions[0]
+            case _:
+                return isinstance(pattern, exp.Literal) and pattern.is_string and pattern.name[:1] in ("%", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The left side's value is at least, or at most, what the right side has."""
+
+    value: Typed
+    bound: Typed
+    at_least: bool
+
+
+def _range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
+    first = _bound(condition, sides)
+    if first is None:
+        return None
+    for other in conditions:
+        second = _bound(other, sides) if other is not condition else None
+        if second is None or second.at_least == first.at_least:
+            continue
+        low, high = (first, second) if first.at_least else (second, first)
+        if low.value == high.value:
+            return _interval(low.value, low.bound, high.bound, sides)
+        if low.bound == high.bound:
+            return _interval(low.bound, high.value, low.value, sides)
+    return _half(first, sides)
+
+
+def _bound(condition: exp.Expr, sides: Sides) -> _Bound | None:
+    compared = condition.meta.get(COMPARED)
+    if type(condition) not in ORDERS or compared is None:
+        return None
+    greater = ORDERS[type(condition)]
+    a, b = compared
+    at = sides.of(a.sql), sides.of(b.sql)
+    if at == (sides.left, sides.right):
+        return _Bound(a, b, greater)
+    return _Bound(b, a, not greater) if at == (sides.right, sides.left) else None
+
+
+def _interval(value: Typed, low: Typed, high: Typed, sides: Sides) -> Way | None:
+    numbers = [_as_number(one) for one in (value, low, high)]
+    if any(one is None for one in numbers):
+        return None
+    x, x1, x2 = (one for one in numbers if one is not None)
+    parts = {"_z": exp.Literal.number("0E0"), "_x": x, "_a": x1, "_b": x2}
+    point = build("if(_x IS NULL, NULL, named_struct('x', _x, 'y', _z))", **parts)
+    span = build("if(_a <= _b, named_struct('x1', _a, 'y1', _z, 'x2', _b, 'y2', _z), NULL)", **parts)
+    way = _grid(Near(Typed(point, t.POINT), Typed(span, t.RECTANGLE), globe=False), sides)
+    return None if way is None else Way("a grid of ranges", way.left, way.right)
+
+
+def _as_number(value: Typed) -> exp.Expr | None:
+    if value.type in t.NUMBERS:
+        return exp.cast(value.sql.copy(), "DOUBLE")
+    return build("CAST(unix_micros(_v) AS DOUBLE) / 1E6", _v=value.sql) if value.type == t.DATETIME else None
+
+
+_ORDERED: Final = frozenset((*t.NUMBERS, t.STRING, t.UUID, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME))
+
+
+def _half(bound: _Bound, sides: Sides) -> Way | None:
+    """Buckets between some of the parameter's values: a value meets its own bucket and all below it (or above it)."""
+    parameter = bound.bound.sql
+    if not isinstance(parameter, exp.Column) or parameter.table != sides.matches.interests:
+        return None
+    if bound.bound.type not in _ORDERED:
+        return None
+    name = sides.matches.borders_of(parameter.name)
+    place = "CAST(size(filter(_borders, __b -> __b <= _v)) AS BIGINT)"
+    whole = f"sequence(0L, {place})" if bound.at_least else f"sequence({place}, CAST(size(_borders) AS BIGINT))"
+    mine = build(f"if(_v IS NULL, NULL, {whole})", _borders=exp.Placeholder(this=name), _v=bound.value.sql)
+    return Way("buckets of a range", mine, dynamic.call("array", column(parameter.table, name)))
