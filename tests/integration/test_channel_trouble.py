@@ -216,26 +216,26 @@ def test_spark_errors_of_a_culprit_name_no_innards(place: Channelled) -> None:
 def test_parameters_that_nobody_thought_of_silence_nobody_else(place: Channelled, others: int) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL p(n: bigint, by: bigint) PERIOD duration("P1D") {
-            SELECT VALUE [d.id, 100 div (by - d.n)] FROM D d WHERE is_new(d) AND d.at = n
+            SELECT VALUE [d.id, d.n * by] FROM D d WHERE is_new(d) AND d.at = n
         };
     """)
     good = [place.subscribe("0", str(1000 + i), channel="p") for i in range(others)]
     # For the first one record is impossible, for the second all are.
-    partly, bad = place.subscribe("0", "1", channel="p"), place.subscribe("1", "5", channel="p")
+    partly, bad = (place.subscribe(at, str(2**62), channel="p") for at in "01")
     ids = {one.id: one.interest for one in place.subscriptions("p")}
     place.write(*(record(i, n=i) for i in range(3)))
     place.execute("p")
     place.write(*(record(i, n=5, at=1.0) for i in (8, 9)))
     place.execute("p")
     for i, one in enumerate(good):
-        assert sorted(place.told(one, "p")) == [[n, 100 // (1000 + i - n)] for n in range(3)]
-    assert sorted(place.told(partly, "p")) == [[0, 100], [2, -100]]
+        assert sorted(place.told(one, "p")) == [[n, n * (1000 + i)] for n in range(3)]
+    assert sorted(place.told(partly, "p")) == [[0, 0], [1, 2**62]]
     assert place.told(bad, "p") == []
     last, before, _ = place.executions("p")
     named = [
         [(one["interest"], one["dataset"], one["key"]) for one in run.details["culprits"]] for run in (before, last)
     ]
-    assert named == [[(ids[partly], f"{place.dataverse}.D", ["1"])], [(ids[bad], "", [str(ids[bad])])]]
+    assert named == [[(ids[partly], f"{place.dataverse}.D", ["2"])], [(ids[bad], "", [str(ids[bad])])]]
     shown = place.rows(
         "SELECT VALUE c FROM Metadata.ChannelExecution e UNNEST e.Culprits c "
         f"WHERE e.DataverseName = '{place.dataverse}' AND e.Execution = 2"
