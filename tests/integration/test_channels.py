@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import CancelledError
+from datetime import UTC, datetime
 
 import pytest
 
@@ -103,6 +104,19 @@ def test_rows_that_were_there_before_a_channel_are_not_new_to_it(place: Channell
     mine = place.subscribe('"a"')
     place.write(record(2))
     place.told_once(mine, [2])
+
+
+def test_a_repetitive_channel_may_use_a_function_that_asks_what_is_new(place: Channelled) -> None:
+    place.run("CREATE FUNCTION fresh(k) { SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.kind = k }")
+    with pytest.raises(StatementError, match="in a channel only"):
+        place.run('SELECT VALUE f FROM fresh("a") f')
+    place.run('CREATE REPETITIVE CHANNEL c USING fresh@1 PERIOD duration("P1D")')
+    mine = place.subscribe('"a"')
+    place.write(record(1), record(2, "b"))
+    place.execute(at=datetime.now(UTC))
+    assert place.told(mine) == [1]
+    place.execute(at=datetime.now(UTC))
+    assert place.told(mine) == [1]
 
 
 # ---------------------------------------------------------------- subscriptions

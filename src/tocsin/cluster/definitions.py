@@ -149,6 +149,7 @@ class Definitions:
             """The body, translated with untyped parameters: what it names exists, and these things it uses."""
             own = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now)
             translator = own.translator()
+            translator.for_channels = True
             untyped = Typed(dynamic.null(t.ANY), t.ANY)
             translator.frame = Frame(dict.fromkeys(statement.parameters, untyped))
             try:

@@ -47,6 +47,7 @@ class Expressions(ABC):
     """Translates expressions within a frame of names. `Queries` extends it with what yields rows."""
 
     handlers: ClassVar[dict[type, Callable[..., Typed]]]
+    for_channels = False  # whether what only channels have may be named, though there is none here
 
     def __init__(self, names: Names, oracle: Oracle, dataverse: str, now: datetime) -> None:
         self.names = names
@@ -163,8 +164,12 @@ class Expressions(ABC):
         return literal(self.now if kind == t.DATETIME else self.now.date() if kind == t.DATE else self.now.time())
 
     def of_channel(self, name: str, node: exp.Anonymous) -> Typed:
-        """is_new(v) and its kin."""
-        fail(f"{name} means something in a channel only", node)
+        """is_new(v) and its kin: nothing outside of a channel, and of a function a channel may use only its type."""
+        if not self.for_channels:
+            fail(f"{name} means something in a channel only", node)
+        for one in node.expressions:
+            self.expression(one)
+        return Typed(exp.true(), t.BOOLEAN) if name == "is_new" else self.moment(t.DATETIME)
 
     def taken(self, value: Typed, type_: Type) -> None:  # noqa: B027 - most do not listen
         """An untyped value is used as one of this type: whoever has to find out the types of parameters listens."""

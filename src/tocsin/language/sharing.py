@@ -18,7 +18,7 @@ from sqlglot import exp
 from tocsin.language import dialect
 from tocsin.language.expressions import fail
 from tocsin.language.noted import conjuncts
-from tocsin.language.placing import first_of_each, limited_to, of
+from tocsin.language.placing import first_of_each, limited_to, of, with_places
 from tocsin.language.renaming import bound_names, items, mentions, moved, name_of, renamed, with_parameters
 from tocsin.language.shaping import aggregates
 from tocsin.language.subqueries import unwrapped
