@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 from unittest import mock
 
 import pytest
@@ -16,6 +16,7 @@ from tests.integration.sparkless import Parts, Sparkless, opened
 from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.procedures import Procedures
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.wire.errors import StorageFullError
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Days:
 async def going(parts: Parts, days: float) -> AsyncIterator[None]:
     """The procedures of a cluster so many days later, once they have done all that is due."""
     clock = Days(parts, days)
-    engine = Sparkless(None, parts.settings.data, threads=2)
+    engine = Sparkless(None, cast("PythonFunctions", None), parts.settings.data, threads=2)  # none is called
     changes = Changes(parts.tables, engine)
     procedures = Procedures(parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep)
     await procedures.start()
@@ -129,7 +130,7 @@ async def test_what_ends_in_the_middle_of_its_commit_ends_all_the_same(data_dir:
         ended = asyncio.Event()
         with mock.patch.object(DatasetTable, "upsert", slow):
             clock = Days(parts, 1)
-            engine = TooLate(None, parts.settings.data, threads=2)
+            engine = TooLate(None, cast("PythonFunctions", None), parts.settings.data, threads=2)
             procedures = Procedures(
                 parts.catalog, parts.tables, engine, Changes(parts.tables, engine), clock.now, clock.sleep
             )

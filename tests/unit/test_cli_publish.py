@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -242,6 +243,28 @@ async def test_what_was_acknowledged_before_an_error_is_told(
     err = capsys.readouterr().err
     assert "1 records were acknowledged before this:" in err
     assert "line 4: expected a record that begins with {" in err
+
+
+async def test_who_interrupts_it_is_told_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    feed = FakeFeed()
+    reading, writing = os.pipe()
+    try:
+        async with serving(feed) as url:
+            sending = publish._publish(Client(url), "emergency.News", reading, form=None, batch=2, visible=False)
+            task = asyncio.create_task(sending)
+            os.write(writing, lines(4))
+            async with asyncio.timeout(10):
+                while len(feed.records) < 4:
+                    await asyncio.sleep(0.01)
+                # The answer may still be on its way: what was acknowledged is what it knows of.
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+    finally:
+        os.close(writing)
+    err = capsys.readouterr().err
+    assert "interrupted: " in err
+    assert "records were acknowledged" in err
 
 
 # ---------------------------------------------------------------- again
