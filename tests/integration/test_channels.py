@@ -119,6 +119,15 @@ def test_a_repetitive_channel_may_use_a_function_that_asks_what_is_new(place: Ch
     assert place.told(mine) == [1]
 
 
+def test_small_and_large_numbers_are_parameters_of_one_range(place: Channelled) -> None:
+    place.run("CREATE CONTINUOUS CHANNEL c(p) { SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.n >= p }")
+    small, large, least = (place.subscribe(one) for one in ("1", "5000000000", "-9223372036854775808"))
+    place.write(record(1, n=7), record(2, n=2**62), record(3, n=-5))
+    place.told_once(small, [1, 2])
+    place.told_once(large, [2])
+    place.told_once(least, [1, 2, 3])
+
+
 # ---------------------------------------------------------------- subscriptions
 
 

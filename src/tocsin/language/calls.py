@@ -43,6 +43,7 @@ NUMERIC: Final = frozenset(
         "kurtosis "
     ).split()
 )
+KEEP_INTEGERS: Final = frozenset("abs greatest least mod negative positive sign".split())
 COLLECTIONS: Final = frozenset(
     (
         "size cardinality array_contains array_position array_distinct array_union array_intersect array_except "
@@ -183,7 +184,7 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
             return Typed(untyped.text(value.sql), t.STRING)
         type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
         if lower in NUMERIC:
-            self.taken(value, t.DOUBLE)
+            self.taken(value, t.BIGINT if lower in KEEP_INTEGERS else t.DOUBLE)
         return Typed(dynamic.exactly(value.sql, type_), type_)
 
     def narrow(value: Typed) -> Typed:
@@ -202,9 +203,13 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
     problem: FunctionError | None = None
     for one in tries:
         try:
-            return self.ask(dynamic.call(name, *(value.sql for value in one)), one)
+            made = self.ask(dynamic.call(name, *(value.sql for value in one)), one)
         except FunctionError as error:
             problem = problem or error
+            continue
+        if lower in KEEP_INTEGERS:
+            made.sql.meta[noted.MADE_OF] = noted.operands(*arguments)
+        return made
     assert problem is not None
     raise problem
 

@@ -16,7 +16,16 @@ from tocsin.rules.model import types as t
 NEAR: Final = "near"  # it can only hold where two shapes meet
 APART: Final = "apart"  # on a distance: between these
 COMPARED: Final = "compared"  # the two values, with their types
+MADE_OF: Final = "made_of"  # on a number: the untyped values it was computed from
 ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}
+
+
+def operands(*values: Typed) -> tuple[Typed, ...]:
+    """The untyped values among these, and what those were computed from."""
+    found: list[Typed] = []
+    for one in values:
+        found += one.sql.meta.get(MADE_OF) or ((Typed(one.sql, one.type),) if one.type == t.ANY else ())
+    return tuple(found)
 
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:

@@ -55,8 +55,14 @@ class Operators(Expressions):
 
     def compare(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
         for one, other in ((left, right), (right, left)):
-            if one.type == t.ANY and other.type not in (t.ANY, VOID):
+            if other.type in (t.ANY, VOID):
+                continue
+            if one.type == t.ANY:
                 self.taken(one, other.type)
+            if other.type in t.NUMBERS:
+                # What is computed with a parameter is of a type with what it is compared with.
+                for operand in one.sql.meta.get(noted.MADE_OF, ()):
+                    self.taken(operand, other.type)
         compared = self._compared(operator, left, right)
         compared.sql.meta[noted.COMPARED] = (Typed(left.sql, left.type), Typed(right.sql, right.type))
         distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
@@ -123,10 +129,14 @@ class Operators(Expressions):
         return Typed(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
 
     def _untyped_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+        made = self._untyped_made(operator, left, right)
         for one, other in ((left, right), (right, left)):
             if one.type == t.ANY and other.type in t.NUMBERS:
-                self.taken(one, t.DOUBLE)
+                self.taken(one, t.BIGINT if other.type in t.INTEGERS and operator is not exp.Div else t.DOUBLE)
+        made.sql.meta[noted.MADE_OF] = noted.operands(left, right)
+        return made
 
+    def _untyped_made(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
         def numbers(a: Typed, b: Typed) -> Typed:
             return self._dynamic_arithmetic(operator, a, b)
 

@@ -140,4 +140,6 @@ def used(sql: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _array(values: Sequence[Any]) -> Column:
-    return f.array(*(f.lit(value) for value in values))
+    """The values as one literal of Spark's. All integers are BIGINT there, however small: Spark takes no mixture."""
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    return f.array(*(f.expr(f"{value}L") if whole else f.lit(value) for value in values))
