@@ -14,6 +14,7 @@ from tests.integration.test_channel_executions import FEED
 from tests.local_cluster import LocalCluster
 from tocsin.cluster.channels import channel as channel_module
 from tocsin.cluster.channels.channel import RunningChannel
+from tocsin.pipeline.channels import interests
 from tocsin.wire.errors import StatementError
 
 INVERSE = "CREATE CONTINUOUS CHANNEL p(k) { SELECT VALUE 6 div d.n FROM D d WHERE is_new(d) AND d.kind = k };"
@@ -241,3 +242,124 @@ def test_parameters_that_nobody_thought_of_silence_nobody_else(place: Channelled
         f"WHERE e.DataverseName = '{place.dataverse}' AND e.Execution = 2"
     )
     assert [(one["Interest"], one["Dataset"], one["Key"]) for one in shown] == named[0]
+
+
+POINTS = """
+CREATE TYPE P AS { id: int, n: bigint, at: point, long: duration, more: { x: int } };
+CREATE ACTIVE DATASET G(P) PRIMARY KEY id;
+CREATE CONTINUOUS CHANNEL p(k: bigint) PERIOD duration("P1D") {
+    SELECT VALUE [g.id, 6 div g.n] FROM G g WHERE is_new(g) AND g.id > k
+};
+"""
+
+
+def _point(id_: int, n: int) -> str:
+    return f'{{"id": {id_}, "n": {n}, "at": create_point(1.0, 2.0), "long": duration("PT1S"), "more": {{"x": {id_}}}}}'
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["alone", "two and no good one"])
+def test_poisonous_records_without_a_good_one_beside_them_are_set_aside_whatever_their_type(
+    place: Channelled, several: bool
+) -> None:
+    place.run(POINTS)
+    mine, other = place.subscribe("0", channel="p"), place.subscribe("-1", channel="p")
+    bad = [1, 2] if several else [1]
+    place.run(f"INSERT INTO G [{', '.join(_point(one, 0) for one in bad)}]")
+    place.execute("p")
+    place.run(f"INSERT INTO G [{_point(8, 3)}]")
+    place.execute("p")
+    assert place.told(mine, "p") == place.told(other, "p") == [[8, 2]]
+    last, before, _ = place.executions("p")
+    named = [(one["dataset"], one["key"], one["interest"]) for one in before.details["culprits"]]
+    assert named == [(f"{place.dataverse}.G", [str(one)], None) for one in bad]
+    assert "culprits" not in last.details
+
+
+def test_a_bad_interest_goes_without_whatever_the_type_of_the_records(place: Channelled) -> None:
+    place.run(POINTS.replace("(k: bigint)", "(k)").replace("g.id > k", "g.n = bigint(k)"))
+    _bad, good = place.subscribe('"x"', channel="p"), place.subscribe('"3"', channel="p")
+    place.run(f"INSERT INTO G [{_point(1, 3)}, {_point(2, 2)}]")
+    place.execute("p")
+    assert place.told(good, "p") == [[1, 2]]
+
+
+CAST = """
+CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
+    SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.n = bigint(k)
+};
+"""
+
+
+@pytest.mark.parametrize("count", [2, 12], ids=["two of five", "most of many"])
+def test_bad_interests_silence_no_good_one_however_many_they_are(
+    place: Channelled, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if count > 2:
+        monkeypatch.setattr(interests, "CACHED_FROM", 3)  # as with thousands
+    place.run(CAST)
+    wanted = {}
+    for i in range(count):
+        place.subscribe(f'"x{i}"', channel="p")
+        if i in (0, count - 1):
+            wanted[i] = place.subscribe(f'"{i}"', channel="p")
+    wanted[50] = place.subscribe('"50"', channel="p")
+    good = {one.interest for one in place.subscriptions("p") if one.id in wanted.values()}
+    bad = {one.interest for one in place.subscriptions("p")} - good
+    for i, n in enumerate(wanted):
+        place.write(record(i, n=n))
+        place.execute("p")
+    for i, n in enumerate(wanted):
+        assert place.told(wanted[n], "p") == [i]
+    for run in place.executions("p")[:-1]:
+        assert {(one["dataset"], one["interest"]) for one in run.details["culprits"]} == {("", one) for one in bad}
+    # After two failures nobody asks them for a while.
+    assert [one["known"] for one in place.executions("p")[0].details["culprits"]] == [True] * count
+    assert place.running("p").counts.culprits == 2 * count
+    shown = place.rows(
+        "SELECT VALUE e.InterestsAside FROM Metadata.ChannelExecution e "
+        f"WHERE e.DataverseName = '{place.dataverse}' ORDER BY e.Execution"
+    )
+    assert shown == [0, count, count, count]
+
+
+def test_a_poisonous_record_beside_bad_interests_is_set_aside_too(place: Channelled) -> None:
+    place.run("""
+        CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
+            SELECT VALUE d.id FROM D d WHERE is_new(d) AND 6 div d.n = bigint(k)
+        };
+    """)
+    for text in "xy":
+        place.subscribe(f'"{text}"', channel="p")
+    good = [place.subscribe(f'"{n}"', channel="p") for n in (3, 2)]
+    place.write(record(1, n=0), record(2, n=2), record(3, n=3))
+    place.execute("p")
+    assert [place.told(one, "p") for one in good] == [[2], [3]]
+    culprits = place.executions("p")[0].details["culprits"]
+    assert [one["key"] for one in culprits if one["dataset"]] == [["1"]]
+    assert len(culprits) == 3
+
+
+def test_two_poisonous_records_for_everybody_hold_up_nobody(place: Channelled) -> None:
+    place.run(INVERSE)
+    mine = place.subscribe('"a"', channel="p")
+    place.write(record(1, n=0), record(2, n=0))
+    place.caught_up("p")
+    place.write(record(3, n=3))
+    place.told_once(mine, [2], "p")
+    assert place.running("p").counts.failures == 0
+    assert [one["key"] for one in place.executions("p")[1].details["culprits"]] == [["1"], ["2"]]
+
+
+def test_a_record_that_fails_only_with_what_it_is_compared_to_is_set_aside(place: Channelled) -> None:
+    # Spark puts the record's text where the parameter is, as they are equal.
+    place.run("""
+        CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
+            SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.kind = k AND d.n = bigint(k)
+        };
+    """)
+    mine = place.subscribe('"1"', channel="p")
+    place.write(record(1, kind="a", n=1), record(2, kind="1", n=1))
+    place.execute("p")
+    place.write(record(3, kind="1", n=1))
+    place.execute("p")
+    assert place.told(mine, "p") == [2, 3]

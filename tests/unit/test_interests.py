@@ -67,7 +67,7 @@ def interests(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> Interests:
     def frame(_self: Interests, shown: Mapping[int, Any]) -> Frame:
         return Frame(spark, list(shown))
 
-    monkeypatch.setattr(Interests, "_frame", frame)
+    monkeypatch.setattr(Interests, "_plain", frame)
     query: Any = SimpleNamespace(parameters=(t.BIGINT,), borders=(), keys=())
     session: Any = spark
     return Interests(session, query)
@@ -127,3 +127,41 @@ def test_some_of_them_are_seen_alone(interests: Interests, spark: FakeSpark) -> 
         "`interest_id` BETWEEN 2 AND 5",
         f"`interest_id` BETWEEN 0 AND {2**63 - 1} AND `interest_id` NOT IN (7, 8)",
     ]
+
+
+def test_those_on_which_the_query_fails_again_and_again_are_tried_ever_more_rarely(interests: Interests) -> None:
+    add(interests, *range(5))
+    tried = []
+    for execution in range(40):
+        left = interests.left_out()
+        if 3 not in left:
+            tried.append(execution)
+            interests.strike(3, "no number")
+        else:
+            assert left == {3: "no number"}
+            interests.worked(left)
+    assert tried == [0, 1, 6, 15, 32]
+    assert [interests.has_worked(one) for one in (2, 3, 4, 5)] == [True, False, True, False]
+
+
+def test_one_that_works_again_is_left_out_no_more_and_few_are_tried_at_once(interests: Interests) -> None:
+    add(interests, *range(50))
+    for one in range(20):
+        interests.strike(one, "no number")
+    interests.doubt(30)
+    assert list(interests.left_out()) == [16, 17, 18, 19]
+    interests.worked(interests.left_out())
+    assert list(interests.suspects) == [16, 17, 18, 19]
+    assert interests.left_out() == {}
+    interests.change((), [16, 17])
+    assert list(interests.suspects) == [18, 19]
+
+
+def test_those_that_left_leave_the_cached_table_when_it_is_renewed(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(20))
+    seen(interests, spark)
+    interests.change((), [7])
+    interests.renew()
+    assert interests.gone == set()
+    assert 7 not in spark.views[interests.prepared()].ids
+    assert spark.cached == 1

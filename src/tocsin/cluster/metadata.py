@@ -202,6 +202,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 Culprits=ArrayType(
                     _type(Dataset=t.STRING, Key=ArrayType(t.STRING), Reason=t.STRING, Interest=_Perhaps(t.BIGINT))
                 ),
+                InterestsAside=t.BIGINT,
             ),
             None,
         ),

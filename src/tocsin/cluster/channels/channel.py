@@ -201,8 +201,9 @@ class RunningChannel:
             interests = found.interests.tolist()
             payloads = [found.texts[one] for one in found.payloads.tolist()]
             if culprits:
-                self.counts.culprits += len(culprits)
+                self.counts.culprits += sum(not one.known for one in culprits)
                 details["culprits"] = [asdict(one) for one in culprits[:_CULPRITS_KEPT]]
+                details["interests_aside"] = sum(not one.dataset for one in culprits)
         faults.reach("channel.execution.found")
         execution = Execution(
             number=state.last_execution + 1, started_us=micros(started), ended_us=micros(datetime.now(UTC)),

@@ -1,7 +1,8 @@
-"""What a channel's query fails on: found by halving, named, and set aside, so that all others are answered.
+"""What a channel's query fails on: found by trying parts, named, and set aside, so that all others are answered.
 
-Mostly it is a record. It may be an interest, with parameters that nobody thought of: then it alone goes without. What
-the others are told comes from one run over all records that are left: parts are only tried to see whether they fail.
+It may be a record, or an interest with parameters that nobody thought of: then it alone goes without. A record is to
+blame for all only if it fails with interests that are not to blame themselves: interests are looked at first. What the
+others are told comes from one run over all records that are left: parts are only tried to see whether they fail.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
+from tocsin.cluster.channels.parting import failing, spread
 from tocsin.cluster.channels.reading import Reading, folder_of
 from tocsin.cluster.entries import DatasetEntry
 from tocsin.pipeline.channels.interests import Ids, Interests
@@ -22,15 +24,21 @@ from tocsin.pipeline.channels.running import Found, together
 from tocsin.rules.model.columns import COMMIT, physical
 from tocsin.wire.errors import StatementError, UnavailableError
 
-# So many single records, spread over all, are tried first: where each of them fails, the query is at fault.
+# So many single records, or interests, spread over all, are tried first. Where each of more records fails, with
+# whichever interest, the query is at fault.
 SAMPLE: Final = 8
+# So many interests are tried before it is said that it fails with all, where none is known to have worked before.
+WIDE_SAMPLE: Final = 32
+REPRESENTATIVES: Final = 3
 _ROUNDS: Final = 4
-# Where it fails for several of so many interests, spread over all, or for more than a few at all, it is not they.
-SAMPLE_INTERESTS: Final = 4
+# Of so many interests it is found out on which records they fail; where they are more, it may be few records instead.
 FEW_INTERESTS: Final = 16
+# So many are found at one go, and the others at the next.
+MOST_INTERESTS: Final = 512
+_ALL: Final = 1 << 62
 
 Part = Mapping[str, pa.Table]
-"""New rows per dataset, by its folder."""
+"""New rows per dataset, by its folder. Those of datasets that are not named are taken whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ class Culprit:
     key: Sequence[str]
     reason: str
     interest: int | None = None
+    known: bool = False  # it was found before, and is left out since
 
 
 Run = Callable[[Mapping[str, str], Ids | None], Found]
@@ -49,156 +58,193 @@ Run = Callable[[Mapping[str, str], Ids | None], Found]
 
 
 class Search:
-    """One search, in one execution."""
+    """One search, in one execution. `left` are interests that take no part in it."""
 
-    def __init__(self, reading: Reading, interests: Interests, run: Run, is_stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, reading: Reading, interests: Interests, run: Run, is_stopped: Callable[[], bool], left: Sequence[int]
+    ) -> None:
         self._reading = reading
         self._interests = interests
         self._run = run
         self._is_stopped = is_stopped
-        self._ids: Ids | None = None
+        self._left = set(left)
+        folders = {folder_of(one) for one in reading.query.scans if one.new}
+        self._rows = {folder: _collected(reading, folder) for folder in sorted(folders)}
+        self._nothing = {folder: one.slice(0, 0) for folder, one in self._rows.items()}
 
     def without_culprits(self, first: StatementError) -> tuple[Found, list[Culprit]]:
         """The results of all but the culprits. Raises the query's error where nobody is to blame."""
-        blamed = self._known() or self._blamed()
-        if not blamed:
-            return self._without_records(first)
-        self._interests.suspects.update(blamed)
-        self._ids = Ids(without=tuple(blamed))
-        found, culprits = self._answered()
-        parts = [found]
-        for interest in blamed:
-            self._ids = Ids(interest, interest)
-            try:
-                found, bad = self._answered()
-            except StatementError as fault:
-                bad = [Culprit("", [str(interest)], fault.message)]
+        if self._interests.gone:
+            self._reading.engine.asked(self._interests.renew)  # it may have failed on one that left
+        aside: dict[int, StatementError] = {}
+        outcome: Found | StatementError = first
+        while isinstance(outcome, StatementError):
+            blamed = self._blamed(first)
+            if not blamed:
+                break
+            aside |= blamed
+            self._left |= blamed.keys()
+            outcome = self._outcome({}, self._rest())
+        culprits: list[Culprit] = []
+        if isinstance(outcome, StatementError):
+            outcome, culprits = self._without_records(outcome, self._rest())
+        parts = [outcome]
+        for interest, error in sorted(aside.items()):
+            partly = None
+            if len(aside) <= FEW_INTERESTS and _count(self._rows) > 1:
+                partly = self._partly(interest)
+            if partly is None:
+                self._interests.strike(interest, error.message)
+                culprits.append(Culprit("", [str(interest)], error.message, interest))
             else:
-                parts.append(found)
-            culprits += [replace(one, interest=interest) for one in bad]
+                self._interests.doubt(interest)
+                parts.append(partly[0])
+                culprits += [replace(one, interest=interest) for one in partly[1]]
         return together(parts), culprits
 
-    def _answered(self) -> tuple[Found, list[Culprit]]:
-        try:
-            return self._run({}, self._ids), []
-        except StatementError as error:
-            return self._without_records(error)
+    def _rest(self) -> Ids:
+        return Ids(without=tuple(sorted(self._left)))
 
     # ------------------------------------------------------------ interests
 
-    def _known(self) -> list[int]:
-        """Those that were to blame before, if they are now."""
-        suspects = sorted(self._interests.suspects)
-        if len(suspects) > FEW_INTERESTS:
-            self._interests.suspects.clear()
-        if not 0 < len(suspects) <= FEW_INTERESTS:
-            return []
-        self._ids = Ids(without=tuple(suspects))
-        failed = self._failure({})
-        self._ids = None
-        return suspects if failed is None else []
+    def _partly(self, interest: int) -> tuple[Found, list[Culprit]] | None:
+        """The results of one interest without those of records on which it fails; None where it fails on all."""
+        alone = Ids(interest, interest)
+        whole = self._outcome({}, alone)
+        if isinstance(whole, Found):
+            return whole, []
+        try:
+            found, culprits = self._without_records(whole, alone)
+        except StatementError:
+            return None
+        return (found, culprits) if len(culprits) < _count(self._rows) else None
 
-    def _blamed(self) -> list[int]:
-        """The interests on which it fails, where they are few; none where it fails for many."""
-        ids = sorted(self._interests.identities())
+    def _blamed(self, first: StatementError) -> dict[int, StatementError]:
+        """Interests on which it fails, and how, where it does not fail on others. None: it is the records, if any."""
+        ids = sorted(self._interests.identities() - self._left)
+        if len(ids) < 2:
+            return {}
+        suspects = [one for one in ids if one in self._interests.suspects]
+        if 0 < len(suspects) < len(ids):
+            without = Ids(without=tuple(sorted({*self._left, *suspects})))
+            if self._failure({}, without) is None:
+                return self._failing(suspects, {}, first)
+        sample = spread(ids, SAMPLE)
+        tried = {one: self._failure({}, Ids(one, one)) for one in sample}
+        bad = {one: error for one, error in tried.items() if error is not None}
+        if len(bad) < len(sample):
+            if len(sample) == len(ids):
+                return bad
+            bad = self._failing(ids, {}, first, FEW_INTERESTS)
+            if len(bad) <= FEW_INTERESTS:
+                return bad
+            if all(map(self._interests.has_worked, bad)) or self._some_record_passes():
+                return {}
+            return self._failing(ids, {}, first)
+        # It fails on every one that was tried.
+        if self._some_record_passes():
+            return {}
+        part = self._harmless(ids, sample)
+        return {} if part is None else self._failing(ids, part, first)
 
-        def fails(begin: int, end: int) -> bool:
-            self._ids = Ids(ids[begin], ids[end - 1])
-            try:
-                return self._failure({}) is not None
-            finally:
-                self._ids = None
+    def _failing(
+        self, ids: Sequence[int], part: Part, first: StatementError, most: int | None = None
+    ) -> dict[int, StatementError]:
+        without = tuple(sorted(self._left))
 
-        count = len(ids)
-        sample = sorted({count * i // SAMPLE_INTERESTS for i in range(SAMPLE_INTERESTS)})
-        failing = [at for at in sample if fails(at, at + 1)]
-        if len(sample) == count:
-            return [ids[at] for at in failing] if len(failing) < count else []
-        if len(failing) > 1:
-            return []
-        found: list[int] = []
-        doubtful = [(0, count)]
-        while doubtful:
-            begin, end = doubtful.pop()
-            if begin + 1 == end:
-                found.append(ids[begin])
-                if len(found) > FEW_INTERESTS:
-                    return []
-                continue
-            middle = (begin + end) // 2
-            doubtful += [half for half in ((begin, middle), (middle, end)) if fails(*half)]
-        return sorted(found)
+        def failure(begin: int, end: int) -> StatementError | None:
+            return self._failure(part, Ids(ids[begin], ids[end - 1], without))
+
+        found = failing(len(ids), failure, MOST_INTERESTS if most is None else most)
+        bad = {ids[at]: error for at, error in found.items()}
+        if most is None and len(bad) > MOST_INTERESTS:
+            # The next try, which leaves these out, finds others.
+            for one, error in bad.items():
+                self._interests.strike(one, error.message)
+            raise first
+        return bad
+
+    def _some_record_passes(self) -> bool:
+        """Whether there is one with which no interest fails: then those that fail are to blame."""
+        if _count(self._rows) < 2:
+            return False
+        return any(self._failure(part, self._rest()) is None for part in self._singles(SAMPLE))
+
+    def _harmless(self, ids: Sequence[int], sample: Sequence[int]) -> Part | None:
+        """A record with which some interest does not fail."""
+        whole = set(sample) if _count(self._rows) == 1 else set()  # these were tried with all there is
+        known = all(map(self._interests.has_worked, sample))
+        for number, part in enumerate(self._singles(REPRESENTATIVES)):
+            for one in spread(ids, SAMPLE if known or number else WIDE_SAMPLE):
+                if one not in whole and self._failure(part, Ids(one, one)) is None:
+                    return part
+        return None
+
+    def _singles(self, count: int) -> Iterator[Part]:
+        """Single records of a dataset whose records make it fail: by themselves, or where they meet others."""
+        filled = sorted((one for one in self._rows if self._rows[one].num_rows), key=lambda one: -len(self._rows[one]))
+        failed = [one for one in filled if self._failure({**self._nothing, one: self._rows[one]}, self._rest())]
+        others = self._nothing if failed else self._rows
+        for folder in (failed or filled)[:1]:
+            for at in spread(range(self._rows[folder].num_rows), count):
+                yield {**others, folder: self._rows[folder].slice(at, 1)}
 
     # ------------------------------------------------------------ records
 
-    def _without_records(self, first: StatementError) -> tuple[Found, list[Culprit]]:
-        scans = self._reading.query.scans
-        rows = {folder: _collected(self._reading, folder) for folder in {folder_of(one) for one in scans if one.new}}
+    def _without_records(self, first: StatementError, ids: Ids) -> tuple[Found, list[Culprit]]:
+        rows = dict(self._rows)
         culprits: list[Culprit] = []
         for _ in range(_ROUNDS):
-            found = self._culprits(rows, first)
-            count = sum(map(len, found.values()))
-            if not count or (count > 1 and count == _count(rows)):
+            found = self._culprits(rows, first, ids)
+            if not found:
                 raise first
             for folder, reasons in found.items():
                 culprits += _named(self._reading.entries[folder], rows[folder], reasons)
-                stays = np.ones(rows[folder].num_rows, bool)
-                stays[list(reasons)] = False
-                rows[folder] = rows[folder].filter(pa.array(stays))
-            try:
-                with self._views(rows) as views:
-                    return self._run(views, self._ids), culprits
-            except StatementError as error:
-                first = error
+                stays = np.setdiff1d(np.arange(rows[folder].num_rows), list(reasons))
+                # Of no rows pyarrow cannot take structs.
+                rows[folder] = rows[folder].take(pa.array(stays)) if len(stays) else rows[folder].slice(0, 0)
+            outcome = self._outcome(rows, ids)
+            if isinstance(outcome, Found):
+                return outcome, culprits
+            first = outcome
         raise first
 
-    def _culprits(self, rows: Part, first: StatementError) -> dict[str, dict[int, str]]:
+    def _culprits(self, rows: Part, first: StatementError, ids: Ids) -> dict[str, dict[int, str]]:
         """Per dataset the places of records that make it fail, and how."""
-        nothing = {folder: one.slice(0, 0) for folder, one in rows.items()}
-        if self._failure(nothing) is not None:
+        if self._failure(self._nothing, ids) is not None:
             raise first
-        found = {folder: self._among(folder, one, nothing, first) for folder, one in rows.items()}
+        found = {folder: self._among(folder, rows, self._nothing, first, ids) for folder in rows}
         if not any(found.values()) and len(rows) > 1:
             # It fails only where records of several datasets meet.
             largest = max(rows, key=lambda folder: rows[folder].num_rows)
-            found = {largest: self._among(largest, rows[largest], rows, first)}
+            found = {largest: self._among(largest, rows, rows, first, ids)}
         return {folder: reasons for folder, reasons in found.items() if reasons}
 
-    def _among(self, folder: str, rows: pa.Table, others: Part, first: StatementError) -> dict[int, str]:
-        def failure(begin: int, end: int) -> StatementError | None:
-            return self._failure({**others, folder: rows.slice(begin, end - begin)}) if begin < end else None
+    def _among(self, folder: str, rows: Part, others: Part, first: StatementError, ids: Ids) -> dict[int, str]:
+        own = rows[folder]
 
-        count = rows.num_rows
+        def failure(begin: int, end: int) -> StatementError | None:
+            return self._failure({**others, folder: own.slice(begin, end - begin)}, ids) if begin < end else None
+
+        count = own.num_rows
         if failure(0, count) is None:
             return {}
-        if count > SAMPLE:
-            sample = {count * i // SAMPLE for i in range(SAMPLE)}
-            if all(failure(at, at + 1) is not None for at in sorted(sample)):
-                raise first
-        found: dict[int, str] = {}
-        doubtful = [(0, count)]
-        while doubtful:
-            begin, end = doubtful.pop()
-            # Seen to fail once, a single record is tried again: the trouble may have been another.
-            if begin + 1 == end:
-                error = failure(begin, end)
-                if error is not None:
-                    found[begin] = error.message
-                continue
-            middle = (begin + end) // 2
-            halves = [(begin, middle), (middle, end)]
-            doubtful += [half for half in halves if failure(*half) is not None]
-        return dict(sorted(found.items()))
+        if count > SAMPLE and all(failure(at, at + 1) is not None for at in spread(range(count), SAMPLE)):
+            raise first
+        return {at: error.message for at, error in failing(count, failure, _ALL).items()}
 
-    def _failure(self, part: Part) -> StatementError | None:
+    def _failure(self, part: Part, ids: Ids) -> StatementError | None:
+        outcome = self._outcome(part, ids)
+        return outcome if isinstance(outcome, StatementError) else None
+
+    def _outcome(self, part: Part, ids: Ids) -> Found | StatementError:
         if self._is_stopped():
             raise UnavailableError("the channel was stopped")
         with self._views(part) as views:
             try:
-                self._run(views, self._ids)
+                return self._run(views, ids)
             except StatementError as error:
                 return error
-        return None
 
     @contextmanager
     def _views(self, part: Part) -> Iterator[dict[str, str]]:

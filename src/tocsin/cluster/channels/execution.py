@@ -25,7 +25,7 @@ def executed(
     previous: datetime,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Found, list[Culprit]]:
-    """The results of every interest, without those of records that make the query fail."""
+    """The results of every interest, without those of records, and of interests, that make the query fail."""
     query, engine = reading.query, reading.engine
     since = {one.since: reading.since.get(folder_of(one), 0) for one in query.watched}
     few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
@@ -47,9 +47,14 @@ def executed(
 
             return engine.asked(lambda: running.run(engine.spark, query, interests, name_of, moment, among))
 
+    left = interests.left_out()
+    culprits: list[Culprit] = []
     try:
-        return run({}, None), []
+        found = run({}, Ids(without=tuple(left)) if left else None)
+        interests.worked(left)
     except StatementError as error:
         if is_stopped() or not any(scan.new for scan in query.scans):
             raise
-        return Search(reading, interests, run, is_stopped).without_culprits(error)
+        found, culprits = Search(reading, interests, run, is_stopped, list(left)).without_culprits(error)
+    known = [Culprit("", [str(one)], reason, one, known=True) for one, reason in left.items()]
+    return found, culprits + known

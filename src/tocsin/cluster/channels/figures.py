@@ -39,7 +39,7 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[Counts], int]]]] = {
     "tocsin_channel_results": ("Results kept, once for each interest.", lambda one: one.results),
     "tocsin_channel_failures": ("Executions that failed and were tried again.", lambda one: one.failures),
     "tocsin_channel_missed_ticks": ("Ticks that a later one made up for.", lambda one: one.missed_ticks),
-    "tocsin_channel_culprits": ("Records set aside: the query fails on them.", lambda one: one.culprits),
+    "tocsin_channel_culprits": ("Records and interests set aside: the query fails on them.", lambda one: one.culprits),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[Counts], float | None]]]] = {
     "tocsin_channel_interests": ("Different sets of parameters in the last execution.", lambda one: one.interests),

@@ -137,6 +137,7 @@ def _execution(channel: ChannelEntry, one: Recorded) -> dict[str, Any]:
             }
             for each in one.details.get("culprits", ())
         ],
+        "InterestsAside": one.details.get("interests_aside", 0),
     }  # fmt: skip
     if one.tick_us is not None:
         row["Tick"] = moment(one.tick_us)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,20 @@ CACHED_FROM: Final = 5_000  # fewer are handed over anew when they change
 _REBUILT_AT: Final = 0.2  # of the cached ones: so many came or left
 BORDERS: Final = 256
 _numbers = itertools.count()
+# Interests on which the query failed twice are tried again after so many executions, twice as many each time, up to so
+# many, and few at a time: whoever is to blame makes each such execution a search.
+_FIRST_WAIT: Final = 4
+_LONGEST_WAIT: Final = 1_024
+_TRIED_AT_ONCE: Final = 16
+
+
+@dataclass(slots=True)
+class Suspect:
+    """An interest on which the query has failed: so many executions in a row on every record, and how."""
+
+    strikes: int = 0
+    reason: str = ""
+    wait: int = 0  # for so many executions more it is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +77,14 @@ class Interests:
         self._all: dict[int, tuple[Any, ...]] = {}
         self._fresh: dict[int, tuple[Any, ...]] = {}  # those of them that are not in the cached table
         self._base: DataFrame | None = None
+        self._cached: DataFrame | None = None  # what the base is made of
         self._borders: dict[str, list[Any]] = {one.name: [] for one in query.borders}
         self._stale = True
         self.remembered: dict[str, Any] = {}  # what was found out about the interests as they are
         self.gone: set[int] = set()
-        self.suspects: set[int] = set()  # those on which the query has failed before
+        self.suspects: dict[int, Suspect] = {}
+        self._newest = -1
+        self._worked = -1  # up to this id all have been part of an execution that did not fail, but for suspects
         self.view = f"tocsin_interests_{next(_numbers)}"
 
     @property
@@ -78,7 +95,7 @@ class Interests:
     def __len__(self) -> int:
         return len(self._all)
 
-    def identities(self) -> Iterable[int]:
+    def identities(self) -> KeysView[int]:
         return self._all.keys()
 
     def change(self, added: Iterable[tuple[int, Sequence[Any]]], removed: Iterable[int]) -> None:
@@ -87,6 +104,7 @@ class Interests:
             if identity in self._all:
                 continue
             self._all[identity] = tuple(values)
+            self._newest = max(self._newest, identity)
             if identity in self.gone:
                 self.gone.discard(identity)  # it is in the cached table still
             else:
@@ -95,10 +113,43 @@ class Interests:
         for identity in removed:
             if self._all.pop(identity, None) is None:
                 continue
-            self.suspects.discard(identity)
+            self.suspects.pop(identity, None)
             if self._fresh.pop(identity, None) is None:
                 self.gone.add(identity)
             self._stale = True
+
+    # ------------------------------------------------------------ those on which the query fails
+
+    def left_out(self) -> dict[int, str]:
+        """Those that take no part in the execution that begins now, and why."""
+        left, tried = {}, 0
+        for one, suspect in self.suspects.items():
+            if suspect.wait or (suspect.strikes and tried >= _TRIED_AT_ONCE):
+                suspect.wait = max(0, suspect.wait - 1)
+                left[one] = suspect.reason
+            elif suspect.strikes:
+                tried += 1
+        return left
+
+    def doubt(self, identity: int) -> None:
+        """The query failed on it, but not on every record."""
+        self.suspects[identity] = Suspect()
+
+    def strike(self, identity: int, reason: str) -> None:
+        """The query failed on it, whatever the record."""
+        before = self.suspects.pop(identity, Suspect())  # and comes last now
+        wait = min(_FIRST_WAIT << (before.strikes - 1), _LONGEST_WAIT) if before.strikes else 0
+        self.suspects[identity] = Suspect(min(before.strikes + 1, 16), reason, wait)
+
+    def worked(self, left: Container[int]) -> None:
+        """The query did not fail on any but these, which took no part."""
+        self.suspects = {one: suspect for one, suspect in self.suspects.items() if one in left}
+        self._worked = self._newest
+
+    def has_worked(self, identity: int) -> bool:
+        return identity <= self._worked and identity not in self.suspects
+
+    # ------------------------------------------------------------ as Spark sees them
 
     def prepared(self) -> str:
         """The name of the view, which shows every interest there is now."""
@@ -121,33 +172,47 @@ class Interests:
         self._spark.table(self.prepared()).where(ids.condition()).createOrReplaceTempView(f"{self.view}_part")
         return f"{self.view}_part"
 
+    def renew(self) -> None:
+        """Those that left leave the cached table, too."""
+        self._rebuild()
+        self._stale = True
+
     def borders(self) -> Mapping[str, list[Any]]:
         """Some of each parameter's values, in their order."""
         return self._borders
 
     def close(self) -> None:
-        if self._base is not None:
-            self._base.unpersist()
+        if self._cached is not None:
+            self._cached.unpersist()
         for view in (self.view, f"{self.view}_part"):
             self._spark.catalog.dropTempView(view)
 
     def _rebuild(self) -> None:
         """Wholly or not at all: what Spark could not take in now, it is given again."""
         borders, self._borders = self._borders, self._chosen_borders()
-        if self._base is not None:
-            self._base.unpersist()
-        base: DataFrame | None = None
+        if self._cached is not None:
+            self._cached.unpersist()
+        self._cached, base = None, None
         try:
             if len(self._all) >= CACHED_FROM:
-                base = self._frame(self._all).cache()
-                base.count()
+                base = self._cache()
         except BaseException:
-            self._borders = borders
-            if base is not None:
-                base.unpersist()
+            self._borders, self._base = borders, None
             raise
         self._base, self._fresh = base, {} if base is not None else dict(self._all)
         self.gone.clear()
+
+    def _cache(self) -> DataFrame:
+        plain = self._plain(self._all)
+        try:
+            self._cached = base = _filled(self._keyed(plain))
+        except Exception:
+            if not self._query.keys:
+                raise
+            # The keys of some cannot be made: each is made when it is used, and whoever fails is found.
+            self._cached = _filled(plain)
+            base = self._keyed(self._cached)
+        return base
 
     def _chosen_borders(self) -> dict[str, list[Any]]:
         chosen = {}
@@ -164,7 +229,12 @@ class Interests:
         return (row[index] if physical is None else physical(row[index]) for row in rows)
 
     def _frame(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
-        frame = self._spark.createDataFrame(self._arrow(interests))
+        return self._keyed(self._plain(interests))
+
+    def _plain(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
+        return self._spark.createDataFrame(self._arrow(interests))
+
+    def _keyed(self, frame: DataFrame) -> DataFrame:
         keys = [f"{key} AS k{i}" for i, key in enumerate(self._query.keys)]
         if not keys:
             return frame
@@ -198,6 +268,16 @@ _PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {
     t.TIME: lambda value: ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond,
     t.UUID: str,
 }
+
+
+def _filled(frame: DataFrame) -> DataFrame:
+    frame = frame.cache()
+    try:
+        frame.count()
+    except BaseException:
+        frame.unpersist()
+        raise
+    return frame
 
 
 def _order(value: Any) -> Any:
