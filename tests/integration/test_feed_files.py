@@ -422,7 +422,13 @@ class Alone:
     def backup(self, to: Path) -> None:
         made = self._cluster.cluster
         self._cluster.wait(
-            compose._backup(self._cluster.settings, made.store, made.catalog, made.tables, made.feeds)(to)
+            compose._backup(
+                self._cluster.settings,
+                made.store,
+                made.channel_store,
+                compose.LiveTables(made.catalog, made.tables),
+                made.feeds,
+            )(to)
         )
 
 
