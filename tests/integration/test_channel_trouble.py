@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.integration.channelled import OF_KIND, SETUP, WITHIN_S, Channelled, record
 from tests.integration.processes import until
@@ -116,6 +117,8 @@ def test_a_query_that_always_fails_is_tried_again_and_reported_and_others_go_on(
     until(lambda: place.running("p").counts.failures > 1, "it is tried again", WITHIN_S)
     place.told_once(good, range(20))
     assert "zero" in (place.running("p").trouble or "")
+    assert place.running("p").counts.failing > 1
+    assert place.running("c").counts.failing == 0
     assert place.state("p").vector == before, "no record is to blame, and none is passed over"
     failures = [one for one in place.executions("p") if one.reason is not None]
     assert all("zero" in str(one.reason) and one.number == 2 for one in failures)
@@ -124,8 +127,9 @@ def test_a_query_that_always_fails_is_tried_again_and_reported_and_others_go_on(
     place.run("DROP CHANNEL p")
 
 
+@pytest.mark.parametrize(("again_s", "told"), [(0.0, [1, 2, 3]), (600.0, [1])], ids=["told again", "told once"])
 def test_an_execution_that_failed_for_a_while_is_made_up_for(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: Channelled, monkeypatch: pytest.MonkeyPatch, again_s: float, told: list[int]
 ) -> None:
     place.run(OF_KIND)
     mine = place.subscribe('"a"')
@@ -137,10 +141,16 @@ def test_an_execution_that_failed_for_a_while_is_made_up_for(
             raise OSError("the machine is tired")
 
     Before(monkeypatch, place.running("c"), fail)
-    for i in range(3):
-        place.write(record(i))
-    place.told_once(mine, range(3))
+    monkeypatch.setattr(channel_module, "TOLD_AGAIN_S", again_s)
+    with capture_logs() as logged:
+        for i in range(3):
+            place.write(record(i))
+        place.told_once(mine, range(3))
+        until(lambda: not place.running().counts.failing, "it knows that it goes on", WITHIN_S)
     assert place.running().counts.failures == 3
+    own = [one for one in logged if one.get("channel") == "c"]
+    assert [one["failures_in_a_row"] for one in own if one["log_level"] == "warning"] == told
+    assert [one["failures_before"] for one in own if one["log_level"] == "info"] == [3]
     assert [one.reason for one in place.executions() if one.reason] == ["OSError: the machine is tired"] * 3
 
 

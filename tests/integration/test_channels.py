@@ -55,6 +55,49 @@ def test_a_refused_channel_leaves_nothing(place: Channelled) -> None:
     assert place.wait(place.parts.channel_store.channel_ids()) == before
 
 
+WRONG = [
+    ("SELECT VALUE d.id FROM D d\n  WHERE is_new(d) AND d.kind = k AND active_timestamp(k) > 1", (4, 38), "ranges"),
+    ("SELECT VALUE d.id\n  FROM Nowhere d WHERE d.kind = k", (4, 8), "Nowhere"),
+    ("SELECT VALUE d.id FROM D d WHERE d.kind = k AND d.n = k", (3, 3), "the parameter k is used as"),
+    ("SELECT VALUE d.id FROM D d WHERE d.kind != k", (2, 1), "nothing ties"),
+    ("SELECT VALUE x.result FROM xResults x WHERE x.subscriptionId = k", (3, 30), "cannot be read in a channel"),
+]
+
+
+def test_what_is_wrong_in_a_body_is_shown_at_its_place_in_the_script(place: Channelled) -> None:
+    place.run(OF_KIND.replace("c(k)", "x(k)"))
+    for body, at, said in WRONG:
+        with pytest.raises(StatementError, match=said) as refused:
+            place.run(f"CREATE TYPE T IF NOT EXISTS AS {{ id: int }};\nCREATE CONTINUOUS CHANNEL c(k) {{\n  {body}\n}}")
+        assert (refused.value.line, refused.value.column) == at, body
+        assert refused.value.statement == 3
+    place.run("CREATE FUNCTION f(k) { SELECT VALUE d.id FROM D d WHERE d.kind = k AND d.n = k }")
+    with pytest.raises(StatementError, match=r"in function f: the parameter k is used as") as refused:
+        place.run('\n\nCREATE REPETITIVE CHANNEL c USING f@1 PERIOD duration("P1D")')
+    assert (refused.value.line, refused.value.column) == (3, 1)
+
+
+def test_what_a_channel_shows_is_changed_through_the_channel_only(place: Channelled) -> None:
+    place.run(OF_KIND)
+    for change in ("INSERT INTO cResults {}", "DELETE FROM cSubscriptions s"):
+        with pytest.raises(ConflictError, match="is shown by the channel c and cannot be changed"):
+            place.run(change)
+
+
+def test_a_broker_that_cannot_be_dropped_says_which_channels_it_serves(place: Channelled) -> None:
+    names = ["c", "e", "f", "g"]
+    for name in names:
+        place.run(OF_KIND.replace("c(k)", f"{name}(k)"))
+        place.subscribe('"a"', channel=name)
+        place.subscribe('"b"', channel=name)
+    c, e, f, _ = (f"{place.dataverse}.{name}" for name in names)
+    with pytest.raises(ConflictError, match=f"has subscriptions to {c}, {e}, {f} and others"):
+        place.run("DROP BROKER b")
+    place.run("DROP CHANNEL f; DROP CHANNEL g")
+    with pytest.raises(ConflictError, match=f"has subscriptions to {c} and {e} "):
+        place.run("DROP BROKER b")
+
+
 def test_a_channel_whose_making_was_cancelled_too_late_runs(place: Channelled, monkeypatch: pytest.MonkeyPatch) -> None:
     reach = faults.reach
 

@@ -33,6 +33,8 @@ from tests.shared_channels import (
 )  # fmt: skip
 from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels.interests import Interests
+from tocsin.rules.model import types as t
+from tocsin.rules.model.values import Duration
 
 tried = settings(max_examples=2, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
 seeds = st.integers(0, 2**32 - 1)
@@ -95,6 +97,23 @@ EQUALITY = [
          ids(lambda r, k, n: r["kind"].lower() == k and r["severity"] + 1 == n * 2)),
 ]  # fmt: skip
 
+_LASTS = "duration(concat('P', abs(r.severity) % 3, 'M', abs(r.severity) * 7, 'DT1S'))"
+_DURATIONS = [
+    Duration(months, days * 86_400_000_000 + more)
+    for months in (0, 1, 2) for days in (-30, 0, 30) for more in (0, 1, 1_000_000)
+]  # fmt: skip
+
+
+def _in_order(one: Duration) -> tuple[int, int]:
+    """A month counts 30 days, and of two that come out the same the one with more months is later."""
+    return one.months * 30 * 86_400_000_000 + one.micros, one.months
+
+
+def _lasts(r: Record) -> tuple[int, int]:
+    severity = abs(r["severity"])
+    return _in_order(Duration(severity % 3, severity * 7 * 86_400_000_000 + 1_000_000))
+
+
 RANGES = [
     Case(["s"], "select value r.id from Reports r where r.severity >= s", each(*range(-5, 14)),
          ids(lambda r, s: r["severity"] >= s)),
@@ -115,7 +134,24 @@ RANGES = [
          ids(lambda r, a, b: a <= r["at"] < b)),
     Case(["t"], "select value r.id from Reports r where time(r.at) >= t",
          lambda _rng, _world: [((NOW - timedelta(seconds=s)).time(),) for s in (0, 20, 30, 1000)],
-         ids(lambda r, t: r["at"].time() >= t)),
+         ids(lambda r, at: r["at"].time() >= at)),
+    Case(["a", "b"], "select value r.id from Reports r where r.note between a and b",
+         lambda _rng, _world: [(a, b) for a in KINDS for b in KINDS],
+         ids(lambda r, a, b: known(r.get("note"), lambda note: a.encode() <= note.encode() <= b.encode()))),
+    Case(["a", "b"], "select value r.id from Reports r where date(r.at) >= a and date(r.at) < b",
+         many(lambda rng: tuple((NOW - timedelta(days=rng.randint(-2, 2))).date() for _ in "ab"), 16),
+         ids(lambda r, a, b: a <= r["at"].date() < b)),
+    Case(["a", "b"], "select value r.id from Reports r where time(r.at) between a and b",
+         many(lambda rng: tuple((NOW - timedelta(seconds=rng.choice((0, 20, 30, 1000)))).time() for _ in "ab"), 16),
+         ids(lambda r, a, b: a <= r["at"].time() <= b)),
+    Case(["k", "m"], "select value r.id from Reports r where r.severity between k - m and k + m",
+         many(lambda rng: (rng.randint(-3, 12), rng.randint(-1, 4))), declared={"k": t.INTEGER, "m": t.INTEGER},
+         told=ids(lambda r, k, m: k - m <= r["severity"] <= k + m)),
+    Case(["d"], f"select value r.id from Reports r where {_LASTS} >= d", each(*_DURATIONS),
+         ids(lambda r, d: _lasts(r) >= _in_order(d))),
+    Case(["a", "b"], f"select value r.id from Reports r where {_LASTS} between a and b",
+         lambda _rng, _world: [(a, b) for a in _DURATIONS for b in _DURATIONS],
+         ids(lambda r, a, b: _in_order(a) <= _lasts(r) <= _in_order(b))),
 ]  # fmt: skip
 
 _PATTERNS = ("fire", "f%", "%", "", "_i%", "%o%", "a\\%b", "a\\\\b", "a\\b", "a_b", "%\\", "x%y", "x" * 40, "名_", "n_")

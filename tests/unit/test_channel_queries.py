@@ -49,14 +49,15 @@ class Refused:
     declared: dict[str, Type] = field(default_factory=dict)
 
 
-_EVERY_PAIR = ("every interest against every record", "compare a parameter with a field")
+_PAIRS = "every interest against every record"
+_EVERY_PAIR = (_PAIRS, "compare a parameter with a field by =")
 REFUSED = [
     # What Spark would run as a cross product.
     Refused("select value r.id from Reports r", *_EVERY_PAIR),
     Refused("select value k from Reports r", *_EVERY_PAIR),
     Refused("select value r.id from Reports r where r.kind <> k", *_EVERY_PAIR),
     Refused("select value r.id from Reports r where not (r.kind = k)", *_EVERY_PAIR),
-    Refused("select value r.id from Reports r where r.kind = k or r.severity > 5", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where r.kind = k or r.severity > 5", _PAIRS, "every alternative of OR"),
     Refused("select value r.id from Reports r where contains(r.kind, k)", *_EVERY_PAIR),
     Refused("select value r.id from Reports r where k = 'x'", *_EVERY_PAIR),
     Refused("select value r.id from Reports r where length(r.kind || k) > 9", *_EVERY_PAIR),
@@ -65,7 +66,12 @@ REFUSED = [
     Refused("select value r.id from Reports r where not exists (select value u from Users u where u.name = k)",
             *_EVERY_PAIR),
     Refused("select value r.id from Reports r where r.kind not in k", *_EVERY_PAIR),
-    Refused("select value r.id from Reports r where r.extra > k", *_EVERY_PAIR),
+    Refused("select value r.id from Reports r where r.extra > k", _PAIRS, "declare a type"),
+    Refused("select value r.id from Reports r where r.extra > k", _PAIRS, "declare a type", declared={"k": t.DOUBLE}),
+    Refused("select value r.id from Reports r where r.kind like concat('%', k, '%')", _PAIRS, "begin with"),
+    Refused("select value r.id from Reports r where r.level >= double(k)", _PAIRS, "the bound itself a parameter, or"),
+    Refused("select value r.id from Reports r where r.kind between lower(k) and upper(k)", _PAIRS,
+            "the bound itself a parameter", declared={"k": t.STRING}),
     # What has no answer per interest, or not the one that was meant.
     Refused("select count(*) as n from Reports r where r.kind = k", "aggregate without GROUP BY", "GROUP BY k"),
     Refused("select value r.id from Reports r where r.kind = k having r.severity > 1", "HAVING needs", "WHERE"),
@@ -148,6 +154,14 @@ MATCHED: list[tuple[str, str, list[Type], str]] = [
     ("k", _P + "r.at < k", [t.DATETIME], "buckets of a range"),
     ("a b", _P + "r.level between a and b", [t.DOUBLE, t.DOUBLE], "a grid of ranges"),
     ("k", _P + "r.low <= k and k < r.high", [t.DOUBLE], "a grid of ranges"),
+    ("k", _P + "r.level between k - 0.5 and k + 0.5", [t.DOUBLE], "a grid of ranges"),
+    ("a b", _P + "r.kind between a and b", [t.STRING, t.STRING], "buckets of a range"),
+    ("a b", _P + "r.kind > upper(a) and r.kind < b", [t.STRING, t.STRING], "buckets of a range"),
+    ("a b", _P + "uuid(r.kind) between a and b", [t.UUID, t.UUID], "buckets of a range"),
+    ("a b", _P + "date(r.at) between a and b", [t.DATE, t.DATE], "a grid of ranges"),
+    ("a b", _P + "time(r.at) between a and b", [t.TIME, t.TIME], "a grid of ranges"),
+    ("k", _P + "duration(r.kind) >= k", [t.DURATION], "buckets of a range"),
+    ("a b", _P + "duration(r.kind) between a and b", [t.DURATION, t.DURATION], "a grid of ranges"),
     ("k", _P + "r.kind in k", [ArrayType(t.STRING)], "the items of an array"),
     ("k", _P + "k in r.numbers", [t.INTEGER], "the items of an array"),
     ("a b", _P + "r.kind in (a, b, 'fire')", [t.STRING, t.STRING], "the items of an array"),

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
+from tocsin.cluster.channels.shows import Shown
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry
 from tocsin.cluster.scope import StatementScope
@@ -71,8 +72,14 @@ class Changes:
 
     def dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
         dataverse = name.dataverse or scope.dataverse
-        if scope.find_dataset(dataverse, name.name) is not None and dataverse == "Metadata":
+        found = scope.find_dataset(dataverse, name.name)
+        if found is not None and dataverse == "Metadata":
             raise ConflictError("the dataverse Metadata is changed by CREATE and DROP only")
+        if isinstance(found, Shown):
+            raise ConflictError(
+                f"{name.name} is shown by the channel {found.channel.name} and cannot be changed",
+                hint="SUBSCRIBE and UNSUBSCRIBE change a channel's subscriptions",
+            )
         return scope.catalog.dataset(dataverse, name.name)
 
     def _turn(self, entry: DatasetEntry) -> asyncio.Lock:

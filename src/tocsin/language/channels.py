@@ -91,6 +91,7 @@ class SharedQuery:
     needs_new: bool
     depends_on_time: bool
     matched_by: tuple[str, ...]
+    remedy: str | None  # for the first condition on parameters that ties them to nothing, where there is one
     uses: frozenset[tuple[str, str, str]]
 
     @property
@@ -169,7 +170,7 @@ class ChannelQueries(Queries):
             borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
             needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
-            uses=frozenset(self.uses),
+            remedy=next(iter(matches.remedies), None), uses=frozenset(self.uses),
         )  # fmt: skip
 
     def _over_text(self, key: exp.Expr) -> str:
@@ -197,6 +198,10 @@ class ChannelQueries(Queries):
             return exp.Table(
                 this=exp.to_identifier(self._interests.view, quoted=True),
                 alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
+            )
+        if getattr(dataset, "folder", None) is None:
+            fail(
+                f"{dataset.name} cannot be read in a channel", node, "it shows what a channel has: only queries read it"
             )
         if self._version(node) != (None, None):
             fail("a channel reads datasets as they are", node, "leave AS OF out")

@@ -37,6 +37,7 @@ class Matches:
     borders: list[Borders] = field(default_factory=list)
     keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; kept with them as columns k0, k1, …
     told: list[str] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)  # for conditions that bring nothing together
 
     def levels_of(self, sql: exp.Expr) -> exp.Expr:
         found = next((one for one in self.levels if one.sql == sql), None)

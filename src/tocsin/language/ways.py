@@ -8,13 +8,14 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, grid
+from tocsin.language import dynamic, grid, temporal
 from tocsin.language.grid import Near
 from tocsin.language.meeting import Sides, Way
 from tocsin.language.noted import COMPARED, ORDERS, bare, condition_near, conjuncts
 from tocsin.language.scope import column, free_tables
 from tocsin.language.typed import Typed, build
 from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Type
 
 _PREFIX: Final = 12  # characters of a pattern that are compared at first
 
@@ -247,18 +248,21 @@ def _range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) ->
         if second is None or second.at_least == first.at_least:
             continue
         low, high = (first, second) if first.at_least else (second, first)
+        way = None
         if low.value == high.value:
-            return _interval(low.value, low.bound, high.bound, sides)
-        if low.bound == high.bound:
-            return _interval(low.bound, high.value, low.value, sides)
+            way = _interval(low.value, low.bound, high.bound, sides)
+        elif low.bound == high.bound:
+            way = _interval(low.bound, high.value, low.value, sides)
+        if way is not None:
+            return way
     return _half(first, sides)
 
 
 def _bound(condition: exp.Expr, sides: Sides) -> _Bound | None:
     compared = condition.meta.get(COMPARED)
-    if type(condition) not in ORDERS or compared is None:
+    greater = ORDERS.get(type(condition.this if isinstance(condition, exp.Paren) else condition))
+    if greater is None or compared is None:
         return None
-    greater = ORDERS[type(condition)]
     a, b = compared
     at = sides.of(a.sql), sides.of(b.sql)
     if at == (sides.left, sides.right):
@@ -267,8 +271,9 @@ def _bound(condition: exp.Expr, sides: Sides) -> _Bound | None:
 
 
 def _interval(value: Typed, low: Typed, high: Typed, sides: Sides) -> Way | None:
+    types = {one.type for one in (value, low, high)}
     numbers = [_as_number(one) for one in (value, low, high)]
-    if any(one is None for one in numbers):
+    if any(one is None for one in numbers) or not (len(types) == 1 or types <= set(t.NUMBERS)):
         return None
     x, x1, x2 = (one for one in numbers if one is not None)
     parts = {"_z": exp.Literal.number("0E0"), "_x": x, "_a": x1, "_b": x2}
@@ -279,23 +284,55 @@ def _interval(value: Typed, low: Typed, high: Typed, sides: Sides) -> Way | None
 
 
 def _as_number(value: Typed) -> exp.Expr | None:
+    """A number that is not less for a greater value."""
     if value.type in t.NUMBERS:
         return exp.cast(value.sql.copy(), "DOUBLE")
-    return build("CAST(unix_micros(_v) AS DOUBLE) / 1E6", _v=value.sql) if value.type == t.DATETIME else None
+    made = _NUMBER_OF.get(value.type)
+    return None if made is None else build(made, _v=temporal.order_key(value) or value.sql)
 
 
-_ORDERED: Final = frozenset((*t.NUMBERS, t.STRING, t.UUID, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME))
+# `pipeline.channels.interests` makes the same number of a duration.
+_NUMBER_OF: Final[dict[Type, str]] = {
+    t.DATETIME: "CAST(unix_micros(_v) AS DOUBLE) / 1E6",
+    t.DATE: "CAST(unix_date(_v) AS DOUBLE)",
+    t.TIME: "CAST(_v AS DOUBLE) / 1E6",
+    t.DURATION: "_v.days * 86400E0 + _v.micros / 1E6",
+}
+_ORDERED: Final = frozenset((*t.NUMBERS, t.STRING, t.UUID, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME, t.DURATION))
 
 
 def _half(bound: _Bound, sides: Sides) -> Way | None:
     """Buckets between some of the parameter's values: a value meets its own bucket and all below it (or above it)."""
     parameter = bound.bound.sql
-    if not isinstance(parameter, exp.Column) or parameter.table != sides.matches.interests:
-        return None
-    if bound.bound.type not in _ORDERED:
+    if not isinstance(parameter, exp.Column) or parameter.table != sides.matches.interests or not _is_ordered(bound):
         return None
     name = sides.matches.borders_of(parameter.name)
+    value = _as_number(bound.value) if bound.value.type == t.DURATION else bound.value.sql
+    assert value is not None
     place = "CAST(size(filter(_borders, __b -> __b <= _v)) AS BIGINT)"
     whole = f"sequence(0L, {place})" if bound.at_least else f"sequence({place}, CAST(size(_borders) AS BIGINT))"
-    mine = build(f"if(_v IS NULL, NULL, {whole})", _borders=exp.Placeholder(this=name), _v=bound.value.sql)
+    mine = build(f"if(_v IS NULL, NULL, {whole})", _borders=exp.Placeholder(this=name), _v=value)
     return Way("buckets of a range", mine, dynamic.call("array", column(parameter.table, name)))
+
+
+def _is_ordered(bound: _Bound) -> bool:
+    return bound.bound.type in _ORDERED and bound.value.type != t.ANY
+
+
+# ---------------------------------------------------------------- where there is none
+
+
+def remedy_of(condition: exp.Expr, sides: Sides) -> str | None:
+    """What would help a condition that brings nothing together although it is of a kind that may."""
+    if isinstance(condition, exp.Or):
+        return "let every alternative of OR compare a parameter with a field, or make a channel of each"
+    if isinstance(condition, exp.Like) and _begins_with_wildcard(condition.expression):
+        return "let the pattern begin with what it is given, or compare whole words with IN"
+    compared = condition.meta.get(COMPARED, ())
+    if any(one.type == t.ANY for one in compared) and condition.find(*ORDERS):
+        return "declare a type for the parameter, and for the field: values of any type are not kept in order"
+    bound = _bound(condition, sides)
+    if bound is None:
+        return None
+    both = ", or give both ends of the range" if _as_number(bound.bound) is not None else ""
+    return f"make the bound itself a parameter{both}"

@@ -9,7 +9,7 @@
     │  ├─ UnauthorizedError       no token, or a bad one (401)
     │  ├─ ForbiddenError          a good token that may not do this (403)
     │  ├─ UnsupportedError        a method, media type or expectation this address does not take (405, 415, 417)
-    │  ├─ LimitError              too large or too many; the message names the limit (413, 429)
+    │  ├─ LimitError              too large or too many; the message names the limit (400, 413, 429)
     │  └─ StoppedError            the statement's time was up, or somebody cancelled it (408)
     ├─ StorageFullError        no room on the disk; nothing acknowledged was lost (507)
     ├─ StoreError              what is stored is damaged, or newer than this program; it was left as it is (500)

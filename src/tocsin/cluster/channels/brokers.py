@@ -7,7 +7,7 @@ is registered there first, so that one that the catalog knows can be told; what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,6 +25,7 @@ from tocsin.store.channel_store import Broker, ChannelStore, Registration
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
 
 URL_LIMIT: Final = 2_000
+_SHOWN: Final = 3  # channels of a broker that cannot be dropped
 
 Summary = Mapping[str, Any]
 
@@ -82,9 +83,10 @@ class Brokers:
         ref = broker_ref(statement.name.dataverse or scope.dataverse, name)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
             return {"name": name, "existed": False}
-        if await self._store.subscriptions_of(Broker(ref.dataverse, name), limit=1):
+        if channels := await self._channels_of(Broker(ref.dataverse, name)):
+            shown = channels[:_SHOWN] + (["others"] if len(channels) > _SHOWN else [])
             raise ConflictError(
-                f"the {ref} cannot be dropped: it has subscriptions",
+                f"the {ref} cannot be dropped: it has subscriptions to {_listed(shown)}",
                 hint="UNSUBSCRIBE them, or CHANGE SUBSCRIPTION to another broker",
             )
         try:
@@ -92,6 +94,19 @@ class Brokers:
         finally:
             await asyncio.shield(self._announcer.settle())
         return {"name": name}
+
+    async def _channels_of(self, broker: Broker) -> list[str]:
+        """The names of some channels that it has subscriptions to."""
+        names = {one.channel_id: f"{one.dataverse}.{one.name}" for one in self._catalog.catalog.channels}
+        found: list[str] = []
+        channel_id = 0
+        while len(found) <= _SHOWN and (
+            page := await self._store.subscriptions_of(broker, after=(channel_id, ""), limit=1)
+        ):
+            # One that has just been dropped has subscriptions until it has ended.
+            found.append(names.get(page[0].channel_id, "a channel that is going"))
+            channel_id = page[0].channel_id + 1
+        return found
 
     # ------------------------------------------------------------ brokers themselves
 
@@ -142,6 +157,11 @@ class Brokers:
             kept = await self._store.register(broker, new_secret(), owner=None)
         _check_owner(kept, who)
         return kept
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,7 @@ from tocsin.wire.errors import TocsinError
 log = structlog.get_logger()
 
 RETRY_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0)
+TOLD_AGAIN_S: Final = 55.0  # whatever lasts is told about once a minute
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CULPRITS_KEPT: Final = 100
 _READ_BESIDE: Final = 1_000  # so many interests at once are read on a thread, where nobody waits for it
@@ -65,6 +67,7 @@ class RunningChannel:
         self.query = query
         self.counts = Counts()
         self.trouble: str | None = None
+        self._told_at_s = 0.0  # of its trouble
         self._rooms = rooms
         self._interests = Interests(rooms.engine.spark, query)
         self._parameters = Parameters(entry.parameters, entry.types)
@@ -150,7 +153,7 @@ class RunningChannel:
         while True:
             try:
                 await self.execute(tick)
-                self.trouble = None
+                self._recovered()
             except Exception as error:
                 await self._failed(error, tick)
             else:
@@ -255,12 +258,24 @@ class RunningChannel:
         else:
             take_in()
 
+    def _recovered(self) -> None:
+        if self.counts.failing:
+            with suppress(Exception):
+                log.info("a channel goes on", channel=self.entry.name, failures_before=self.counts.failing)
+        self.counts.failing = 0
+        self.trouble = None
+
     async def _failed(self, error: Exception, tick: datetime | None) -> None:
         self.counts.failures += 1
+        self.counts.failing += 1
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
-        if self.trouble != reason:
+        if self.trouble != reason or time.monotonic() >= self._told_at_s + TOLD_AGAIN_S:
+            self._told_at_s = time.monotonic()
             with suppress(Exception):
-                log.warning("a channel's execution failed", channel=self.entry.name, reason=reason)
+                log.warning(
+                    "a channel's execution failed",
+                    channel=self.entry.name, reason=reason, failures_in_a_row=self.counts.failing,
+                )  # fmt: skip
         self.trouble = reason
         at = micros(datetime.now(UTC))
         try:

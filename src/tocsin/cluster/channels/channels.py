@@ -193,10 +193,13 @@ class Channels:
         declared = self._declared(statement, scope)
 
         def prepared() -> SharedQuery:
-            query = compiled(
-                self._engine, scope.catalog, where, body,
-                parameters=parameters, declared=declared, continuous=statement.continuous,
-            )  # fmt: skip
+            try:
+                query = compiled(
+                    self._engine, scope.catalog, where, body,
+                    parameters=parameters, declared=declared, continuous=statement.continuous,
+                )  # fmt: skip
+            except TranslationError as error:
+                raise _within(statement, error) from None
             plan_of(self._engine, query)
             return query
 
@@ -365,3 +368,10 @@ class Channels:
         if not isinstance(found, BrokerEntry):
             raise self._catalog.catalog.missing(ref)
         return Broker(found.dataverse, found.name)
+
+
+def _within(statement: st.CreateChannel, error: TranslationError) -> TranslationError:
+    """An error in a channel's body, at its place in the script; in a function's, which is elsewhere, at the channel."""
+    if statement.function is not None:
+        return TranslationError(f"in function {statement.function}: {error.message}", statement.offset, error.hint)
+    return TranslationError(error.message, statement.body_offset + (error.offset or 0), error.hint)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.channel_entries import channel_of
+from tocsin.cluster.channels.shows import Shown
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import ChannelEntry, DatasetEntry, FunctionEntry
 from tocsin.cluster.refs import Ref, dataset_ref, function_ref
@@ -23,7 +25,12 @@ class CatalogNames:
         self._catalog = catalog
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
-        found = self._catalog.find(dataset_ref(dataverse, name))
+        """Also one that a channel cannot read, which the translator says then."""
+        ref = dataset_ref(dataverse, name)
+        found = self._catalog.find(ref)
+        if found is None and (channel := channel_of(ref)) is not None:
+            entry = self._catalog.find(channel)
+            return Shown(entry, ref) if isinstance(entry, ChannelEntry) else None
         return found if isinstance(found, DatasetEntry) else None
 
     def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:

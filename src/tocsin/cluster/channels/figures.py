@@ -21,6 +21,8 @@ class Counts:
     executions: int = 0
     results: int = 0
     failures: int = 0
+    failing: int = 0
+    """Executions that failed since the last one that did not."""
     missed_ticks: int = 0
     culprits: int = 0
     interests: int = 0
@@ -42,6 +44,7 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[Counts], int]]]] = {
     "tocsin_channel_culprits": ("Records and interests set aside: the query fails on them.", lambda one: one.culprits),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[Counts], float | None]]]] = {
+    "tocsin_channel_failing": ("Executions that failed since the last that did not.", lambda one: one.failing),
     "tocsin_channel_interests": ("Different sets of parameters in the last execution.", lambda one: one.interests),
     "tocsin_channel_last_execution_seconds": ("How long the last execution took.", lambda one: one.last_execution_s),
 }

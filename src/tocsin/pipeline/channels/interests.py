@@ -22,10 +22,12 @@ from sqlglot import exp
 from tocsin.language import dynamic
 from tocsin.language.channels import SharedQuery
 from tocsin.language.meeting import Borders
+from tocsin.language.moments import MICROS_PER_DAY
 from tocsin.language.sharing import ID, parameter_column
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType, Type
+from tocsin.rules.model.values import Duration
 
 CACHED_FROM: Final = 5_000  # fewer are handed over anew when they change
 _REBUILT_AT: Final = 0.2  # of the cached ones: so many came or left
@@ -264,9 +266,16 @@ class Interests:
         return pa.Table.from_arrays(columns, schema=layout.record_schema(self.type))
 
 
+def _seconds(value: Duration) -> float:
+    """As `language.ways` has it."""
+    days, micros = divmod(value.micros, MICROS_PER_DAY)
+    return (value.months * 30 + days) * 86400.0 + micros / 1e6
+
+
 _PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {
     t.TIME: lambda value: ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond,
     t.UUID: str,
+    t.DURATION: _seconds,
 }
 
 

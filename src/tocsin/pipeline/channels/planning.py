@@ -18,6 +18,7 @@ from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import StatementError
 
 _PAIRWISE: Final = ("BroadcastNestedLoopJoin", "CartesianProduct")
+_REMEDY: Final = "compare a parameter with a field by =, IN, BETWEEN, LIKE or a spatial function, in WHERE and by AND"
 _numbers = itertools.count()
 
 
@@ -32,7 +33,7 @@ def checked_plan(spark: SparkSession, query: SharedQuery, interests: str, call_o
         raise StatementError(
             "nothing ties the parameters of this channel to single records: Spark would test every interest against "
             "every record",
-            hint="compare a parameter with a field by =, IN, BETWEEN, LIKE or a spatial function, in WHERE and by AND",
+            hint=query.remedy or _REMEDY,
         )
     return str(root.toString())
 
