@@ -354,7 +354,7 @@ async def test_a_server_that_is_too_slow_or_breaks_off_is_left(at: Address, tmp_
             await until(lambda: kept.counts.polls_failed > failures + 1, "it broke off")
             assert kept.taken == []
             at.instead, at.items = None, ids(1)
-            await until(lambda: kept.taken == [1], "taken")
+            await until(lambda: kept.taken == [1] and len(logs) > 2, "taken, and told")
     assert [one.get("reason", "").partition(":")[0] for one in logs] == [
         "did not answer in time",
         "broke off its answer",
