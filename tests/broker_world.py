@@ -32,7 +32,7 @@ from tocsin.rules.model.types import Type
 from tocsin.serving.application import bound, listening
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings
-from tocsin.store.channel_store import Execution
+from tocsin.store.channel_store import Broker, Execution
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.announcements import Announcement, parse_announcement
@@ -82,6 +82,14 @@ class World:
         )
         self.announcer.committed(committed)
         self.retention.wake()
+
+    async def until_kept(self, broker: Broker) -> None:
+        """Until it is kept that the broker knows everything: killed before, it would be told some of it again."""
+        async with asyncio.timeout(20):
+            while (
+                kept := await self.store.registration(broker)
+            ) is None or kept.position < await self.store.position():
+                await asyncio.sleep(0.01)
 
     async def ask(self, method: str, path: str, said: Any = None, *, data: bytes | None = None) -> tuple[int, Any]:
         headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}

@@ -129,6 +129,7 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
         one, two = await here.subscribe("v.c", "v.east", [1], [2])
         await here.execute(channel, {one: ["a"]})
         await east.until(lambda: east.told == {one: "1-0"})
+        await here.until_kept(Broker("v", "east"))
         secret, port = east.secret, int(east.url.rpartition(":")[2].removesuffix("/news"))
     async with world(tmp_path / "data") as here:
         (channel,) = here.catalog.catalog.channels
@@ -138,6 +139,7 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
             back.secret = secret
             await back.until(lambda: back.told == {one: "2-0", two: "3-0"})
             assert back.got[0].after == east.got[-1].position
+            await here.until_kept(Broker("v", "east"))
     # What it has taken it is not told again.
     async with fake_broker(port) as back, world(tmp_path / "data") as here:
         back.secret = secret
