@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.integration.processes import until
 from tocsin.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -51,13 +50,6 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, err
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
-
-
 def alive_in_group(group: int) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["status"]):
@@ -93,7 +85,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path
     arguments = ("run", "queues", "--quick", "--set", "customers=4000", "--processes", "2", "--out")
     process = lab(*arguments, str(tmp_path / "killed"))
     journal = tmp_path / "killed" / "queues-quick" / "cells.jsonl"
-    wait_for(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3)
+    until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, "three runs are kept", 60)
     process.kill()
     process.communicate(timeout=60)  # its workers hold the other ends of these pipes: they have gone, too
     before = journal.read_bytes().count(b"\n")
@@ -107,12 +99,12 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path
 def test_an_interrupted_run_leaves_nobody_behind_and_says_nothing_but_that(tmp_path: Path) -> None:
     process = lab("run", "queues", "--processes", "2", "--out", str(tmp_path))
     journal = tmp_path / "queues" / "cells.jsonl"
-    wait_for(journal.exists)
+    until(journal.exists, "it has begun", 60)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    wait_for(lambda: not alive_in_group(process.pid))
+    until(lambda: not alive_in_group(process.pid), "its processes end", 60)
 
 
 # ---------------------------------------------------------------- in this process

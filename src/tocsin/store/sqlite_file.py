@@ -11,6 +11,7 @@ import contextlib
 import os
 import queue
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ BUSY_TIMEOUT_S: Final = 5.0
 LOG_LIMIT_BYTES: Final = 64 << 20
 
 
-class SqliteFile:
+class SqliteFile(ABC):
     """The file `path`, which only its owner may read. Subclasses say what is in it.
 
     `application_id` stands in the file's header, so that another program's SQLite file is never taken for ours, nor one
@@ -134,9 +135,9 @@ class SqliteFile:
             raise self._not_open()
         return self._writer
 
+    @abstractmethod
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
         """What a store has from its creation on; in the transaction that makes its tables."""
-        raise NotImplementedError
 
     async def _run(self, executor: Executor | None, work: Callable[[], Result]) -> Result:
         if executor is None:
