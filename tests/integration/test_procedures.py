@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.feed_places import Place
+from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
 from tocsin.cluster.channels.brokers import checked_url
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StatementError, TocsinError
@@ -35,13 +35,6 @@ def refused(what: Callable[[], object], kind: type[TocsinError], said: str) -> T
         what()
     assert said in f"{raised.value.message} {raised.value.hint or ''}"
     return raised.value
-
-
-def until(what: Callable[[], bool], within_s: float = 30) -> None:
-    end = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.05)
 
 
 # ---------------------------------------------------------------- EXECUTE
@@ -194,14 +187,14 @@ EACH = """CREATE PROCEDURE each() {
 
 def test_a_procedure_with_a_period_runs_by_itself_at_its_ticks_until_it_is_dropped(place: Place) -> None:
     place.run(EACH)
-    until(lambda: len(place.held()) >= 3)
+    until(lambda: len(place.held()) >= 3, "its ticks write")
     place.run("DROP PROCEDURE each")
     stopped = place.held()
     instants = sorted(stopped)
     # Every run had the instant of its tick: whole periods lie between them, however late it came.
     assert {(after - before) % 200 for before, after in itertools.pairwise(instants)} <= {0, 1, 199}
     place.run("CREATE PROCEDURE other() { UPSERT INTO D {'id': 0, 'said': ''} } PERIOD 'PT0.1S'")
-    until(lambda: 0 in place.held())
+    until(lambda: 0 in place.held(), "its ticks write")
     assert place.held() == {**stopped, 0: ""}
 
 
@@ -212,14 +205,14 @@ def test_a_failing_tick_is_tried_again_at_the_next(place: Place) -> None:
         CREATE PROCEDURE q() { SELECT VALUE count(*) FROM D } PERIOD "PT0.1S";
         CREATE PROCEDURE r() { UPSERT INTO D {"id": 2, "said": "goes on"} } PERIOD "PT0.1S" """
     )
-    until(lambda: 2 in place.held())
+    until(lambda: 2 in place.held(), "its ticks write")
     place.run("DELETE FROM D WHERE id = 1")
-    until(lambda: place.held().get(1) == "made it")
+    until(lambda: place.held().get(1) == "made it", "its ticks write")
 
 
 def test_dropping_the_dataverse_stops_its_procedures(cluster: LocalCluster, place: Place) -> None:
     place.run(EACH)
-    until(lambda: len(place.held()) >= 1)
+    until(lambda: len(place.held()) >= 1, "its ticks write")
     cluster.run(f"DROP DATAVERSE {place.dataverse}")
     assert not [one for one in cluster.cluster.catalog.catalog.procedures if one.dataverse == place.dataverse]
     assert not [task for task in cluster.wait(_tasks()) if task == "procedure each"]
@@ -237,13 +230,13 @@ def test_procedures_go_on_after_a_restart_and_make_up_for_one_missed_tick(spark:
         "CREATE PROCEDURE daily() { UPSERT INTO D {'id': 0, 'said': 'daily'} } PERIOD 'P1D';"
         "CREATE PROCEDURE put(id) { UPSERT INTO D {'id': id, 'said': 'put'} }"
     )
-    until(lambda: len(place.held()) >= 1)
+    until(lambda: len(place.held()) >= 1, "its ticks write")
     first.close()
     second = LocalCluster(spark, tmp_path)
     try:
         place = Place(second, "Default")
         before = place.held()
-        until(lambda: len(place.held()) > len(before))
+        until(lambda: len(place.held()) > len(before), "its ticks write")
         assert 0 not in place.held()
         place.run("EXECUTE put(7); EXECUTE daily(); DROP PROCEDURE each")
         assert {0: "daily", 7: "put"}.items() <= place.held().items()
