@@ -23,6 +23,14 @@ settings.register_profile("ci", parent=settings.get_profile("here"), derandomize
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where workers share the tests (`./dev test` has two), one has all that need Spark in its process, so that there
+    is one session; of the others each file stays together, for what its tests share."""
+    for item in items:
+        needs_spark = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the test run, started when the first test asks for it."""

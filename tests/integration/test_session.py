@@ -64,6 +64,20 @@ def test_a_statement_that_runs_out_of_memory_leaves_spark_alive(spark: SparkSess
     assert spark.range(3).count() == 3
 
 
+def test_the_parser_forgets_what_it_learned_when_that_is_much(spark: SparkSession) -> None:
+    threshold = "spark.sql.parser.parserDfaCacheFlushThreshold"
+    usual = spark.conf.get(threshold)
+    learned = spark._jvm.org.apache.spark.sql.catalyst.parser.AbstractParser.getDFACacheNumStates
+    spark.sql("SELECT CASE WHEN id BETWEEN 1 AND 2 THEN 'a' ELSE NULL END FROM range(3) GROUP BY ALL")
+    assert learned() > 100
+    try:
+        spark.conf.set(threshold, "100")
+        spark.sql("SELECT 1")
+        assert learned() < 100
+    finally:
+        spark.conf.set(threshold, usual)
+
+
 def test_names_are_case_sensitive_and_times_are_utc(spark: SparkSession) -> None:
     assert spark.sql("SELECT a.x, a.X FROM (SELECT 1 AS x, 2 AS X) a").toArrow().to_pylist() == [{"x": 1, "X": 2}]
     assert spark.sql("SELECT CAST(TIMESTAMP '2026-01-01 00:00:00Z' AS string) t").first() == ("2026-01-01 00:00:00",)

@@ -174,6 +174,9 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.sql.ui.retainedExecutions": "10",
         # Plans are turned into text for those pages at every query; a wide one would cost more than running it.
         "spark.sql.maxPlanStringLength": "100000",
+        # The parser remembers every shape of query that it met, some 7 KB each, for ever unless told otherwise.
+        "spark.sql.parser.manageParserCaches": "true",
+        "spark.sql.parser.parserDfaCacheFlushThreshold": str(_mebibytes(driver_memory) * 8),
         # A full collection now and then gives unused memory back.
         "spark.cleaner.periodicGC.interval": "5min",
         # Jobs here are small: few tasks, and no re-planning between stages (212 ms a job instead of 1,222).
