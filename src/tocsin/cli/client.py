@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiohttp
 
-from tocsin.wire.errors import InputError, TocsinError, UnavailableError
+from tocsin.wire.errors import InputError, TocsinError, UnavailableError, error_of
 
 DEFAULT_URL: Final = "http://127.0.0.1:8470"
 
@@ -164,22 +164,6 @@ class Client:
             return error_of(json.loads(body)["error"])
         except (ValueError, TypeError, KeyError):
             return NoClusterError(f"what answers at {self.url} is not a Tocsin cluster (status {status})")
-
-
-def error_of(said: dict[str, Any]) -> TocsinError:
-    """The error that the other side raised, as one of ours."""
-    classes = {one.code: one for one in _tree(TocsinError)}
-    place = {name: said.get(name) for name in ("hint", "statement", "line", "column")}
-    error = classes.get(str(said["code"]), TocsinError)(str(said["message"]), **place)
-    if "id" in said:
-        error.hint = error.hint or f"look for {said['id']} in the cluster's log"
-    return error
-
-
-def _tree(top: type[TocsinError]) -> Iterator[type[TocsinError]]:
-    yield top
-    for below in top.__subclasses__():
-        yield from _tree(below)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -20,6 +20,7 @@ Anything else that is raised is a bug and answers 500.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 
@@ -127,3 +128,23 @@ class UnavailableError(TocsinError):
     code = "unavailable"
     status = 503
     retry = True
+
+
+def error_of(said: dict[str, Any], status: int | None = None) -> TocsinError:
+    """The error that the other side raised, as one of ours: what `to_json` said, with all its details."""
+    classes = {one.code: one for one in _tree(TocsinError)}
+    known = {"code", "message", "hint", "statement", "line", "column", "retry"}
+    place = {name: said.get(name) for name in ("hint", "statement", "line", "column")}
+    error = classes.get(str(said["code"]), TocsinError)(str(said["message"]), **place)
+    error.details = {name: value for name, value in said.items() if name not in known}
+    if status is not None:
+        error.status = status
+    if "id" in said:
+        error.hint = error.hint or f"look for {said['id']} in the server's log"
+    return error
+
+
+def _tree(top: type[TocsinError]) -> Iterator[type[TocsinError]]:
+    yield top
+    for below in top.__subclasses__():
+        yield from _tree(below)

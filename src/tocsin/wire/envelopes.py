@@ -1,0 +1,203 @@
+"""What a subscriber gets: CloudEvents 1.0 in JSON, the same bytes for all subscribers of an interest.
+
+    {"specversion":"1.0","type":"tocsin.results","source":"/brokers/v.b","id":"17/<after>/<to>","time":"…Z",
+     "datacontenttype":"application/json","channel":"v.c","interest":"17",
+     "data":{"after":"…","to":"…","results":[{"cursor":"…","executed_at":"…Z","result":{…}},…],
+             "recovered":true,"gap":null,"more":false}}
+
+`tocsin.results` holds every result of the interest in `(after, to]`, in order. `recovered` is false exactly where `gap`
+is a cursor: results up to it that are not here are gone for good. `more`: this is not all yet. Further types are
+`tocsin.available` with `{"to"}` (there is something to pull) and `tocsin.ended` with `{"reason"}`.
+
+A result's JSON is never looked at: items and envelopes are joined from bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.cursors import cursor_text, parse_cursor
+from tocsin.wire.errors import InputError
+
+RESULTS: Final = "tocsin.results"
+AVAILABLE: Final = "tocsin.available"
+ENDED: Final = "tocsin.ended"
+
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, as everything on the wire
+
+
+# --- written
+
+
+def source_of(broker: str) -> str:
+    """The `source` of a broker's events: a reference that is a URI's whatever its name holds."""
+    return f"/brokers/{quote(broker, safe='')}"
+
+
+def moment_text(at_us: int) -> str:
+    """Microseconds since 1970 as the wire writes moments."""
+    return (_EPOCH + timedelta(microseconds=at_us)).isoformat() + "Z"
+
+
+def item(cursor: Cursor, executed_us: int, result: bytes) -> bytes:
+    """One result as it stands in `results`. Make it once when the result arrives, and keep it instead of the result."""
+    head = f'{{"cursor":"{cursor_text(cursor)}","executed_at":"{moment_text(executed_us)}","result":'
+    return b"".join((head.encode(), result, b"}"))
+
+
+class EnvelopeWriter:
+    """Writes the envelopes of one broker."""
+
+    def __init__(self, broker: str) -> None:
+        self._source = orjson.dumps(source_of(broker)).decode()
+
+    def results(
+        self,
+        channel: str,
+        interest: int,
+        after: Cursor,
+        to: Cursor,
+        items: Iterable[bytes],
+        *,
+        at_us: int,
+        gap: Cursor | None = None,
+        more: bool = False,
+    ) -> bytes:
+        """`items`: what `item` made, all that there are in `(after, to]`, in order. `at_us`: now."""
+        begin, end = cursor_text(after), cursor_text(to)
+        head = self._head(RESULTS, f"{interest}/{begin}/{end}", channel, interest, at_us)
+        told = "true" if gap is None else "false"
+        lost = "null" if gap is None else f'"{cursor_text(gap)}"'
+        tail = f'],"recovered":{told},"gap":{lost},"more":{"true" if more else "false"}}}}}'
+        data = f'{{"after":"{begin}","to":"{end}","results":['
+        return b"".join(((head + data).encode(), b",".join(items), tail.encode()))
+
+    def available(self, channel: str, interest: int, to: Cursor, *, at_us: int) -> bytes:
+        end = cursor_text(to)
+        return f'{self._head(AVAILABLE, f"{interest}//{end}", channel, interest, at_us)}{{"to":"{end}"}}}}'.encode()
+
+    def ended(self, channel: str, interest: int, reason: str, *, at_us: int) -> bytes:
+        said = orjson.dumps({"reason": reason}).decode()
+        return f"{self._head(ENDED, f'{interest}//ended-{at_us}', channel, interest, at_us)}{said}}}".encode()
+
+    def _head(self, kind: str, identity: str, channel: str, interest: int, at_us: int) -> str:
+        return (
+            f'{{"specversion":"1.0","type":"{kind}","source":{self._source},"id":"{identity}",'
+            f'"time":"{moment_text(at_us)}","datacontenttype":"application/json",'
+            f'"channel":{orjson.dumps(channel).decode()},"interest":"{interest}","data":'
+        )
+
+
+def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None = None) -> bytes:
+    """An envelope as one server-sent event. With `to` the browser repeats `interest/to` when it connects again."""
+    mark = b"" if to is None else f"id: {interest}/{cursor_text(to)}\n".encode()
+    # Inside of JSON's strings line ends are escaped; those between its signs would end the event's line.
+    line = envelope.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in envelope or b"\r" in envelope else envelope
+    return b"".join((mark, b"event: ", kind.encode(), b"\ndata: ", line, b"\n\n"))
+
+
+# --- read
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One result of an interest: `value` is what the channel made of the records."""
+
+    cursor: Cursor
+    executed_at: datetime
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Every result of the interest in `(after, to]`. `gap`: results up to it that are not here are gone for good."""
+
+    channel: str
+    interest: int
+    after: Cursor
+    to: Cursor
+    results: tuple[Result, ...]
+    gap: Cursor | None = None
+    more: bool = False
+
+    @property
+    def recovered(self) -> bool:
+        return self.gap is None
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """The interest has results up to `to`, to be pulled."""
+
+    channel: str
+    interest: int
+    to: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The subscription is gone, and this is why."""
+
+    channel: str
+    interest: int
+    reason: str
+
+
+Event = Results | Available | Ended
+
+
+def parse_envelope(envelope: bytes | str) -> Event | None:
+    """The event; None for one of a type that is not known here. InputError when it is no envelope."""
+    try:
+        said = orjson.loads(envelope)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"this is not an envelope: {error}") from None
+    return event_of(said)
+
+
+def event_of(said: Any) -> Event | None:
+    """The same of an envelope that was decoded already."""
+    try:
+        if said["specversion"] != "1.0":
+            raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(said['specversion'])[:60]}")
+        kind, data = said["type"], said.get("data")
+        if kind not in (RESULTS, AVAILABLE, ENDED):
+            return None
+        channel, interest = said["channel"], parse_interest(said["interest"])
+        if kind == AVAILABLE:
+            return Available(channel, interest, parse_cursor(data["to"]))
+        if kind == ENDED:
+            return Ended(channel, interest, data["reason"])
+        gap = data["gap"]
+        return Results(
+            channel,
+            interest,
+            parse_cursor(data["after"]),
+            parse_cursor(data["to"]),
+            tuple(
+                Result(parse_cursor(one["cursor"]), parse_moment(one["executed_at"]), one["result"])
+                for one in data["results"]
+            ),
+            None if gap is None else parse_cursor(gap),
+            data["more"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"this is not an envelope: {error!r}") from None
+
+
+def parse_interest(text: object) -> int:
+    """An interest is a text of digits on the subscriber's wire: numbers of 64 bits do not survive JavaScript."""
+    if not isinstance(text, str) or not (text.isascii() and text.isdecimal() and len(text) <= 19):
+        raise InputError("an interest is a text of digits", hint='such as "17"')
+    return int(text)
+
+
+def parse_moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)

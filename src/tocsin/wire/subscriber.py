@@ -1,0 +1,295 @@
+"""What subscribers say to brokers: requests with their checks. `wire.answers` has what they are told.
+
+Over HTTP the bodies alone; over a WebSocket the same bodies with a word in front and a `ref` that the reply repeats:
+
+    {"login":{"token":"…"}}                                 first, unless the upgrade carried the token
+    {"ref":1,"subscribe":{"channel":"v.c","parameters":[…],"since":"…","mode":"inline","group":"…"}}
+    {"ref":2,"unsubscribe":{"id":"sub_…"}}
+    {"ref":3,"pull":{"interest":"17","after":"…","limit":100}}
+    {"ref":4,"list":{}}                                     {"ref":4,"list":{"after":"…"}} for the next page
+    {"ack":{"17":"1763200000-12-0"}}                        with a ref it is answered once it is durable
+    {"ref":1,"ok":{…}}   {"ref":1,"error":{"code":"…","message":"…","hint":"…"}}
+
+Everything that has a `specversion` is an event (`wire.envelopes`). Parsers raise InputError, which names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast, get_args
+
+import orjson
+
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.cursors import cursor_text, parse_cursor
+from tocsin.wire.envelopes import parse_interest
+from tocsin.wire.errors import InputError, LimitError
+
+Mode = Literal["inline", "notify"]
+
+DEFAULT_MODE: Final[Mode] = "inline"
+DEFAULT_APPLICATION: Final = "default"
+# Sizes beyond any sense; what an application allows is the broker's to say.
+NAME_LIMIT: Final = 200
+PASSWORD_LIMIT_BYTES: Final = 1_024
+PARAMETERS_LIMIT: Final = 1_000
+ACKS_LIMIT: Final = 10_000
+
+Given = dict[str, Any]
+
+
+# --- requests
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who somebody says to be, at register and login."""
+
+    user: str
+    password: str
+    application: str = DEFAULT_APPLICATION
+
+    def to_json(self) -> Given:
+        return {"user": self.user, "password": self.password, "application": self.application}
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.user!r}, …, {self.application!r})"
+
+
+def parse_credentials(said: object) -> Credentials:
+    given = _object(said, '{"user": "…", "password": "…"}', {"user", "password"}, {"application"})
+    password = given["password"]
+    if not isinstance(password, str) or not password:
+        raise InputError("password: must be a text that is not empty")
+    if len(_bytes(password, "password")) > PASSWORD_LIMIT_BYTES:
+        raise LimitError(f"password: longer than {PASSWORD_LIMIT_BYTES} bytes", status=400)
+    application = given.get("application")
+    return Credentials(
+        name_of(given["user"], "user"),
+        password,
+        DEFAULT_APPLICATION if application is None else name_of(application, "application"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The first message of a WebSocket that had no token in its upgrade."""
+
+    token: str
+
+    def to_json(self) -> Given:
+        return {"token": self.token}
+
+    def __repr__(self) -> str:
+        return "Login(…)"
+
+
+def parse_login(said: object) -> Login:
+    token = _object(said, '{"token": "…"}', {"token"})["token"]
+    if not isinstance(token, str) or not token:
+        raise InputError("token: must be a text that is not empty")
+    return Login(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """`since`: wants everything after this cursor; None: what is made from now on. `group`: for all its members."""
+
+    channel: str
+    parameters: tuple[Any, ...]
+    since: Cursor | None = None
+    mode: Mode = DEFAULT_MODE
+    group: str | None = None
+
+    def to_json(self) -> Given:
+        said: Given = {"channel": self.channel, "parameters": list(self.parameters), "mode": self.mode}
+        if self.since is not None:
+            said["since"] = cursor_text(self.since)
+        if self.group is not None:
+            said["group"] = self.group
+        return said
+
+
+_SUBSCRIBE: Final = '{"channel": "dataverse.channel", "parameters": […]}, and maybe since, mode and group'
+
+
+def parse_subscribe(said: object) -> Subscribe:
+    given = _object(said, _SUBSCRIBE, {"channel"}, {"parameters", "since", "mode", "group"})
+    parameters = given.get("parameters", [])
+    if not isinstance(parameters, list):
+        raise InputError("parameters: must be an array, one value for each of the channel's parameters")
+    if len(parameters) > PARAMETERS_LIMIT:
+        raise LimitError(f"parameters: {len(parameters)}, at most {PARAMETERS_LIMIT}", status=400)
+    mode = given.get("mode", DEFAULT_MODE)
+    if mode not in get_args(Mode):
+        raise InputError('mode: must be "inline" or "notify"')
+    since, group = given.get("since"), given.get("group")
+    return Subscribe(
+        name_of(given["channel"], "channel"),
+        tuple(parameters),
+        None if since is None else _cursor(since, "since"),
+        cast("Mode", mode),
+        None if group is None else name_of(group, "group"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    id: str
+
+    def to_json(self) -> Given:
+        return {"id": self.id}
+
+
+def parse_unsubscribe(said: object) -> Unsubscribe:
+    return Unsubscribe(name_of(_object(said, '{"id": "sub_…"}', {"id"})["id"], "id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Some results of an interest: those after `after`, or else after what was acknowledged."""
+
+    interest: int
+    after: Cursor | None = None
+    limit: int | None = None
+
+    def to_json(self) -> Given:
+        said: Given = {"interest": str(self.interest)}
+        if self.after is not None:
+            said["after"] = cursor_text(self.after)
+        if self.limit is not None:
+            said["limit"] = self.limit
+        return said
+
+
+def parse_pull(said: object) -> Pull:
+    given = _object(said, '{"interest": "17"}, and maybe after and limit', {"interest"}, {"after", "limit"})
+    after, limit = given.get("after"), given.get("limit")
+    if limit is not None and (limit.__class__ is not int or not 0 < limit < 1 << 31):
+        raise InputError("limit: must be a whole number above 0")
+    return Pull(parse_interest(given["interest"]), None if after is None else _cursor(after, "after"), limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Acks:
+    """Per interest: everything up to this cursor has arrived. Cumulative; going back means nothing."""
+
+    cursors: Mapping[int, Cursor]
+
+    def to_json(self) -> Given:
+        return {str(interest): cursor_text(cursor) for interest, cursor in self.cursors.items()}
+
+
+def parse_acks(said: object) -> Acks:
+    """Of a WebSocket's `ack`, and of `acks` in POST /v1/acks."""
+    if not isinstance(said, dict):
+        raise InputError('expected acks per interest, such as {"17": "1763200000-12-0"}')
+    if len(said) > ACKS_LIMIT:
+        raise LimitError(f"{len(said)} acks, at most {ACKS_LIMIT} at once", status=400)
+    return Acks({parse_interest(interest): _cursor(cursor, f"ack of {interest}") for interest, cursor in said.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """A page of one's subscriptions, from the one behind `after` (what the page before gave as `next`)."""
+
+    after: str | None = None
+
+    def to_json(self) -> Given:
+        return {} if self.after is None else {"after": self.after}
+
+
+def parse_list(said: object) -> List:
+    after = _object(said, '{} or {"after": "…"}', set(), {"after"}).get("after")
+    return List(None if after is None else name_of(after, "after"))
+
+
+Body = Login | Subscribe | Unsubscribe | Pull | Acks | List
+
+_WORDS: Final[dict[str, tuple[type[Body], Any]]] = {
+    "login": (Login, parse_login),
+    "subscribe": (Subscribe, parse_subscribe),
+    "unsubscribe": (Unsubscribe, parse_unsubscribe),
+    "pull": (Pull, parse_pull),
+    "ack": (Acks, parse_acks),
+    "list": (List, parse_list),
+}
+_WORD_OF: Final = {kind: word for word, (kind, _) in _WORDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message of a subscriber. A `ref` asks for a reply that repeats it."""
+
+    body: Body
+    ref: int | None = None
+
+    def to_bytes(self) -> bytes:
+        said: Given = {} if self.ref is None else {"ref": self.ref}
+        return orjson.dumps({**said, _WORD_OF[type(self.body)]: self.body.to_json()})
+
+
+@dataclass(frozen=True, slots=True)
+class BadRequest:
+    """A message that cannot be followed; the `ref` as far as it could be read."""
+
+    error: InputError
+    ref: int | None = None
+
+
+def parse_request(frame: bytes | str) -> Request | BadRequest:
+    """A subscriber's message. Never raises: whatever came, there is something to answer."""
+    try:
+        said = orjson.loads(frame)
+    except orjson.JSONDecodeError as error:
+        return BadRequest(InputError(f"the message is not JSON: {error.msg}"))
+    if not isinstance(said, dict):
+        return BadRequest(InputError("a message is a JSON object", hint='such as {"ref": 1, "list": {}}'))
+    ref = said.pop("ref", None)
+    if ref is not None and (ref.__class__ is not int or not 0 <= ref < 1 << 53):
+        return BadRequest(InputError("ref: must be a whole number"))
+    if len(said) != 1 or (word := next(iter(said))) not in _WORDS:
+        hint = f"one of {', '.join(_WORDS)}"
+        return BadRequest(InputError("a message says one thing that is wanted, and maybe a ref", hint=hint), ref)
+    try:
+        return Request(_WORDS[word][1](said[word]), ref)
+    except InputError as error:
+        error.message = f"{word}: {error.message}"
+        return BadRequest(error, ref)
+
+
+# --- checks
+
+
+def name_of(given: object, what: str) -> str:
+    """A name: some text, neither empty nor very long, and nothing in it that would end or hide a line."""
+    if not isinstance(given, str) or not given.strip() or not given.isprintable():
+        raise InputError(f"{what}: must be a text that is not empty, without control characters")
+    if len(given) > NAME_LIMIT:
+        raise LimitError(f"{what}: longer than {NAME_LIMIT} characters", status=400)
+    return given
+
+
+def _object(said: object, shape: str, needed: set[str], allowed: frozenset[str] | set[str] = frozenset()) -> Given:
+    if not isinstance(said, dict):
+        raise InputError(f"expected {shape}")
+    if missing := sorted(needed - said.keys()):
+        raise InputError(f"{missing[0]} is missing", hint=f"expected {shape}")
+    if strange := sorted(said.keys() - needed - allowed):
+        raise InputError(f"{strange[0][:60]!r} is not known here", hint=f"expected {shape}")
+    return said
+
+
+def _cursor(given: object, what: str) -> Cursor:
+    try:
+        return parse_cursor(given)
+    except InputError as error:
+        raise InputError(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _bytes(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{what}: is not Unicode") from None
