@@ -32,6 +32,8 @@ T = TypeVar("T")
 LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
+# Spark's context ends by itself when its own threads fail, for want of memory above all; the JVM lives on without it.
+_ENDED = ("stopped SparkContext", "SparkContext was shut down", '"org.apache.spark.SparkContext.dagScheduler()" is null')
 
 
 class Shows(Protocol):
@@ -56,9 +58,14 @@ class Engine:
         self.shows: Shows | None = None
 
     def is_alive(self) -> bool:
-        """Whether the JVM still runs. It does not start again by itself."""
+        """Whether Spark still runs. It does not start again by itself."""
         process = self.spark.sparkContext._gateway.proc
-        return process is None or process.poll() is None
+        if process is not None and process.poll() is not None:
+            return False
+        try:
+            return not self.spark.sparkContext._jsc.sc().isStopped()
+        except Exception:  # a JVM that cannot be asked is as good as gone
+            return False
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -198,7 +205,7 @@ def told(error: Exception) -> TocsinError:
         text = str(error)
     except Exception:  # it asks the JVM, and that may be gone
         return _stopped()
-    if isinstance(error, Py4JNetworkError):
+    if isinstance(error, Py4JNetworkError) or any(said in text for said in _ENDED):
         return _stopped()
     if any(said in text for said in _FULL):
         return StorageFullError("there is no room left for the query's intermediate data")
