@@ -33,7 +33,7 @@ LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
 # Spark's context ends by itself when its own threads fail, for want of memory above all; the JVM lives on without it.
-_ENDED = ("stopped SparkContext", "SparkContext was shut down", '"org.apache.spark.SparkContext.dagScheduler()" is null')
+_ENDED = ("stopped SparkContext", "SparkContext was shut down", 'SparkContext.dagScheduler()" is null')
 
 
 class Shows(Protocol):
