@@ -60,6 +60,8 @@ POINTS: Final[dict[str, str]] = {
     "channel-store.subscriptions.committed": "subscriptions have durably been made or ended, nobody has been told",
     "channel-store.retention.step": "some old results are removed, others are not",
     "channel-store.drop.step": "some rows of a dropped channel are removed, others are not",
+    "broker-store.written": "what many have asked of a broker's store is written, nothing is committed",
+    "broker-store.committed": "what many have asked of a broker's store is durable, nobody has been told",
     "broker.registered": "a broker's secret is kept, the catalog does not know the broker",
     "announcer.told": "a broker has taken an announcement, its position is not kept",
     "backup.copied": "a backup is whole and checked, under its temporary name only",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -10,7 +10,7 @@ from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Posit
 from tocsin.store.channel_store import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
 from tocsin.store.epochs import HIGHEST
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
-from tocsin.wire.errors import InputError
+from tocsin.wire.errors import InputError, LimitError
 
 PERSON_LIMIT: Final = 128
 """Characters of the name of an application, a user or a group."""
@@ -20,6 +20,8 @@ TEXT_LIMIT: Final = 4_096
 """Characters of a fact, a secret, a hash or a token's id."""
 LISTED: Final = 10_000
 """How many channels or feeds an application may name."""
+LIMITS: Final = 100
+"""How many limits of its own an application may have."""
 PAGE: Final = 1_000
 
 Mode: TypeAlias = Literal["inline", "notify"]
@@ -207,3 +209,40 @@ def check_backend(backend: NewBackend) -> None:
     check_text("list of parameters", backend.parameters, PARAMETERS_LIMIT)
     check_text("subscription's id", backend.subscription, SUBSCRIPTION_ID_LIMIT)
     check_cursor(backend.since)
+    check_number("interest", backend.interest)
+
+
+def check_rebound(rebound: Rebound) -> None:
+    check_text("subscription's id", rebound.subscription, SUBSCRIPTION_ID_LIMIT)
+    check_cursor(rebound.since)
+    check_number("interest", rebound.new_interest)
+
+
+def check_wanted(wanted: Wanted) -> None:
+    check_mode(wanted.mode)
+    if wanted.since is not None:
+        check_cursor(wanted.since)
+
+
+def check_number(what: str, number: int) -> None:
+    if not 1 <= number <= HIGHEST:
+        raise InputError(f"there is no {what} {number}")
+
+
+def check_kept(what: str, *texts: str) -> None:
+    for text in texts:
+        check_text(what, text, TEXT_LIMIT)
+
+
+def check_application(channels: Sequence[str] | None, feeds: Sequence[str] | None, limits: Mapping[str, int]) -> None:
+    for what, names in (("channels", channels), ("feeds", feeds)):
+        if len(names or ()) > LISTED:
+            raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")
+        for name in names or ():
+            check_text(f"name among the {what}", name, CHANNEL_LIMIT)
+    if len(limits) > LIMITS:
+        raise LimitError(f"an application cannot have {len(limits)} limits", hint=f"at most {LIMITS}")
+    for name, limit in limits.items():
+        check_person("name of a limit", name)
+        if not 0 <= limit <= HIGHEST:
+            raise InputError(f"the limit {name} cannot be {limit}")

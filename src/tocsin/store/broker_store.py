@@ -170,11 +170,11 @@ class BrokerStore(Protocol):
     async def renew_application_token(self, application: int, digest: str) -> Application: ...
 
     async def close_application(self, application: int) -> None:
-        """It takes nobody any more, for good; its groups go, with what they hold. Then its subscribers can be removed
-        in steps, and it last."""
+        """It takes nobody any more, for good: its subscribers can be removed in steps, and it last."""
 
     async def remove_application(self, application: int) -> None:
-        """ConflictError while it is not closed or has subscribers. Nothing happens when it is not there."""
+        """With its groups. ConflictError while it is not closed, or has subscribers. Nothing happens when it is not
+        there."""
 
     async def applications(self) -> list[Application]:
         """All of them, closed ones too, in the order of names (by code point)."""

@@ -1,0 +1,325 @@
+"""The broker's store in one SQLite file (see sqlite_file): writes share commits, readers never wait for them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.store import sqlite_groups as groups
+from tocsin.store import sqlite_holds as holds
+from tocsin.store import sqlite_people as people
+from tocsin.store.broker_rows import (
+    DEFAULT_APPLICATION,
+    PAGE,
+    URL_LIMIT,
+    Application,
+    Backend,
+    Frontend,
+    Group,
+    GroupSubscribed,
+    GroupSubscription,
+    Link,
+    Mode,
+    NewBackend,
+    Rebound,
+    Subscribed,
+    Subscriber,
+    Wanted,
+    Webhook,
+    check_application,
+    check_backend,
+    check_cursor,
+    check_kept,
+    check_mode,
+    check_person,
+    check_position,
+    check_rebound,
+    check_wanted,
+)
+from tocsin.store.broker_upgrades import BROKER_UPGRADES
+from tocsin.store.sqlite_file import BUSY_TIMEOUT_S
+from tocsin.store.sqlite_group_commit import GroupCommits
+from tocsin.store.store import check_text
+from tocsin.store.upgrades import Upgrade
+
+# "TCSB"
+APPLICATION_ID: Final = 0x54435342
+CHUNK: Final = 10_000
+CACHE_BYTES: Final = 16 << 20
+
+
+class SqliteBrokerStore(GroupCommits):
+    """A BrokerStore in the file `path`. `max_bytes` bounds it (StorageFullError beyond it)."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int | None = None,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        chain: Sequence[Upgrade] = BROKER_UPGRADES,
+    ) -> None:
+        super().__init__(
+            path,
+            APPLICATION_ID,
+            chain,
+            max_bytes=max_bytes,
+            busy_timeout_s=busy_timeout_s,
+            readers=2,
+            cache_bytes=CACHE_BYTES,
+        )
+
+    def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
+        people.add_application(
+            writer,
+            DEFAULT_APPLICATION,
+            digest=None,
+            channels=None,
+            feeds=None,
+            limits={},
+            created_us=int(now.timestamp() * 1e6),
+        )
+
+    # --- facts, and the tokens that were ended before their time
+
+    async def fact(self, name: str) -> str | None:
+        return await self.read(lambda reader: people.fact(reader, name))
+
+    async def set_fact(self, name: str, value: str) -> None:
+        check_kept("fact", name, value)
+        await self.write(lambda writer: people.set_fact(writer, name, value))
+
+    async def first_fact(self, name: str, value: str) -> str:
+        check_kept("fact", name, value)
+        return await self.write(lambda writer: people.first_fact(writer, name, value))
+
+    async def revoke(self, token: str, *, expires_us: int) -> None:
+        check_person("token's id", token)
+        await self.write(lambda writer: people.revoke(writer, token, expires_us))
+
+    async def revoked(self) -> dict[str, int]:
+        return await self.read(people.revoked)
+
+    async def forget_revoked(self, *, expired_before_us: int) -> int:
+        return await self.write(lambda writer: people.forget_revoked(writer, expired_before_us))
+
+    # --- the cluster
+
+    async def link(self) -> Link:
+        return await self.read(holds.link)
+
+    async def registered(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
+        check_position(position)
+        check_kept("secret", secret or "")
+        await self.write(lambda writer: holds.registered(writer, epoch, position, secret))
+
+    async def record_news(self, position: Position, heads: Mapping[int, Cursor]) -> None:
+        check_position(position)
+        for head in heads.values():
+            check_cursor(head)
+        await self.write(lambda writer: holds.record_news(writer, position, heads))
+
+    async def backends(self) -> AsyncIterator[list[Backend]]:
+        after = 0
+        while chunk := await self.read(partial(holds.backends_after, after=after, limit=CHUNK)):
+            yield chunk
+            after = chunk[-1].interest
+
+    async def backend(self, channel: str, parameters: str) -> Backend | None:
+        return await self.read(lambda reader: holds.backend(reader, channel, parameters))
+
+    async def rebind(self, rebound: Sequence[Rebound]) -> None:
+        for each in rebound:
+            check_rebound(each)
+        await self.write(lambda writer: holds.rebind(writer, rebound))
+
+    async def release_backends(self, interests: Sequence[int]) -> list[int]:
+        return await self.write(lambda writer: holds.release_backends(writer, interests))
+
+    async def drop_backends(self, interests: Sequence[int]) -> list[Frontend]:
+        return await self.write(lambda writer: holds.drop_backends(writer, interests))
+
+    # --- subscriptions
+
+    async def subscribe(
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        backends: Sequence[NewBackend] = (),
+        created_us: int,
+        at_most: int | None = None,
+    ) -> list[Subscribed]:
+        for each in wanted:
+            check_wanted(each)
+        for backend in backends:
+            check_backend(backend)
+        return await self.write(lambda writer: holds.subscribe(writer, wanted, backends, created_us, at_most))
+
+    async def unsubscribe(self, ids: Sequence[int]) -> list[Frontend]:
+        return await self.write(lambda writer: holds.unsubscribe(writer, ids))
+
+    async def frontend(self, subscriber: int, public_id: str) -> Frontend | None:
+        return await self.read(lambda reader: holds.frontend(reader, subscriber, public_id))
+
+    async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = PAGE) -> list[Frontend]:
+        return await self.read(lambda reader: holds.frontends_of(reader, subscriber, after, limit))
+
+    async def frontends(self) -> AsyncIterator[list[Frontend]]:
+        after = 0
+        while chunk := await self.read(partial(holds.frontends_after, after=after, limit=CHUNK)):
+            yield chunk
+            after = chunk[-1].id
+
+    async def acknowledge(self, markers: Mapping[int, Cursor]) -> None:
+        for marker in markers.values():
+            check_cursor(marker)
+        await self.mark(markers)
+
+    # --- applications
+
+    async def add_application(
+        self,
+        name: str,
+        *,
+        digest: str | None,
+        channels: Sequence[str] | None,
+        feeds: Sequence[str] | None,
+        limits: Mapping[str, int],
+        created_us: int,
+    ) -> Application:
+        check_person("name of an application", name)
+        check_application(channels, feeds, limits)
+        check_kept("digest", digest or "")
+        return await self.write(
+            lambda writer: people.add_application(
+                writer, name, digest=digest, channels=channels, feeds=feeds, limits=limits, created_us=created_us
+            )
+        )
+
+    async def change_application(
+        self,
+        application: int,
+        *,
+        channels: Sequence[str] | None,
+        feeds: Sequence[str] | None,
+        limits: Mapping[str, int],
+    ) -> Application:
+        check_application(channels, feeds, limits)
+        return await self.write(lambda writer: people.change_application(writer, application, channels, feeds, limits))
+
+    async def renew_application_token(self, application: int, digest: str) -> Application:
+        check_kept("digest", digest)
+        return await self.write(lambda writer: people.renew_application_token(writer, application, digest))
+
+    async def close_application(self, application: int) -> None:
+        await self.write(lambda writer: people.close_application(writer, application))
+
+    async def remove_application(self, application: int) -> None:
+        await self.write(lambda writer: people.remove_application(writer, application))
+
+    async def applications(self) -> list[Application]:
+        return await self.read(people.applications)
+
+    # --- subscribers
+
+    async def add_subscriber(
+        self, application: int, user: str, *, password: str, created_us: int, at_most: int | None = None
+    ) -> Subscriber:
+        check_person("user's name", user)
+        check_kept("hash", password)
+        return await self.write(
+            lambda writer: people.add_subscriber(
+                writer, application, user, password=password, created_us=created_us, at_most=at_most
+            )
+        )
+
+    async def change_subscriber(self, subscriber: int, *, password: str, tokens_from_us: int | None = None) -> None:
+        check_kept("hash", password)
+        await self.write(lambda writer: people.change_subscriber(writer, subscriber, password, tokens_from_us))
+
+    async def remove_subscribers(self, subscribers: Sequence[int]) -> list[Frontend]:
+        return await self.write(lambda writer: people.remove_subscribers(writer, subscribers))
+
+    async def subscriber(self, application: int, user: str) -> Subscriber | None:
+        return await self.read(lambda reader: people.subscriber(reader, application, user))
+
+    async def subscriber_by_id(self, subscriber: int) -> Subscriber | None:
+        return await self.read(lambda reader: people.subscriber_by_id(reader, subscriber))
+
+    async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[Subscriber]:
+        return await self.read(lambda reader: people.subscribers(reader, application, after, limit))
+
+    # --- groups
+
+    async def add_group(self, application: int, name: str, *, created_us: int, at_most: int | None = None) -> Group:
+        check_person("name of a group", name)
+        return await self.write(lambda writer: groups.add_group(writer, application, name, created_us, at_most))
+
+    async def remove_group(self, group: int) -> list[Frontend]:
+        return await self.write(lambda writer: groups.remove_group(writer, group))
+
+    async def group(self, application: int, name: str) -> Group | None:
+        return await self.read(lambda reader: groups.group(reader, application, name))
+
+    async def groups(self, application: int, *, after: str = "", limit: int = PAGE) -> list[Group]:
+        return await self.read(lambda reader: groups.groups(reader, application, after, limit))
+
+    async def groups_of(self, subscriber: int) -> list[Group]:
+        return await self.read(lambda reader: groups.groups_of(reader, subscriber))
+
+    async def add_members(
+        self, group: int, subscribers: Sequence[int], *, created_us: int, at_most: int | None = None
+    ) -> list[Frontend]:
+        return await self.write(lambda writer: groups.add_members(writer, group, subscribers, created_us, at_most))
+
+    async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[Frontend]:
+        return await self.write(lambda writer: groups.remove_members(writer, group, subscribers))
+
+    async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[Subscriber]:
+        return await self.read(lambda reader: groups.members(reader, group, after, limit))
+
+    async def subscribe_group(
+        self,
+        group: int,
+        interest: int,
+        *,
+        mode: Mode = "inline",
+        backends: Sequence[NewBackend] = (),
+        created_us: int,
+        at_most: int | None = None,
+    ) -> GroupSubscribed:
+        check_mode(mode)
+        for backend in backends:
+            check_backend(backend)
+        return await self.write(
+            lambda writer: groups.subscribe_group(
+                writer, group, interest, mode=mode, backends=backends, created_us=created_us, at_most=at_most
+            )
+        )
+
+    async def unsubscribe_group(self, group: int, public_id: str) -> list[Frontend] | None:
+        return await self.write(lambda writer: groups.unsubscribe_group(writer, group, public_id))
+
+    async def group_subscriptions(self, group: int) -> list[GroupSubscription]:
+        return await self.read(lambda reader: groups.group_subscriptions(reader, group))
+
+    # --- webhooks
+
+    async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> Webhook:
+        check_text("URL", url, URL_LIMIT)
+        check_kept("secret", secret)
+        return await self.write(lambda writer: people.put_webhook(writer, subscriber, url, secret, created_us))
+
+    async def remove_webhook(self, subscriber: int) -> bool:
+        return await self.write(lambda writer: people.remove_webhook(writer, subscriber))
+
+    async def webhook(self, subscriber: int) -> Webhook | None:
+        return await self.read(lambda reader: people.webhook(reader, subscriber))
+
+    async def webhooks(self) -> list[Webhook]:
+        return await self.read(people.webhooks)
