@@ -116,13 +116,19 @@ def shared_query(
     """The query of a channel, with the types of its parameters found in its body where they are not declared."""
     body = _watching(_disjoint(unwrapped(body)), continuous=continuous)
     types = [declared.get(name, t.ANY) for name in parameters]
+
+
+    def in_python(own: str | None, name: str, arity: int) -> bool:
+        found = names.find_function(own or dataverse, name, arity)
+        return found is not None and found.language == "PYTHON"
+
     listening = ChannelQueries(names, oracle, dataverse, types)
-    listening.statement(shared(body, parameters))
+    listening.statement(shared(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
             types[i] = _agreed(name, listening.uses_of.get(i, []))
     final = ChannelQueries(names, oracle, dataverse, types)
-    return final.shared(shared(body, parameters), needs_new=_needs_new(body))
+    return final.shared(shared(body, parameters, in_python), needs_new=_needs_new(body))
 
 
 def _agreed(name: str, found: Sequence[Type]) -> Type:

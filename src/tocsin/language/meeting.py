@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tocsin.language import dynamic, grid
+from tocsin.language.calls import is_made_once
 from tocsin.language.scope import column, free_tables
 
 
@@ -38,6 +39,7 @@ class Matches:
     keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; kept with them as columns k0, k1, …
     told: list[str] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)  # for conditions that bring nothing together
+    passing: set[str] = field(default_factory=set)  # columns beside the interests in this query, not kept with them
 
     def levels_of(self, sql: exp.Expr) -> exp.Expr:
         found = next((one for one in self.levels if one.sql == sql), None)
@@ -54,8 +56,11 @@ class Matches:
         return found.name
 
     def kept(self, sql: exp.Expr, alias: str) -> exp.Expr:
-        """A column of the interests that holds this; elsewhere, and where it depends on the moment, the same again."""
-        if alias != self.interests or sql.find(exp.Placeholder) or isinstance(sql, exp.Column):
+        """A column of the interests that holds this; elsewhere, and where it may be another the next time, the same
+        again: it depends on the moment, or on code in Python, which may change."""
+        if alias != self.interests or sql.find(exp.Placeholder) or isinstance(sql, exp.Column) or is_made_once(sql):
+            return sql
+        if any(one.name in self.passing for one in sql.find_all(exp.Column)):
             return sql
         plain = sql.transform(lambda node: exp.column(node.this, quoted=True) if isinstance(node, exp.Column) else node)
         if plain not in self.keys:
@@ -94,7 +99,11 @@ class Sides:
 
         def compute(sql: exp.Expr) -> exp.Expr:
             kept = self.matches.kept(sql, side)
-            return kept if isinstance(kept, exp.Column) else column(side, _add(self.made, side, kept, self.alias))
+            if isinstance(kept, exp.Column):
+                return kept
+            name = _add(self.made, side, kept, self.alias)
+            self.matches.passing.add(name)
+            return column(side, name)
 
         return compute
 

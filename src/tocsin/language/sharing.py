@@ -10,7 +10,7 @@ records to interests. Grouping, order and limits are then each interest's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -39,7 +39,11 @@ def parameter_column(index: int) -> str:
     return f"p{index}"
 
 
-def shared(body: exp.Expr, parameters: Sequence[str], branch: int = 1) -> exp.Query:
+IsDear = Callable[[str | None, str, int], bool]
+"""Whether a function of that dataverse (None: the body's own), name and number of arguments is called once a record."""
+
+
+def shared(body: exp.Expr, parameters: Sequence[str], is_dear: IsDear, branch: int = 1) -> exp.Query:
     """The shared query. Fails where the body is of a shape that has no such query."""
     body = unwrapped(body)
     if isinstance(body, exp.SetOperation):
@@ -50,7 +54,7 @@ def shared(body: exp.Expr, parameters: Sequence[str], branch: int = 1) -> exp.Qu
             or body.args.get("limit")
         ):
             fail("of set operations a channel takes UNION ALL only", body, "write two channels, or SELECT DISTINCT")
-        both = [shared(one, parameters, 2 * branch + i) for i, one in enumerate((body.this, body.expression))]
+        both = [shared(one, parameters, is_dear, 2 * branch + i) for i, one in enumerate((body.this, body.expression))]
         return exp.Union(this=both[0], expression=both[1], distinct=False)
     if not isinstance(body, exp.Select):
         fail("a channel's body is a query", body, "SELECT … FROM …")
@@ -61,7 +65,7 @@ def shared(body: exp.Expr, parameters: Sequence[str], branch: int = 1) -> exp.Qu
         body = _wrapped(body)
     if branch >= _BRANCHES:
         fail(f"a channel takes at most {_BRANCHES // 2} queries in a UNION ALL", body)
-    return _Sharing(body, tuple(parameters), branch).made()
+    return _Sharing(body, tuple(parameters), is_dear, branch).made()
 
 
 def _check(body: exp.Select) -> None:
@@ -121,14 +125,16 @@ class _Let:
 
 
 class _Sharing:
-    def __init__(self, body: exp.Select, parameters: tuple[str, ...], branch: int) -> None:
+    def __init__(self, body: exp.Select, parameters: tuple[str, ...], is_dear: IsDear, branch: int) -> None:
         # Under names of their own no variable hides parameters, and no field is called like them.
         self.parameters = {name: f" parameter {i}" for i, name in enumerate(parameters)}
         self.body = with_parameters(body, self.parameters)
+        self.is_dear = is_dear
         self.branch = branch
         self.free, self.bound = _Parts(), _Parts()
         self.touched = set(self.parameters.values())
         self.lets: list[_Let] = []
+        self.made_early: dict[str, exp.Expr] = {}  # calls that are made once per record, under names of their own
         self.count = 0
         self.repeats = False  # whether a record can meet an interest several times where once is meant
         self.multiplied = False  # whether it can where just that is meant
@@ -146,6 +152,7 @@ class _Sharing:
         limited = bool(body.args.get("limit") or body.args.get("offset"))
         once = not (grouped or distinct) and not self._is_touched(body.expressions)
         self._look_up_versions(once)
+        self._call_early(once)
         out = dialect.RowOf(expressions=[one.copy() for one in body.expressions])
         inner = self._inner(out if once else None)
         columns = [exp.alias_(of(INTEREST, ID), "interest", quoted=True)]
@@ -344,6 +351,34 @@ class _Sharing:
                 looked_up(body.args[clause])
         self.lets[:0] = [_Let(name, call, False, True, False) for call, name in found.items()]
 
+    def _call_early(self, once: bool) -> None:
+        """Dear calls that no parameter touches, among conditions and results that one does, made with the record."""
+
+        def early(node: exp.Expr) -> exp.Expr:
+            for call in list(_calls(node)):
+                whole = call.parent if isinstance(call.parent, exp.Dot) and call is not node else call
+                dataverse = whole.this.name if isinstance(whole, exp.Dot) else None
+                name = call.this if isinstance(call.this, str) else call.this.name
+                if self._is_touched([whole]) or not self.is_dear(dataverse, name, len(call.expressions)):
+                    continue
+                known = next((one for one, value in self.made_early.items() if value == whole), None)
+                made = known or f" call {len(self.made_early)}"
+                self.made_early.setdefault(made, whole.copy())
+                # In parentheses it gives its name to no field of a result.
+                column = exp.Paren(this=exp.column(exp.to_identifier(made, quoted=True)))
+                if whole is node:
+                    return column
+                whole.replace(column)
+            return node
+
+        body = self.body
+        self.bound.conditions = [early(one) for one in self.bound.conditions]
+        if not once:
+            body.set("expressions", [early(one) for one in body.expressions])
+        for clause in ("group", "having", "order"):
+            if body.args.get(clause):
+                early(body.args[clause])
+
     # ------------------------------------------------------------ the two halves
 
     def _inner(self, out: exp.Expr | None) -> exp.Select:
@@ -354,7 +389,7 @@ class _Sharing:
                 self.body,
                 "name a dataset in FROM and tie it to the parameters in WHERE, or make the channel USING the function",
             )
-        needed = [*self.free.names, *(one.name for one in self.lets if one.early)]
+        needed = [*self.free.names, *(one.name for one in self.lets if one.early), *self.made_early]
         columns = [exp.alias_(exp.column(exp.to_identifier(one, quoted=True)), one, quoted=True) for one in needed]
         if out is not None:
             columns.append(exp.alias_(out, OUT, quoted=True))
@@ -368,7 +403,8 @@ class _Sharing:
         lets = [
             _let(one.name, one.value, is_range=one.is_range) for one in self.lets if not one.touched
         ]  # fmt: skip
-        query.set("joins", [*others, *lets])
+        calls = [_let(name, call) for name, call in self.made_early.items()]
+        query.set("joins", [*others, *lets, *calls])
         if self.free.conditions:
             query.set("where", exp.Where(this=exp.and_(*(one.copy() for one in self.free.conditions))))
         return query
@@ -386,6 +422,8 @@ class _Sharing:
         """The body's own names, over the records as they come out of the inner query."""
         for name in self.free.names:
             yield _let(name, of(RECORD, name), is_range=not name.startswith(" "))
+        for name in self.made_early:
+            yield _let(name, of(RECORD, name))
         for one in self.lets:
             yield _let(one.name, of(RECORD, one.name) if one.early else one.value, is_range=one.is_range)
 
@@ -434,6 +472,16 @@ def _is_plain(query: exp.Select) -> bool:
 
 def _let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
     return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
+
+
+def _calls(node: exp.Expr) -> Iterator[exp.Anonymous]:
+    """The outermost first. Within queries, and what is said of each item of an array, names may mean other things."""
+    if isinstance(node, exp.Query | exp.Lambda | dialect.Quantified):
+        return
+    if isinstance(node, exp.Anonymous):
+        yield node
+    for one in node.iter_expressions():
+        yield from _calls(one)
 
 
 def _is_dear(value: exp.Expr) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language import dynamic, grid, temporal
+from tocsin.language.calls import is_made_once
 from tocsin.language.grid import Near
 from tocsin.language.meeting import Sides, Way
 from tocsin.language.noted import COMPARED, ORDERS, bare, condition_near, conjuncts
@@ -309,6 +310,8 @@ def _half(bound: _Bound, sides: Sides) -> Way | None:
     name = sides.matches.borders_of(parameter.name)
     value = _as_number(bound.value) if bound.value.type == t.DURATION else bound.value.sql
     assert value is not None
+    if is_made_once(value):
+        value = sides.beside(sides.left)(value)  # Spark makes no such call for each item of an array
     place = "CAST(size(filter(_borders, __b -> __b <= _v)) AS BIGINT)"
     whole = f"sequence(0L, {place})" if bound.at_least else f"sequence({place}, CAST(size(_borders) AS BIGINT))"
     mine = build(f"if(_v IS NULL, NULL, {whole})", _borders=exp.Placeholder(this=name), _v=value)

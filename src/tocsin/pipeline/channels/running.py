@@ -82,7 +82,8 @@ def answer(  # noqa: PLR0917
         levels = interests.remembered.get(name)
         if levels is None:
             levels = spark.sql(named(sql, names), used(sql, arguments)).toArrow().column(0)[0].as_py()
-        if among is None and not any(scan.view in sql for scan in query.scans):
+        passing = *(one.view for one in query.scans), *(one.name for one in query.calls)
+        if among is None and not any(one in sql for one in passing):
             interests.remembered[name] = levels
         arguments[name] = _array(sorted(levels) or _NO_LEVEL)
     sql = query.sql_for_many if moment.many else query.sql
