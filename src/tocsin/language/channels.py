@@ -117,7 +117,6 @@ def shared_query(
     body = _watching(_disjoint(unwrapped(body)), continuous=continuous)
     types = [declared.get(name, t.ANY) for name in parameters]
 
-
     def in_python(own: str | None, name: str, arity: int) -> bool:
         found = names.find_function(own or dataverse, name, arity)
         return found is not None and found.language == "PYTHON"

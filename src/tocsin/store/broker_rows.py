@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, get_args
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
 from tocsin.store.channel_store import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
 from tocsin.store.epochs import HIGHEST
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
 from tocsin.wire.errors import InputError, LimitError
+from tocsin.wire.subscriber import Mode
 
 PERSON_LIMIT: Final = 128
 """Characters of the name of an application, a user or a group."""
@@ -24,10 +25,7 @@ LIMITS: Final = 100
 """How many limits of its own an application may have."""
 PAGE: Final = 1_000
 
-Mode: TypeAlias = Literal["inline", "notify"]
-MODES: Final[tuple[Mode, ...]] = ("inline", "notify")
-
-DEFAULT_APPLICATION: Final = "default"
+MODES: Final = get_args(Mode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ from tocsin.store.broker_rows import (
     GroupSubscribed,
     GroupSubscription,
     Link,
-    Mode,
     NewBackend,
     Rebound,
     Subscribed,
@@ -43,6 +42,7 @@ from tocsin.store.broker_rows import (
     Wanted,
     Webhook,
 )
+from tocsin.wire.subscriber import Mode
 
 
 class BrokerStore(Protocol):

@@ -14,7 +14,6 @@ from tocsin.store import sqlite_groups as groups
 from tocsin.store import sqlite_holds as holds
 from tocsin.store import sqlite_people as people
 from tocsin.store.broker_rows import (
-    DEFAULT_APPLICATION,
     PAGE,
     URL_LIMIT,
     Application,
@@ -24,7 +23,6 @@ from tocsin.store.broker_rows import (
     GroupSubscribed,
     GroupSubscription,
     Link,
-    Mode,
     NewBackend,
     Rebound,
     Subscribed,
@@ -46,6 +44,7 @@ from tocsin.store.sqlite_file import BUSY_TIMEOUT_S
 from tocsin.store.sqlite_group_commit import GroupCommits
 from tocsin.store.store import check_text
 from tocsin.store.upgrades import Upgrade
+from tocsin.wire.subscriber import Mode
 
 # "TCSB"
 APPLICATION_ID: Final = 0x54435342
@@ -77,7 +76,6 @@ class SqliteBrokerStore(GroupCommits):
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
         people.add_application(
             writer,
-            DEFAULT_APPLICATION,
             digest=None,
             channels=None,
             feeds=None,

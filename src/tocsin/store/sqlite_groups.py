@@ -18,12 +18,12 @@ from tocsin.store.broker_rows import (
     Group,
     GroupSubscribed,
     GroupSubscription,
-    Mode,
     NewBackend,
     Subscriber,
 )
 from tocsin.store.sqlite_holds import PUBLIC_BYTES
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
+from tocsin.wire.subscriber import Mode
 
 GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
 HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_us

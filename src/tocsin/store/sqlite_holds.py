@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
-from tocsin.store.broker_rows import Backend, Frontend, Link, Mode, NewBackend, Rebound, Subscribed, Wanted
+from tocsin.store.broker_rows import Backend, Frontend, Link, NewBackend, Rebound, Subscribed, Wanted
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
+from tocsin.wire.subscriber import Mode
 
 PUBLIC_BYTES: Final = 16
 
