@@ -44,7 +44,7 @@ from tocsin.store.sqlite_file import BUSY_TIMEOUT_S
 from tocsin.store.sqlite_group_commit import GroupCommits
 from tocsin.store.store import check_text
 from tocsin.store.upgrades import Upgrade
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.subscriber import DEFAULT_APPLICATION, Mode
 
 # "TCSB"
 APPLICATION_ID: Final = 0x54435342
@@ -76,6 +76,7 @@ class SqliteBrokerStore(GroupCommits):
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
         people.add_application(
             writer,
+            DEFAULT_APPLICATION,
             digest=None,
             channels=None,
             feeds=None,
