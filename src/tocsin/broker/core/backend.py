@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from tocsin.broker.core.actions import Why
-from tocsin.broker.core.cohorts import Cohort, Frontend
+from tocsin.broker.core.cohorts import Cohort, Frontend, Group
 from tocsin.broker.core.events import Mode
 from tocsin.broker.core.flights import Flight, Waiting
 from tocsin.rules.caching.caches import ResultCaches
@@ -56,6 +56,10 @@ class Backend:
         one.waits = False
         one.turn += 1
 
+    def together(self, group: Group) -> bool:
+        """Whether these are just those who share the marker of a cohort of this interest."""
+        return group.current and (group.cohort is self.notify or group.cohort is self.inline)
+
     def attach(self, one: Frontend, caches: ResultCaches) -> bool:
         """From here on the subscription counts, if the broker has come to where it begins. Else it joins with the news.
 
@@ -87,23 +91,41 @@ class Backend:
         cache = self.held
         to = min(to, cache.head)
         moved: dict[Cursor, int]
+        if isinstance(names, Group) and self.together(names):
+            before = names.cohort.marker
+            if before < to and names.names:
+                names.cohort.move_together(to)
+                caches.advance(cache, before, to, len(names.names))
+            return
         if names is self.inline or names is self.notify:
             assert isinstance(names, Cohort)
             moved = names.move_all(to)
         else:
-            moved = {}
-            for name in names:
-                one = self.frontends.get(name)
-                if one is None or not one.attached:
-                    continue
-                before = self.marker_of(one)
-                if before >= to:
-                    continue
-                if one.live:
-                    self.cohort(one).move(name, to)
-                else:
-                    one.marker = to
-                    one.sent = max(one.sent, to)
-                moved[before] = moved.get(before, 0) + 1
+            moved = self._move(to, names)
         for before, count in moved.items():
             caches.advance(cache, before, to, count)
+
+    def _move(self, to: Cursor, names: Collection[Hashable]) -> dict[Cursor, int]:
+        """Whoever of these is attached and not so far yet: how many came from which marker."""
+        moved: dict[Cursor, int] = {}
+        live: dict[Cohort, list[Hashable]] = {}
+        for name in dict.fromkeys(names):
+            one = self.frontends.get(name)
+            if one is None or not one.attached:
+                continue
+            if one.live:
+                live.setdefault(self.cohort(one), []).append(name)
+            elif one.marker < to:
+                moved[one.marker] = moved.get(one.marker, 0) + 1
+                one.marker = to
+                one.sent = max(one.sent, to)
+        for cohort, members in live.items():
+            if len(members) == 1:
+                (name,) = members
+                if (before := cohort.marker_of(name)) < to:
+                    cohort.move(name, to)
+                    moved[before] = moved.get(before, 0) + 1
+                continue
+            for before, count in cohort.move_several(members, to).items():
+                moved[before] = moved.get(before, 0) + count
+        return moved

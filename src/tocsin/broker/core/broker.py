@@ -32,7 +32,7 @@ from tocsin.broker.core.actions import (
     Why,
 )
 from tocsin.broker.core.backend import Backend
-from tocsin.broker.core.cohorts import Frontend
+from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.delivery import Delivery
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core.timers import Timers
@@ -172,8 +172,17 @@ class Broker:
 
     def _get_results(self, event: ev.GetResults, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
+        names: Collection[Hashable] = event.subscriptions
+        if backend is not None and event.after is None:
+            if names is backend.notify or names is backend.inline:
+                cohort = backend.notify if names is backend.notify else backend.inline
+                self._ask_together(backend, cohort.together, actions)
+                names = tuple(cohort.own)
+            elif isinstance(names, Group) and backend.together(names):
+                self._ask_together(backend, names, actions)
+                return
         asking: dict[Cursor, list[Frontend]] = {}
-        for name in event.subscriptions:
+        for name in names:
             one = backend.frontends.get(name) if backend is not None else None
             if backend is None or one is None:
                 actions.append(self._unknown(name))
@@ -186,6 +195,11 @@ class Broker:
         if backend is not None:
             for after, askers in asking.items():
                 self._delivery.ask(backend, askers, after, Why.PULLED, now_s=self._now_s, actions=actions)
+
+    def _ask_together(self, backend: Backend, group: Group, actions: list[Action]) -> None:
+        if group.names:
+            after = group.cohort.marker
+            self._delivery.ask(backend, group, after, Why.PULLED, now_s=self._now_s, actions=actions)
 
     def _acked(self, event: ev.Acked, actions: list[Action]) -> None:  # noqa: ARG002
         backend = self._backends.get(event.interest)

@@ -16,8 +16,8 @@ class Frontend:
     """A subscriber's hold on an interest. `marker` counts only while it is in no cohort: ask the interest for it."""
 
     __slots__ = (
-        "attached", "behind", "id", "interest", "live", "marker", "mode", "online", "sent", "since", "subscriber",
-        "turn", "waits",
+        "attached", "behind", "id", "interest", "joined", "live", "marker", "mode", "online", "sent", "since",
+        "subscriber", "turn", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -42,21 +42,60 @@ class Frontend:
         # How far it was sent results while it catches up; a member of a cohort was sent everything.
         self.sent = START
         self.live = False
+        # In which state of its cohort it came in.
+        self.joined = 0
         self.behind = False
         # It waits for a fetch. `turn` tells an answer that it no longer waits for from the present one.
         self.waits = False
         self.turn = 0
 
 
+class Group(Collection[Hashable]):
+    """Those of a cohort who shared its marker at one moment. Asked for or acknowledged as one, they cost as one.
+
+    It stays as it is; `current` says whether they still are those who share the marker.
+    """
+
+    __slots__ = ("cohort", "names", "state")
+
+    def __init__(self, cohort: Cohort, names: tuple[Hashable, ...]) -> None:
+        self.cohort = cohort
+        self.names = names
+        self.state = cohort.state
+
+    @property
+    def current(self) -> bool:
+        return self.state == self.cohort.state
+
+    def still_there(self) -> tuple[Hashable, ...]:
+        """Who has not left since, not even to come back."""
+        members, state = self.cohort.members, self.state
+        return tuple(
+            name for name in self.names if (one := members.get(name)) is not None and one.joined <= state
+        )
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+
 class Cohort(Collection[Hashable]):
     """Iterates over the subscriptions' names. Lives as long as its interest and changes with every event."""
 
-    __slots__ = ("marker", "members", "own")
+    __slots__ = ("_together", "marker", "members", "own", "state")
 
     def __init__(self, marker: Cursor) -> None:
         self.marker = marker
         self.members: dict[Hashable, Frontend] = {}
         self.own: dict[Hashable, Cursor] = {}
+        # Another number whenever other members share the marker.
+        self.state = 0
+        self._together: Group | None = None
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self.members)
@@ -71,12 +110,24 @@ class Cohort(Collection[Hashable]):
     def sharing(self) -> int:
         return len(self.members) - len(self.own)
 
+    @property
+    def together(self) -> Group:
+        """Those who share the marker now; the same object for as long as they are the same."""
+        known = self._together
+        if known is None or known.state != self.state:
+            own = self.own
+            names = tuple(name for name in self.members if name not in own) if own else tuple(self.members)
+            known = self._together = Group(self, names)
+        return known
+
     def marker_of(self, name: Hashable) -> Cursor:
         return self.own.get(name, self.marker)
 
     def join(self, one: Frontend) -> None:
-        nobody_shares = self.sharing == 0
+        nobody_shares = len(self.members) == len(self.own)
         self.members[one.id] = one
+        self.state += 1
+        one.joined = self.state
         if nobody_shares:
             self.marker = one.marker
         elif one.marker != self.marker:
@@ -86,26 +137,78 @@ class Cohort(Collection[Hashable]):
     def leave(self, one: Frontend) -> None:
         one.marker = self.own.pop(one.id, self.marker)
         del self.members[one.id]
+        self.state += 1
         one.live = False
 
     def move(self, name: Hashable, to: Cursor) -> None:
         """One member acknowledges alone."""
-        if name not in self.own and self.sharing == 1:
+        if name in self.own:
+            if to == self.marker and self.sharing:
+                del self.own[name]
+                self.state += 1
+            else:
+                self.own[name] = to
+        elif self.sharing == 1:
             self.marker = to
         else:
             self.own[name] = to
+            self.state += 1
+
+    def move_several(self, names: Collection[Hashable], to: Cursor) -> dict[Cursor, int]:
+        """Some members acknowledge: how many came from which marker. Who is further already stays where it is.
+
+        Where most of those who shared the marker move, it moves with them and the others keep theirs alone.
+        """
+        moved: dict[Cursor, int] = {}
+        own, marker = self.own, self.marker
+        sharers: list[Hashable] = []
+        for name in names:
+            mine = own.get(name)
+            if mine is None:
+                if marker < to:
+                    sharers.append(name)
+            elif mine < to:
+                moved[mine] = moved.get(mine, 0) + 1
+                own[name] = to
+        if sharers:
+            moved[marker] = moved.get(marker, 0) + len(sharers)
+            if 2 * len(sharers) >= self.sharing:
+                going = set(sharers)
+                left = [name for name in self.members if name not in own and name not in going]
+                own.update(dict.fromkeys(left, marker))
+                self.marker = to
+            else:
+                own.update(dict.fromkeys(sharers, to))
+        self._merge()
+        self.state += 1
+        return moved
+
+    def move_together(self, to: Cursor) -> None:
+        """All who share the marker acknowledge; who has come there alone shares it again."""
+        self.marker = to
+        self._merge()
 
     def move_all(self, to: Cursor) -> dict[Cursor, int]:
         """All members acknowledge: how many came from which marker."""
         moved: dict[Cursor, int] = {}
         if self.sharing and self.marker < to:
             moved[self.marker] = self.sharing
+        if not self.own:
+            self.marker = max(self.marker, to)
+            return moved
         for marker in self.own.values():
             if marker < to:
                 moved[marker] = moved.get(marker, 0) + 1
+        self.state += 1
         if self.marker <= to or not self.sharing:
             self.own = {name: marker for name, marker in self.own.items() if marker > to}
             self.marker = to
         else:
             self.own = {name: max(marker, to) for name, marker in self.own.items()}
         return moved
+
+    def _merge(self) -> None:
+        """Who has come to the shared marker alone shares it again."""
+        if self.own and self.marker in self.own.values():
+            self.own = {name: marker for name, marker in self.own.items() if marker != self.marker}
+            self.state += 1

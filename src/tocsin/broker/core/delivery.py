@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, Why
 from tocsin.broker.core.backend import Backend
-from tocsin.broker.core.cohorts import Frontend
+from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.events import Fetched, Mode
 from tocsin.broker.core.flights import Flight, Waiting, answer_of, page, parts_of
 from tocsin.broker.core.settings import CoreSettings
@@ -29,7 +29,7 @@ class Delivery:
     def ask(
         self,
         backend: Backend,
-        askers: Sequence[Frontend],
+        askers: Sequence[Frontend] | Group,
         after: Cursor,
         why: Why,
         *,
@@ -41,10 +41,16 @@ class Delivery:
         runs = self._caches.get(cache, after, cache.head, now_s)
         runs = page(runs, self._settings.page_results, self._settings.page_bytes)
         to = runs[-1].to if runs else after
-        turns = [(one, one.turn) for one in askers]
-        same = backend.waiting.get((after, to, why))
+        turns: list[tuple[Frontend, int]] = []
+        groups: list[Group] = []
+        if isinstance(askers, Group):
+            groups = [askers]
+        else:
+            turns = [(one, one.turn) for one in askers]
+        same = backend.waiting.get((after, to, why)) if backend.waiting else None
         if same is not None:
             same.askers += turns
+            same.groups += groups
             return
 
         def begin(begins: Cursor, ends: Cursor) -> Flight:
@@ -54,7 +60,7 @@ class Delivery:
 
         parts = parts_of(runs, backend.flights, begin)
         flights = list(dict.fromkeys(part.flight for part in parts if part.flight is not None))
-        waiting = Waiting(after, to, why, parts, len(flights), turns)
+        waiting = Waiting(after, to, why, parts, len(flights), turns, groups)
         if flights:
             backend.waiting[after, to, why] = waiting
             for flight in flights:
@@ -126,19 +132,20 @@ class Delivery:
         askers = [one for one, turn in waiting.askers if one.turn == turn]
         if waiting.why is Why.CAUGHT_UP:
             askers = self._still_there(backend, askers, waiting.after, now_s, actions)
-        if not askers:
+        audience = _audience(askers, waiting.groups)
+        if not audience:
             return
         answer = answer_of(waiting.after, waiting.parts)
         head = backend.held.head
         if answer.to == waiting.after < head:
             # The flights that others had begun brought nothing of this: now from its own beginning.
-            self.ask(backend, askers, waiting.after, waiting.why, now_s=now_s, actions=actions)
+            everybody = [backend.frontends[name] for name in audience]
+            self.ask(backend, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
             return
-        self._caches.served(answer.cached, answer.missed, len(askers))
-        names = tuple(one.id for one in askers)
+        self._caches.served(answer.cached, answer.missed, len(audience))
         more = answer.to < head
         actions.append(
-            Deliver(backend.interest, waiting.after, answer.to, answer.results, names, waiting.why, answer.gap, more)
+            Deliver(backend.interest, waiting.after, answer.to, answer.results, audience, waiting.why, answer.gap, more)
         )
         if waiting.why is Why.CAUGHT_UP:
             for one in askers:
@@ -164,3 +171,12 @@ class Delivery:
         yield from backend.flights
         if backend.news is not None:
             yield backend.news
+
+
+def _audience(askers: Sequence[Frontend], groups: Sequence[Group]) -> Collection[Hashable]:
+    if not askers and len(groups) == 1 and groups[0].current:
+        return groups[0]
+    names = [one.id for one in askers]
+    for group in groups:
+        names += group.still_there()
+    return tuple(names)

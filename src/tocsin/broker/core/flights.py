@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tocsin.broker.core.actions import Why
-from tocsin.broker.core.cohorts import Frontend
+from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.events import Fetched
 from tocsin.rules.caching.entries import Missing, Result, Run
 from tocsin.rules.model.cursors import Cursor
@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """An answer that lacks something. `askers` with the turn in which each asked."""
+    """An answer that lacks something. `askers` with the turn in which each asked, and groups that asked as one."""
 
     after: Cursor
     to: Cursor
@@ -44,6 +44,7 @@ class Waiting:
     parts: list[Part]
     lacking: int
     askers: list[tuple[Frontend, int]]
+    groups: list[Group]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The live state machines under virtual time: the lab's second body for each of them."""

@@ -1,0 +1,303 @@
+"""The broker's core between a cluster and subscribers, both with constant round trips, played a workload of arrays.
+
+The core is the live broker's; nothing of its rules is here. Here is what stands around it: a cluster that keeps every
+result and pushes each as it is made, and clients that pull one round trip after they were told, acknowledge what they
+got, and pull again while there is more. Because round trips are constant, what is under way stands in two queues in
+order of time, and no heap is needed.
+
+Clients that were told together and share a marker pull and acknowledge together. With `together=False` each does so by
+itself: the same hits, misses and evictions, at an event for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, SubscribeBackend
+from tocsin.broker.core.broker import Broker
+from tocsin.broker.core.cohorts import Cohort, Group
+from tocsin.broker.core.events import (
+    Acked,
+    Arrived,
+    BackendReady,
+    Event,
+    Fetched,
+    GetResults,
+    LoggedIn,
+    LoggedOut,
+    Mode,
+    Subscribe,
+    Tick,
+    Unsubscribe,
+)
+from tocsin.broker.core.settings import CoreSettings
+from tocsin.lab.engine.trace import Trace
+from tocsin.lab.workloads.events import Events, Kind
+from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import START, Cursor
+
+_CHUNK: Final = 100_000
+_NEVER: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """Constant times; transfers count in what subscribers wait for, not in when things happen."""
+
+    to_subscriber_s: float = 0.25
+    to_cluster_s: float = 0.5
+    subscriber_bytes_per_s: float = 1e6
+    cluster_bytes_per_s: float = 10e6
+
+
+def core_settings(caching: CachingSettings) -> CoreSettings:
+    """One answer holds all that is asked for, as in the paper; the cluster is not told of markers."""
+    return CoreSettings(caching=caching, page_results=1 << 30, page_bytes=1 << 60, report_every_s=1e9)
+
+
+class Edge:
+    """One run. `area_*` are integrals over time, for means; retrievals are counted by whoever got something."""
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        interests: int,
+        *,
+        trips: RoundTrips | None = None,
+        together: bool = True,
+        trace: Trace | None = None,
+    ) -> None:
+        self.broker = Broker(settings, 0.0)
+        self.now_s = 0.0
+        self.trips = trips or RoundTrips()
+        self.area_bytes_s = 0.0
+        self.area_results_s = 0.0
+        self.most_bytes = 0
+        self.retrievals = 0
+        self.retrievals_missed = 0
+        self._caches = self.broker.caches
+        self._interests = interests
+        self._together = together
+        self._trace = trace
+        self._results: list[list[Result]] = [[] for _ in range(interests)]
+        self._heads = [START] * interests
+        # What is under way, in order of time: pulls (of a cohort, or of these subscriptions), and answers to fetches.
+        self._pulls: deque[tuple[float, int, Collection[Hashable]]] = deque()
+        self._answers: deque[tuple[float, Fetch]] = deque()
+        # Who asks by itself, and in which session: it does not ask again before it is answered.
+        self._asks: dict[Hashable, int] = {}
+        self._session: dict[int, int] = {}
+        # Which fetch a cohort waits for, if it does.
+        self._cohort_waits: dict[int, int] = {}
+        self._perform: dict[type, Callable[..., None]] = {
+            Notify: self._told,
+            Deliver: self._delivered,
+            Fetch: self._fetch,
+            SubscribeBackend: self._subscribe_backend,
+        }
+
+    # --- the workload
+
+    def play(self, events: Events, until_s: float = _NEVER, begin: int = 0) -> int:
+        """Play the events from number `begin` on up to this moment; the number of the first that is left."""
+        handlers = {
+            int(Kind.PRODUCED): self._produced,
+            int(Kind.LOGGED_IN): self._logged_in,
+            int(Kind.LOGGED_OUT): self._logged_out,
+            int(Kind.SUBSCRIBED): self._subscribed,
+            int(Kind.UNSUBSCRIBED): self._unsubscribed,
+        }
+        for at_s, kind, subscriber, interest, size_bytes in _rows(events, begin):
+            if at_s >= until_s:
+                break
+            if self._due_s() <= at_s:
+                self._happen(at_s)
+            handlers[kind](at_s, subscriber, interest, size_bytes)
+            begin += 1
+        if until_s < _NEVER:
+            self._happen(until_s)
+            self._pass(until_s)
+        return begin
+
+    def _produced(self, at_s: float, _subscriber: int, interest: int, size_bytes: int) -> None:
+        made = self._results[interest]
+        cursor = Cursor(1, len(made) + 1, 0)
+        made.append(Result(cursor, size_bytes))
+        if self.broker.holds(interest):
+            self._heads[interest] = cursor
+            self._handle(Arrived(interest, cursor, size_bytes), at_s)
+
+    def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size_bytes: int) -> None:
+        self._session[subscriber] = self._session.get(subscriber, 0) + 1
+        self._handle(LoggedIn(subscriber), at_s)
+
+    def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size_bytes: int) -> None:
+        self._session[subscriber] = self._session.get(subscriber, 0) + 1
+        self._handle(LoggedOut(subscriber), at_s)
+
+    def _subscribed(self, at_s: float, subscriber: int, interest: int, _size_bytes: int) -> None:
+        name = subscriber * self._interests + interest
+        self._handle(Subscribe(name, subscriber, interest, None, Mode.NOTIFY), at_s)
+
+    def _unsubscribed(self, at_s: float, subscriber: int, interest: int, _size_bytes: int) -> None:
+        name = subscriber * self._interests + interest
+        self._asks.pop(name, None)
+        self._handle(Unsubscribe(name), at_s)
+
+    # --- time
+
+    def _due_s(self) -> float:
+        pull_s = self._pulls[0][0] if self._pulls else _NEVER
+        answer_s = self._answers[0][0] if self._answers else _NEVER
+        return pull_s if pull_s < answer_s else answer_s
+
+    def _happen(self, until_s: float) -> None:
+        """Everything that is under way and due."""
+        pulls, answers = self._pulls, self._answers
+        while True:
+            pull_s = pulls[0][0] if pulls else _NEVER
+            answer_s = answers[0][0] if answers else _NEVER
+            if answer_s <= pull_s:
+                if answer_s > until_s or answer_s == _NEVER:
+                    return
+                self._answer(*answers.popleft())
+            else:
+                if pull_s > until_s:
+                    return
+                at_s, interest, who = pulls.popleft()
+                if isinstance(who, Cohort):
+                    self._pull_cohort(at_s, interest, who)
+                else:
+                    self._pull(at_s, interest, who)
+
+    def _pass(self, now_s: float) -> None:
+        """Nothing happened in the meantime: integrate over it."""
+        passed_s = now_s - self.now_s
+        if passed_s > 0:
+            figures, bytes_ = self._caches.figures, self._caches.resident_bytes
+            self.area_bytes_s += bytes_ * passed_s
+            self.area_results_s += passed_s * (
+                figures.admitted - figures.consumed - figures.evicted - figures.expired
+            )
+            if bytes_ > self.most_bytes:
+                self.most_bytes = bytes_
+            self.now_s = now_s
+
+    def _handle(self, event: Event, now_s: float) -> None:
+        # What expires goes when it is due, not when the next thing happens.
+        while (due_s := self._caches.due_s()) < now_s:
+            self._pass(due_s)
+            self.broker.handle(Tick(), due_s)
+        self._pass(now_s)
+        if self._trace is not None:
+            self._trace.note(now_s, type(event).__name__, {"event": repr(event)})
+        for action in self.broker.handle(event, now_s):
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        perform = self._perform.get(type(action))
+        if perform is not None:
+            perform(action)
+
+    # --- the cluster
+
+    def _subscribe_backend(self, action: SubscribeBackend) -> None:
+        interest = action.interest
+        assert isinstance(interest, int)
+        self._heads[interest] = self._results[interest][-1].cursor if self._results[interest] else START
+        self._handle(BackendReady(interest, self._heads[interest]), self.now_s)
+
+    def _fetch(self, action: Fetch) -> None:
+        self._answers.append((self.now_s + self.trips.to_cluster_s, action))
+
+    def _answer(self, at_s: float, fetch: Fetch) -> None:
+        interest = fetch.interest
+        assert isinstance(interest, int)
+        found = tuple(self._results[interest][fetch.after.execution : fetch.to.execution])
+        size_bytes = sum(one.size_bytes for one in found)
+        took_s = self.trips.to_cluster_s + size_bytes / self.trips.cluster_bytes_per_s
+        if self._cohort_waits.get(interest) == fetch.fetch:
+            del self._cohort_waits[interest]
+        retrievals = self.retrievals
+        self._handle(Fetched(fetch.fetch, fetch.to, found, took_s), at_s)
+        self.retrievals_missed += self.retrievals - retrievals
+
+    # --- the subscribers
+
+    def _told(self, action: Notify) -> None:
+        interest, audience = action.interest, action.audience
+        assert isinstance(interest, int)
+        if not isinstance(audience, Cohort):
+            for name in audience:
+                self._asks[name] = self._session_of(name)
+        self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))
+
+    def _session_of(self, name: Hashable) -> int:
+        assert isinstance(name, int)
+        return self._session.get(name // self._interests, 0)
+
+    def _pull_cohort(self, at_s: float, interest: int, cohort: Cohort) -> None:
+        head = self._heads[interest]
+        if not self._together:
+            for name in tuple(cohort):
+                if cohort.marker_of(name) < head and self._asks.get(name) != self._session_of(name):
+                    self._asks[name] = self._session_of(name)
+                    self._handle(GetResults(interest, (name,)), at_s)
+            return
+        if cohort.sharing and cohort.marker < head and interest not in self._cohort_waits:
+            retrievals, begun = self.retrievals, len(self._answers)
+            self._handle(GetResults(interest, cohort.together), at_s)
+            if self.retrievals == retrievals:
+                # It waits: for the fetch that it began, or for the last one of this interest that others began.
+                self._cohort_waits[interest] = self._last_fetch(interest, begun)
+        if cohort.own:
+            for name, marker in tuple(cohort.own.items()):
+                if marker < head and self._asks.get(name) != self._session_of(name):
+                    self._asks[name] = self._session_of(name)
+                    self._handle(GetResults(interest, (name,)), at_s)
+
+    def _last_fetch(self, interest: int, begun: int) -> int:
+        if len(self._answers) > begun:
+            return self._answers[-1][1].fetch
+        return next(fetch.fetch for _, fetch in reversed(self._answers) if fetch.interest == interest)
+
+    def _pull(self, at_s: float, interest: int, who: Collection[Hashable]) -> None:
+        if len(who) == 1:
+            (name,) = who
+            if self._asks.get(name) != self._session_of(name):
+                return  # it has left, or is another session now, which was told by itself
+        elif interest in self._cohort_waits:
+            return
+        self._handle(GetResults(interest, who), at_s)
+
+    def _delivered(self, action: Deliver) -> None:
+        interest, audience = action.interest, action.audience
+        if action.results:
+            self.retrievals += len(audience)
+        self._handle(Acked(interest, action.to, audience), self.now_s)
+        alone = not isinstance(audience, Group)
+        if action.more:
+            assert isinstance(interest, int)
+            self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))
+        elif alone:
+            for name in audience:
+                self._asks.pop(name, None)
+
+
+def _rows(events: Events, begin: int) -> Iterator[tuple[float, int, int, int, int]]:
+    """A chunk at a time: as Python's own numbers the whole would need a gigabyte."""
+    for start in range(begin, len(events), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield from zip(
+            events.at_s[part].tolist(),
+            events.kind[part].tolist(),
+            events.subscriber[part].tolist(),
+            events.interest[part].tolist(),
+            events.size_bytes[part].tolist(),
+            strict=True,
+        )
