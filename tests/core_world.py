@@ -9,6 +9,7 @@ from tests.caching_model import at
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
+from tocsin.broker.core.cohorts import Cohort, Group
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.entries import Result
 from tocsin.rules.model.cursors import START, Cursor
@@ -58,6 +59,8 @@ class World:
         self.fetches: dict[int, ac.Fetch] = {}
         self.asked: list[str] = []
         self.cohorts: dict[str, Collection[Hashable]] = {}
+        self.told: dict[str, Cohort] = {}
+        self.groups: dict[str, Group] = {}
         self.reports: dict[Hashable, Cursor] = {}
         self.pulled_from: dict[Hashable, Cursor] = {}
         self.log: list[ac.Action] = []
@@ -158,6 +161,19 @@ class World:
     def ack_as_one(self, interest: str) -> None:
         """The audience of the last live delivery acknowledges what all of it has."""
         audience = self.cohorts.get(interest, ())
+        if have := [self.clients[name].position for name in audience if name in self.clients]:
+            self.ack(interest, min(have), audience)
+
+    def pull_as_one(self, interest: str, *, together: bool) -> None:
+        """Everybody who was told together pulls: all of them, or those who share a marker."""
+        cohort = self.told.get(interest)
+        if cohort is not None:
+            self.groups[interest] = cohort.together
+            self.pull(interest, cohort.together if together else cohort)
+
+    def ack_group(self, interest: str) -> None:
+        """Those who once shared a marker acknowledge what all of them have."""
+        audience = self.groups.get(interest, ())
         if have := [self.clients[name].position for name in audience if name in self.clients]:
             self.ack(interest, min(have), audience)
 
@@ -263,6 +279,8 @@ class World:
                     one = self._listening(name, interest)
                     assert one.mode is ev.Mode.NOTIFY
                     one.notified = max(one.notified, to)
+                if isinstance(audience, Cohort):
+                    self.told[str(interest)] = audience
             case ac.Deliver():
                 self._delivered(action)
             case ac.Ended(_, audience):

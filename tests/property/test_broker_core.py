@@ -104,6 +104,14 @@ class BrokerBetweenClusterAndClients(RuleBasedStateMachine):
     def ack_as_one(self, interest: str) -> None:
         self.world.ack_as_one(interest)
 
+    @rule(interest=INTERESTS, together=st.booleans())
+    def pull_as_one(self, interest: str, together: bool) -> None:
+        self.world.pull_as_one(interest, together=together)
+
+    @rule(interest=INTERESTS)
+    def ack_group(self, interest: str) -> None:
+        self.world.ack_group(interest)
+
     @precondition(lambda self: self.world.clients)
     @rule(data=st.data())
     def pull(self, data: st.DataObject) -> None:

@@ -21,6 +21,7 @@ STEPS = 400
 PEOPLE = ["ann", "ben", "cyd", "dan", "eve"]
 WEIGHTS = {
     "push": 16, "announce": 8, "make": 8, "answer": 20, "fail": 2, "ack": 14, "ack one": 8, "ack all": 4, "pull": 6,
+    "pull as one": 8, "ack group": 8,
     "log in": 8, "log out": 5, "behind": 3, "ready": 10, "subscribe": 6, "unsubscribe": 3, "backend": 10, "time": 4,
     "retain": 2, "switch": 1,
 }  # fmt: skip
@@ -84,6 +85,10 @@ def one_step(world: World, rng: Random, step: int) -> None:
             world.ack(interest, world.clients[name].position, [name])
         case "ack all":
             world.ack_as_one(interest)
+        case "pull as one":
+            world.pull_as_one(interest, together=rng.random() < 0.5)
+        case "ack group":
+            world.ack_group(interest)
         case "pull" if names:
             world.pull(interest, rng.sample(names, rng.randint(1, len(names))))
         case "log in":

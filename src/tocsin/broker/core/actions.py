@@ -22,7 +22,7 @@ class Why(Enum):
 # --- to subscribers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Subscribed:
     """The subscription holds; it gets everything after `since`."""
 
@@ -31,7 +31,7 @@ class Subscribed:
     since: Cursor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Deliver:
     """All results of the interest in `(after, to]`, in order, to everybody in the audience.
 
@@ -49,7 +49,7 @@ class Deliver:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Notify:
     """There are results up to `to`: the audience may pull."""
 
@@ -58,7 +58,7 @@ class Notify:
     audience: Collection[Hashable]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Ended:
     """These subscriptions are gone, and this is why."""
 
@@ -67,7 +67,7 @@ class Ended:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Refused:
     """An event named a subscription with which that cannot be done; nothing changed."""
 
@@ -78,17 +78,17 @@ class Refused:
 # --- to the cluster
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SubscribeBackend:
     interest: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class UnsubscribeBackend:
     interest: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Fetch:
     """The results in `(after, to]`, at most the first `limit`. Answered by Fetched or FetchFailed with its number."""
 
@@ -99,7 +99,7 @@ class Fetch:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Report:
     """What everybody here has, per interest: the cluster needs to keep nothing up to there for us."""
 

@@ -86,8 +86,11 @@ class Broker:
 
     @property
     def next_wake_s(self) -> float:
-        due_s = min(self._emptied.due_s, self._failed.due_s, self.caches.due_s())
-        return min(due_s, self._report_due_s) if self._unreported else due_s
+        due_s = self.caches.due_s()
+        # Nearly always both are empty, and this is asked with every event.
+        if self._emptied or self._failed:
+            due_s = min(due_s, self._emptied.due_s, self._failed.due_s)
+        return self._report_due_s if self._report_due_s < due_s and self._unreported else due_s
 
     # --- looking
 

@@ -70,9 +70,7 @@ class Group(Collection[Hashable]):
     def still_there(self) -> tuple[Hashable, ...]:
         """Who has not left since, not even to come back."""
         members, state = self.cohort.members, self.state
-        return tuple(
-            name for name in self.names if (one := members.get(name)) is not None and one.joined <= state
-        )
+        return tuple(name for name in self.names if (one := members.get(name)) is not None and one.joined <= state)
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self.names)

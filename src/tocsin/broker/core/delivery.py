@@ -11,7 +11,7 @@ from tocsin.broker.core.events import Fetched, Mode
 from tocsin.broker.core.flights import Flight, Waiting, answer_of, page, parts_of
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Missing
+from tocsin.rules.caching.entries import Cached, Missing
 from tocsin.rules.model.cursors import Cursor
 
 
@@ -41,6 +41,13 @@ class Delivery:
         runs = self._caches.get(cache, after, cache.head, now_s)
         runs = page(runs, self._settings.page_results, self._settings.page_bytes)
         to = runs[-1].to if runs else after
+        if len(runs) == 1 and type(runs[0]) is Cached and why is Why.PULLED:
+            # Everything is here, as for nearly all who are told of news and pull them.
+            audience = askers if isinstance(askers, Group) else tuple([one.id for one in askers])
+            results = runs[0].results
+            self._caches.served(results, (), len(audience))
+            actions.append(Deliver(backend.interest, after, to, results, audience, why, None, to < cache.head))
+            return
         turns: list[tuple[Frontend, int]] = []
         groups: list[Group] = []
         if isinstance(askers, Group):
@@ -59,7 +66,7 @@ class Delivery:
             return flight
 
         parts = parts_of(runs, backend.flights, begin)
-        flights = list(dict.fromkeys(part.flight for part in parts if part.flight is not None))
+        flights = dict.fromkeys([part.flight for part in parts if part.flight is not None])
         waiting = Waiting(after, to, why, parts, len(flights), turns, groups)
         if flights:
             backend.waiting[after, to, why] = waiting

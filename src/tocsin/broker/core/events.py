@@ -1,4 +1,8 @@
-"""What can happen to a broker. Interests, subscriptions and subscribers are whatever names the shell gives them."""
+"""What can happen to a broker. Interests, subscriptions and subscribers are whatever names the shell gives them.
+
+Nobody changes an event or an action. They are not frozen all the same: making one would be six times as dear, and
+the broker makes some for everything that happens.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class Mode(Enum):
 # --- subscribers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Subscribe:
     """`since`: wants everything after this cursor; None: what is made from now on."""
 
@@ -33,22 +37,22 @@ class Subscribe:
     mode: Mode = Mode.NOTIFY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Unsubscribe:
     subscription: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LoggedIn:
     subscriber: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LoggedOut:
     subscriber: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class GetResults:
     """Subscriptions of one interest ask for what they lack. `after` asks from there instead of from their markers, but
     never for what was made before they subscribed."""
@@ -58,7 +62,7 @@ class GetResults:
     after: Cursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Acked:
     """These subscriptions of one interest have everything up to the cursor. Cumulative; going back means nothing.
 
@@ -70,7 +74,7 @@ class Acked:
     subscriptions: Collection[Hashable]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class FellBehind:
     """A client takes no more for now. `sent`: the last that it was sent; None: what it has acknowledged."""
 
@@ -78,7 +82,7 @@ class FellBehind:
     sent: Cursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Ready:
     """A client has room (again), and gets on with what it lacks."""
 
@@ -88,7 +92,7 @@ class Ready:
 # --- the cluster
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class BackendReady:
     """The cluster holds our subscription; results after `since` concern us."""
 
@@ -96,7 +100,7 @@ class BackendReady:
     since: Cursor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class BackendGone:
     """The cluster refuses or has ended our subscription."""
 
@@ -104,7 +108,7 @@ class BackendGone:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Arrived:
     """The cluster pushed the next result of an interest."""
 
@@ -114,7 +118,7 @@ class Arrived:
     payload: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Announced:
     """An interest has results up to the cursor."""
 
@@ -122,7 +126,7 @@ class Announced:
     cursor: Cursor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Fetched:
     """The answer to a Fetch: all results up to `to`, which lies before the asked end when that was too much.
 
@@ -136,7 +140,7 @@ class Fetched:
     gap: Cursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class FetchFailed:
     """It will be asked again after a while."""
 
@@ -146,12 +150,12 @@ class FetchFailed:
 # --- the broker itself
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Tick:
     """Nothing but time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PoliciesChosen:
     """Other caching policies from now on; the content stays."""
 

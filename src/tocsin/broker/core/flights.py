@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.broker.core.actions import Why
 from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.events import Fetched
-from tocsin.rules.caching.entries import Missing, Result, Run
+from tocsin.rules.caching.entries import Missing, Result, Run, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
 
@@ -24,7 +24,7 @@ class Flight:
     waiting: list[Waiting] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Part:
     """A stretch of an answer: from the cache, or of a flight."""
 
@@ -47,7 +47,7 @@ class Waiting:
     groups: list[Group]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Answer:
     """What can be delivered of the parts, up to `to`."""
 
@@ -58,18 +58,20 @@ class Answer:
     gap: Cursor | None
 
 
-def page(runs: Iterable[Run], limit_results: int, limit_bytes: int) -> list[Run]:
+def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
     """The runs, as far as their cached results fit one delivery, which has at least one."""
+    if all(isinstance(run, Missing) or _fits(run.results, limit_results, limit_bytes, len(runs)) for run in runs):
+        return runs
     whole: list[Run] = []
-    count = size_bytes = 0
+    count = taken_bytes = 0
     for run in runs:
         if isinstance(run, Missing):
             whole.append(run)
             continue
         for index, one in enumerate(run.results):
             count += 1
-            size_bytes += one.size_bytes
-            if count >= limit_results or size_bytes >= limit_bytes:
+            taken_bytes += one.size_bytes
+            if count >= limit_results or taken_bytes >= limit_bytes:
                 if index + 1 < len(run.results):
                     run = type(run)(run.after, one.cursor, run.results[: index + 1])
                 whole.append(run)
@@ -101,22 +103,25 @@ def parts_of(runs: Iterable[Run], under_way: Iterable[Flight], begin: Callable[[
     return parts
 
 
-def answer_of(after: Cursor, parts: Iterable[Part]) -> Answer:
+def answer_of(after: Cursor, parts: Sequence[Part]) -> Answer:
     """The parts put together, up to the first that its flight did not answer to the end."""
-    results: list[Result] = []
-    cached: list[Result] = []
-    missed: list[Result] = []
+    results: tuple[Result, ...] = ()
+    cached: tuple[Result, ...] = ()
+    missed: tuple[Result, ...] = ()
     gap: Cursor | None = None
     to = after
     for part in parts:
-        if part.flight is None:
+        flight = part.flight
+        if flight is None:
             results += part.cached
             cached += part.cached
             to = part.to
             continue
-        answer = part.flight.answer
+        answer = flight.answer
         assert answer is not None, "an answer is put together when all its flights are back"
-        found = [one for one in answer.results if part.after < one.cursor <= part.to]
+        found = answer.results
+        if found and not (part.after < found[0].cursor and found[-1].cursor <= part.to):
+            found = tuple(one for one in found if part.after < one.cursor <= part.to)
         results += found
         missed += found
         if answer.gap is not None and answer.gap > part.after:
@@ -124,4 +129,9 @@ def answer_of(after: Cursor, parts: Iterable[Part]) -> Answer:
         to = max(part.after, min(part.to, answer.to))
         if to < part.to:
             break
-    return Answer(to, tuple(results), tuple(cached), tuple(missed), gap)
+    return Answer(to, results, cached, missed, gap)
+
+
+def _fits(results: tuple[Result, ...], limit_results: int, limit_bytes: int, runs: int) -> bool:
+    """Surely within a page, though all runs were like this one."""
+    return len(results) * runs < limit_results and size_bytes(results) * runs < limit_bytes

@@ -19,6 +19,9 @@ class Timers(Generic[T]):
         self._set += 1
         heappush(self._heap, (due_s, self._set, what))
 
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
     @property
     def due_s(self) -> float:
         return self._heap[0][0] if self._heap else math.inf

@@ -37,7 +37,7 @@ from tocsin.broker.core.events import (
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.trace import Trace
 from tocsin.lab.workloads.events import Events, Kind
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import Result, size_bytes
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import START, Cursor
 
@@ -81,6 +81,7 @@ class Edge:
         self.retrievals = 0
         self.retrievals_missed = 0
         self._caches = self.broker.caches
+        self._expires = settings.caching.expiry != "never"
         self._interests = interests
         self._together = together
         self._trace = trace
@@ -112,39 +113,39 @@ class Edge:
             int(Kind.SUBSCRIBED): self._subscribed,
             int(Kind.UNSUBSCRIBED): self._unsubscribed,
         }
-        for at_s, kind, subscriber, interest, size_bytes in _rows(events, begin):
+        for at_s, kind, subscriber, interest, size in _rows(events, begin):
             if at_s >= until_s:
                 break
             if self._due_s() <= at_s:
                 self._happen(at_s)
-            handlers[kind](at_s, subscriber, interest, size_bytes)
+            handlers[kind](at_s, subscriber, interest, size)
             begin += 1
         if until_s < _NEVER:
             self._happen(until_s)
             self._pass(until_s)
         return begin
 
-    def _produced(self, at_s: float, _subscriber: int, interest: int, size_bytes: int) -> None:
+    def _produced(self, at_s: float, _subscriber: int, interest: int, size: int) -> None:
         made = self._results[interest]
         cursor = Cursor(1, len(made) + 1, 0)
-        made.append(Result(cursor, size_bytes))
+        made.append(Result(cursor, size))
         if self.broker.holds(interest):
             self._heads[interest] = cursor
-            self._handle(Arrived(interest, cursor, size_bytes), at_s)
+            self._handle(Arrived(interest, cursor, size), at_s)
 
-    def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size_bytes: int) -> None:
+    def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
         self._handle(LoggedIn(subscriber), at_s)
 
-    def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size_bytes: int) -> None:
+    def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
         self._handle(LoggedOut(subscriber), at_s)
 
-    def _subscribed(self, at_s: float, subscriber: int, interest: int, _size_bytes: int) -> None:
+    def _subscribed(self, at_s: float, subscriber: int, interest: int, _size: int) -> None:
         name = subscriber * self._interests + interest
         self._handle(Subscribe(name, subscriber, interest, None, Mode.NOTIFY), at_s)
 
-    def _unsubscribed(self, at_s: float, subscriber: int, interest: int, _size_bytes: int) -> None:
+    def _unsubscribed(self, at_s: float, subscriber: int, interest: int, _size: int) -> None:
         name = subscriber * self._interests + interest
         self._asks.pop(name, None)
         self._handle(Unsubscribe(name), at_s)
@@ -154,7 +155,7 @@ class Edge:
     def _due_s(self) -> float:
         pull_s = self._pulls[0][0] if self._pulls else _NEVER
         answer_s = self._answers[0][0] if self._answers else _NEVER
-        return pull_s if pull_s < answer_s else answer_s
+        return min(answer_s, pull_s)
 
     def _happen(self, until_s: float) -> None:
         """Everything that is under way and due."""
@@ -181,16 +182,13 @@ class Edge:
         if passed_s > 0:
             figures, bytes_ = self._caches.figures, self._caches.resident_bytes
             self.area_bytes_s += bytes_ * passed_s
-            self.area_results_s += passed_s * (
-                figures.admitted - figures.consumed - figures.evicted - figures.expired
-            )
-            if bytes_ > self.most_bytes:
-                self.most_bytes = bytes_
+            self.area_results_s += passed_s * (figures.admitted - figures.consumed - figures.evicted - figures.expired)
+            self.most_bytes = max(self.most_bytes, bytes_)
             self.now_s = now_s
 
     def _handle(self, event: Event, now_s: float) -> None:
         # What expires goes when it is due, not when the next thing happens.
-        while (due_s := self._caches.due_s()) < now_s:
+        while self._expires and (due_s := self._caches.due_s()) < now_s:
             self._pass(due_s)
             self.broker.handle(Tick(), due_s)
         self._pass(now_s)
@@ -219,8 +217,7 @@ class Edge:
         interest = fetch.interest
         assert isinstance(interest, int)
         found = tuple(self._results[interest][fetch.after.execution : fetch.to.execution])
-        size_bytes = sum(one.size_bytes for one in found)
-        took_s = self.trips.to_cluster_s + size_bytes / self.trips.cluster_bytes_per_s
+        took_s = self.trips.to_cluster_s + size_bytes(found) / self.trips.cluster_bytes_per_s
         if self._cohort_waits.get(interest) == fetch.fetch:
             del self._cohort_waits[interest]
         retrievals = self.retrievals

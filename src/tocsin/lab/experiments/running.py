@@ -31,6 +31,7 @@ SOURCES: Final = (
     "broker/core",
     "coordinator/core",
     "overlay/core",
+    "lab/bodies",
     "lab/engine",
     "lab/workloads",
     "lab/scenarios",

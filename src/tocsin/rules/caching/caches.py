@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from tocsin.rules.caching.admission import admission
-from tocsin.rules.caching.entries import Missing, Result, Run
+from tocsin.rules.caching.entries import Missing, Result, Run, size_bytes
 from tocsin.rules.caching.eviction import EVICTION, TIES
 from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS, set_times_to_live
 from tocsin.rules.caching.figures import CachingFigures
@@ -76,19 +76,19 @@ class ResultCaches:
 
     def put(self, cache: ResultCache, result: Result, now_s: float) -> bool:
         """The next result of an interest. True when it is resident afterwards; else it has left a hole."""
-        figures, size_bytes = self.figures, result.size_bytes
+        figures, size = self.figures, result.size_bytes
         figures.arrived += 1
-        figures.arrived_bytes += size_bytes
+        figures.arrived_bytes += size
         self._sequence += 1
-        kept = self._keeps(cache, size_bytes)
+        kept = self._keeps(cache, size)
         was_empty = cache.residents == 0
         cache.put(result, resident=kept, now_s=now_s, sequence=self._sequence)
         if not kept:
             return False
         if self.settings.put_is_access:
             cache.last_access_s = now_s
-        cache.rates.arrived_bytes += size_bytes
-        self.resident_bytes += size_bytes
+        cache.rates.arrived_bytes += size
+        self.resident_bytes += size
         if was_empty:
             self._ranks_changed(cache)
         self._hold_limit(None if self.settings.newcomer_may_go else cache)
@@ -102,15 +102,18 @@ class ResultCaches:
 
     def served(self, cached: Sequence[Result], missed: Sequence[Result], readers: int) -> None:
         """So many readers got these from the cache, and these because they were fetched for them."""
-        self.figures.hits += readers * len(cached)
-        self.figures.hit_bytes += readers * sum(one.size_bytes for one in cached)
-        self.figures.misses += readers * len(missed)
-        self.figures.miss_bytes += readers * sum(one.size_bytes for one in missed)
+        figures = self.figures
+        if cached:
+            figures.hits += readers * len(cached)
+            figures.hit_bytes += readers * size_bytes(cached)
+        if missed:
+            figures.misses += readers * len(missed)
+            figures.miss_bytes += readers * size_bytes(missed)
 
     def fetched(self, cache: ResultCache, results: Sequence[Result], took_s: float) -> None:
         """Something came from the cluster: its size counts, and how long it took."""
         self.figures.fetched += len(results)
-        self.figures.fetched_bytes += sum(one.size_bytes for one in results)
+        self.figures.fetched_bytes += size_bytes(results)
         cache.latency_s = self._latency.measured(cache.latency_s, took_s)
         self._ranks_changed(cache)
 
@@ -118,7 +121,7 @@ class ResultCaches:
         """Keeps what was fetched because it was missing, where the settings want that and there can be room."""
         if not self.settings.fetched_enters or not self._eviction.keeps or not results:
             return
-        if sum(one.size_bytes for one in results) > self.limit_bytes:
+        if size_bytes(results) > self.limit_bytes:
             return
         before_bytes = cache.resident_bytes
         self._sequence += 1
@@ -152,6 +155,8 @@ class ResultCaches:
 
     def due_s(self) -> float:
         """When `pass_time` has something to do next."""
+        if not self._expiry.expires:
+            return self.ttl_due_s
         found = self._expiring.lowest()
         return self.ttl_due_s if found is None else min(self.ttl_due_s, found[0])
 

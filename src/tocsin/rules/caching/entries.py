@@ -6,8 +6,10 @@ other without a gap or an overlap, so that nothing can be skipped or served twic
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from tocsin.rules.model.cursors import Cursor
 
@@ -18,6 +20,13 @@ class Result(NamedTuple):
     cursor: Cursor
     size_bytes: int
     payload: Any = None
+
+
+_SIZE: Final = itemgetter(1)
+
+
+def size_bytes(results: Iterable[Result]) -> int:
+    return sum(map(_SIZE, results))
 
 
 class Entry:
@@ -42,7 +51,7 @@ class Entry:
         return f"{'Entry' if self.resident else 'Hole'}({tuple(self.cursor)}, {self.size_bytes} B, {self.reached})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Cached:
     """Everything that there is in this range; maybe nothing."""
 
@@ -51,7 +60,7 @@ class Cached:
     results: tuple[Result, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Missing:
     """A range that has to be fetched."""
 
