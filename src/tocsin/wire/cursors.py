@@ -8,8 +8,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import START, Cursor, Position
 from tocsin.wire.errors import InputError
+
+__all__ = [
+    "CURSOR_PATTERN",
+    "POSITION_PATTERN",
+    "START",
+    "Cursor",
+    "Position",
+    "cursor_text",
+    "parse_cursor",
+    "parse_position",
+    "position_text",
+]
 
 # Twenty digits hold any number of 64 bits.
 CURSOR_PATTERN: Final = r"^[0-9]{1,20}-[0-9]{1,20}-[0-9]{1,20}$"

@@ -1,0 +1,264 @@
+"""Requests to one broker: with a token that is good, and tried again while the broker is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from ssl import SSLContext
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from tocsin.sdk.backoff import BackOff
+from tocsin.wire.answers import LoggedIn, parse_logged_in
+from tocsin.wire.errors import (
+    InputError,
+    LimitError,
+    StorageFullError,
+    TocsinError,
+    UnauthorizedError,
+    UnavailableError,
+    error_of,
+)
+from tocsin.wire.subscriber import Credentials
+
+_CONNECT_S: Final = 10.0
+_ANSWER_S: Final = 60.0
+_RENEW_SHARE: Final = 0.75  # of a token's life
+_SHORTEST_LIFE_S: Final = 10.0
+
+
+class NoBrokerError(UnavailableError):
+    """Nobody listens there, or somebody else does."""
+
+    code = "no_broker"
+
+
+def passes(error: TocsinError) -> bool:
+    """Whether the same may succeed a little later."""
+    return isinstance(error, UnavailableError | StorageFullError) or (
+        isinstance(error, LimitError) and error.status == 429
+    )
+
+
+class Door:
+    """`patience_s`: how long a request is tried again while the broker, once reached, does not answer."""
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials | None,
+        *,
+        token: str | None = None,
+        patience_s: float = 15.0,
+        ssl: SSLContext | None = None,
+    ) -> None:
+        self.url = _checked(url)
+        self._credentials = credentials
+        self._token = None if token is None else _checked_token(token)
+        self._renew_at_s = 0.0  # When a token that was given ends is known once it is renewed.
+        self._patience_s = patience_s
+        self._ssl = ssl
+        self._renewing = asyncio.Lock()
+        self._session: aiohttp.ClientSession | None = None
+        self._reached = False
+        self.who: LoggedIn | None = None
+
+    def open(self) -> None:
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        connector = aiohttp.TCPConnector(ssl=self._ssl) if self._ssl is not None else None
+        self._session = aiohttp.ClientSession(
+            headers={"User-Agent": "tocsin-sdk"}, timeout=patience, connector=connector
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # --- tokens
+
+    async def log_in(self) -> LoggedIn:
+        """A new token for the credentials."""
+        if self._credentials is None:
+            raise UnauthorizedError("the token is no longer good", hint="log in with user and password")
+        said = await self.call("POST", "/v1/login", self._credentials.to_json(), token=None)
+        return self._keep(parse_logged_in(said))
+
+    async def token(self) -> str:
+        """A token that is good for a while: renewed before its end, or from a new login."""
+        async with self._renewing:
+            if self._token is None:
+                await self.log_in()
+            elif time.monotonic() >= self._renew_at_s:
+                try:
+                    self._keep(parse_logged_in(await self.call("POST", "/v1/token", token=self._token)))
+                except UnauthorizedError:
+                    await self.log_in()
+            assert self._token is not None
+            return self._token
+
+    async def keep_renewed(self) -> None:
+        """Runs until it is cancelled: a token that nobody asks for must not end unseen."""
+        pauses = BackOff()
+        while True:
+            await asyncio.sleep(max(self._renew_at_s - time.monotonic(), 0.0))
+            try:
+                await self.token()
+                pauses.reset()
+            except TocsinError as error:
+                if not passes(error):
+                    return  # Whoever needs the token next is told.
+                await asyncio.sleep(pauses.next_s())
+
+    def refuse(self, token: str) -> None:
+        """The broker did not want this token: the next request needs another."""
+        if token == self._token and self._credentials is not None:
+            self._token = None
+
+    @property
+    def can_log_in(self) -> bool:
+        return self._credentials is not None
+
+    def _keep(self, told: LoggedIn) -> LoggedIn:
+        self.who, self._token = told, told.token
+        # A clock that goes wrong must not renew without end, or never.
+        life_s = max((told.expires_at - datetime.now(UTC)).total_seconds(), _SHORTEST_LIFE_S)
+        self._renew_at_s = time.monotonic() + life_s * _RENEW_SHARE
+        return told
+
+    # --- requests
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        answer_s: float = _ANSWER_S,
+    ) -> Any:
+        """As the subscriber. A token that the broker does not want is replaced once."""
+        token = await self.token()
+        try:
+            return await self.call(method, path, body, token=token, params=params, headers=headers, answer_s=answer_s)
+        except UnauthorizedError:
+            if self._credentials is None:
+                raise
+            self.refuse(token)
+        token = await self.token()
+        return await self.call(method, path, body, token=token, params=params, headers=headers, answer_s=answer_s)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        answer_s: float = _ANSWER_S,
+    ) -> Any:
+        """The answer's JSON. Whatever is asked of a broker may be asked twice."""
+        pauses, until_s = BackOff(), time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await self._once(
+                    method, path, body, token=token, params=params, headers=headers, answer_s=answer_s
+                )
+            except TocsinError as error:
+                pause_s = pauses.next_s(float(error.details.get("retry_after_s") or 0.0))
+                if not self._reached or not passes(error) or time.monotonic() + pause_s > until_s:
+                    raise
+            await asyncio.sleep(pause_s)
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        *,
+        token: str | None,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        answer_s: float,
+    ) -> Any:
+        sent: dict[str, str] = {"Content-Type": "application/json"} if body is not None else {}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        data = body if body is None or isinstance(body, bytes) else _dumped(body)
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=answer_s)
+        try:
+            async with self.session.request(
+                method,
+                f"{self.url}{path}",
+                data=data,
+                params=params,
+                headers={**sent, **(headers or {})},
+                timeout=patience,
+            ) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            raise self.unreachable(exc) from None
+        return self._answer(response, content)
+
+    def _answer(self, response: aiohttp.ClientResponse, content: bytes) -> Any:
+        try:
+            said = orjson.loads(content)
+            if response.status < 400 or (response.status == 422 and "accepted" in said):
+                self._reached = True
+                return said
+            error = error_of(said["error"], response.status)
+        except (ValueError, TypeError, KeyError):
+            raise NoBrokerError(
+                f"what answers at {self.url} is not a Tocsin broker (status {response.status})"
+            ) from None
+        self._reached = True
+        after = response.headers.get("Retry-After", "")
+        if after.isdecimal():
+            error.details.setdefault("retry_after_s", float(after))
+        raise error
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise InputError("the client is not open", hint="use it as: async with Client(…) as client")
+        return self._session
+
+    def unreachable(self, exc: BaseException) -> TocsinError:
+        if isinstance(exc, aiohttp.InvalidURL):
+            return InputError(f"{self.url} is not an address", hint="for example http://127.0.0.1:8480")
+        if isinstance(exc, aiohttp.ClientConnectorError):
+            return NoBrokerError(f"no broker answers at {self.url}", hint='"tocsin broker" starts one')
+        return UnavailableError(f"the connection to {self.url} broke: {str(exc) or type(exc).__name__}")
+
+
+def _checked(url: str) -> str:
+    whole = (url if "://" in url else f"http://{url}").rstrip("/")
+    try:
+        parts = urlsplit(whole)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise InputError(f"{url} is not an address", hint="for example http://127.0.0.1:8480")
+    return whole
+
+
+def _checked_token(token: str) -> str:
+    if not token or not token.isascii() or not token.isprintable():
+        raise InputError("this is not a token")
+    return token
+
+
+def _dumped(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        raise InputError(f"this cannot be written as JSON: {error}") from None

@@ -1,0 +1,160 @@
+"""Between the connection and the consumer: nothing twice, everything in order, never more than a bound.
+
+No I/O, and nothing is acknowledged that the consumer has not taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tocsin.sdk.events import Gap, Notification, Told
+from tocsin.wire.cursors import START, Cursor
+from tocsin.wire.envelopes import Available, Ended, Event
+from tocsin.wire.errors import TocsinError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`reached`: who has taken this has everything of the interest up to there."""
+
+    told: Told | None
+    interest: int
+    reached: Cursor | None
+
+
+class Marks:
+    """Per interest: what has come, what the consumer has taken, and what the broker is still to be told of that."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Cursor] = {}
+        self._taken: dict[int, Cursor] = {}
+        self.untold: dict[int, Cursor] = {}
+        self._unsure: dict[int, Cursor] = {}  # said, but nobody answered that it is durable
+        self.changed = asyncio.Event()
+
+    def seen(self, interest: int) -> Cursor:
+        return self._seen.get(interest, START)
+
+    def see(self, interest: int, cursor: Cursor) -> None:
+        if cursor > self.seen(interest):
+            self._seen[interest] = cursor
+
+    def take(self, interest: int, cursor: Cursor) -> None:
+        """Everything up to the cursor is the consumer's, and will be acknowledged."""
+        if cursor > self._taken.get(interest, START):
+            self._taken[interest] = self.untold[interest] = cursor
+            self.changed.set()
+
+    def remind(self, interest: int) -> None:
+        """The broker sends again what was taken: the acknowledgement did not reach it."""
+        if (taken := self._taken.get(interest)) is not None:
+            self.untold[interest] = taken
+            self.changed.set()
+
+    def forget(self, interest: int) -> None:
+        for each in (self._seen, self._taken, self.untold, self._unsure):
+            each.pop(interest, None)
+
+    def say(self, most: int) -> dict[int, Cursor]:
+        """Some acknowledgements, which are sent now and which nobody answers."""
+        chosen = dict(list(self.untold.items())[:most])
+        for interest, cursor in chosen.items():
+            del self.untold[interest]
+            self._unsure[interest] = cursor
+        if not self.untold:
+            self.changed.clear()
+        return chosen
+
+    def unconfirmed(self, most: int) -> dict[int, Cursor]:
+        """Some acknowledgements that may not be durable yet."""
+        return dict(list({**self._unsure, **self.untold}.items())[:most])
+
+    def confirm(self, acks: dict[int, Cursor]) -> None:
+        """They are durable."""
+        for kept in (self._unsure, self.untold):
+            for interest, cursor in acks.items():
+                if kept.get(interest) == cursor:
+                    del kept[interest]
+        if not self.untold:
+            self.changed.clear()
+
+
+def entries(event: Event, marks: Marks) -> Iterable[Entry]:
+    """What is new of an event, as it is handed out. Duplicates are dropped by (interest, cursor)."""
+    interest = event.interest
+    if isinstance(event, Ended):
+        marks.forget(interest)
+        yield Entry(event, interest, None)
+        return
+    before = marks.seen(interest)
+    if event.to <= before:
+        marks.remind(interest)
+        return
+    if isinstance(event, Available):
+        yield Entry(event, interest, None)
+        return
+    marks.see(interest, event.to)
+    fresh = [result for result in event.results if result.cursor > before]
+    if event.gap is not None and event.gap > before:
+        yield Entry(Gap(event.channel, interest, event.gap), interest, None if fresh else event.to)
+    elif not fresh:
+        yield Entry(None, interest, event.to)
+    for place, result in enumerate(fresh, 1):
+        told = Notification(event.channel, interest, result.cursor, result.executed_at, result.value)
+        yield Entry(told, interest, event.to if place == len(fresh) else result.cursor)
+
+
+class Inbox:
+    """A queue of at most `bound` entries, and those of the envelope that reached it."""
+
+    def __init__(self, bound: int, marks: Marks) -> None:
+        self._bound = bound
+        self._marks = marks
+        self._entries: deque[Entry] = deque()
+        self._some = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._end: TocsinError | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, event: Event) -> None:
+        self._entries.extend(entries(event, self._marks))
+        if self._entries:
+            self._some.set()
+        if len(self._entries) >= self._bound:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Returns when something may be added."""
+        await self._room.wait()
+
+    async def get(self) -> Entry | None:
+        """The next entry; None once it is closed. Raises what ended it, after everything that came before."""
+        while not self._entries:
+            if self._end is not None:
+                raise self._end
+            if self._closed:
+                return None
+            self._some.clear()
+            await self._some.wait()
+        entry = self._entries.popleft()
+        if len(self._entries) < self._bound:
+            self._room.set()
+        return entry
+
+    def fail(self, error: TocsinError) -> None:
+        self._end = error
+        self._some.set()
+
+    def close(self) -> None:
+        """What was not taken is dropped; it was not acknowledged, and comes again at the next login."""
+        self._closed = True
+        self._entries.clear()
+        self._some.set()
+        self._room.set()

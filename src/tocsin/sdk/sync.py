@@ -1,0 +1,110 @@
+"""The same client for programs that do not use asyncio: every method blocks, every stream is a plain iterator.
+
+    with Client("http://127.0.0.1:8480", "ann", "secret", register=True) as client:
+        client.subscribe("emergency.Alerts", [-41.29, 174.78])
+        for notification in client.notifications():
+            print(notification)
+
+Nothing is written twice: an event loop in a thread of its own runs the asynchronous client, whose methods are found
+here under their names. Notifications keep coming into the buffer while the program does something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Self
+
+from tocsin.sdk import client as asynchronous
+from tocsin.wire.errors import InputError
+
+
+class Client:
+    """Takes what `tocsin.sdk.Client` takes and has its methods, blocking."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tocsin-sdk", daemon=True)
+        self._thread.start()
+        try:
+            self._client = self._run(_made(arguments, named))
+        except BaseException:
+            self._stop()
+            raise
+
+    def __enter__(self) -> Self:
+        try:
+            self._run(self._client.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As the asynchronous one; the thread ends."""
+        if self._loop is not None:
+            try:
+                self._run(self._client.close())
+            finally:
+                self._stop()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        attribute = getattr(self._client, name)
+        return self._blocking(attribute) if inspect.ismethod(attribute) else attribute
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self._client) if not name.startswith("_"))})
+
+    def _blocking(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def blocking(*arguments: Any, **named: Any) -> Any:
+            made = method(*arguments, **named)
+            return self._run(made) if inspect.iscoroutine(made) else self._iterate(made)
+
+        return blocking
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self._loop is None:
+            coroutine.close()
+            raise InputError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C reaches the waiting thread only: what it waited for must not go on.
+            future.cancel()
+            raise
+
+    def _iterate(self, stream: AsyncIterator[Any]) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    yield self._run(_next(stream))
+                except StopAsyncIteration:
+                    return
+        finally:
+            if self._loop is not None and isinstance(stream, AsyncGenerator):
+                self._run(stream.aclose())
+
+    def _stop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+
+async def _made(arguments: Any, named: Any) -> asynchronous.Client:
+    return asynchronous.Client(*arguments, **named)
+
+
+async def _next(stream: AsyncIterator[Any]) -> Any:
+    return await anext(stream)
