@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from aiohttp import WSMsgType, web
 
-from tocsin.serving.answers import answer, answering, refusal
+from tocsin.serving.answers import answer, guarded, refusal
 from tocsin.wire.answers import LoggedIn, Subscription, error_reply, events_page, ok_reply, subscriptions_page
 from tocsin.wire.cursors import START, Cursor, parse_cursor
 from tocsin.wire.envelopes import EnvelopeWriter, item
@@ -318,8 +318,7 @@ async def _refusing(request: web.Request, handler: Any) -> web.StreamResponse:
     broker.asked.append(f"{request.method} {request.path}")
     if broker.refusals:
         return refusal(broker.refusals.pop(0))
-    response: web.StreamResponse = await handler(request)
-    return response
+    return await guarded(request, handler)
 
 
 BROKER: web.AppKey[FakeBroker] = web.AppKey("BROKER", FakeBroker)
@@ -328,7 +327,7 @@ BROKER: web.AppKey[FakeBroker] = web.AppKey("BROKER", FakeBroker)
 @asynccontextmanager
 async def listening(broker: FakeBroker, port: int = 0) -> AsyncIterator[FakeBroker]:
     """The broker on a free port, or again on the one that it had."""
-    app = web.Application(middlewares=[answering, _refusing])
+    app = web.Application(middlewares=[_refusing])
     app[BROKER] = broker
     app.add_routes(broker.routes())
     runner = web.AppRunner(app, shutdown_timeout=0.05)

@@ -28,6 +28,11 @@ OTHER_VARIABLES: Final[dict[str, str]] = {
     "TOCSIN_CONFIG": "the settings file, where --config names none",
     "TOCSIN_URL": "the address of the cluster that the command line speaks to",
     "TOCSIN_TOKEN": "the token that the command line shows there",
+    "TOCSIN_BROKER_URL": "the address of the broker that the command line speaks to",
+    "TOCSIN_BROKER_TOKEN": "the application's or operator's token that it shows there",
+    "TOCSIN_USER": "who subscribes at the command line",
+    "TOCSIN_PASSWORD": "that user's password",
+    "TOCSIN_APPLICATION": "that user's application",
     "TOCSIN_CRASH_AT": "the place where a test kills the process",
 }
 

@@ -19,12 +19,16 @@ Start a cluster, then talk to it:
     tocsin sql                            a prompt, in another terminal
     tocsin sql -e 'SELECT VALUE 1 + 1;'   one script
     tocsin publish Reports reports.json   records into a feed
+    tocsin subscribe Alerts 17 --user ann --register
+                                          a channel's notifications, from a broker
 """
 
 app = App(name="tocsin", help=_HELP, version=version, help_format="plaintext")
 app.command("tocsin.cli.up:app", name="up", help="Start a cluster and keep it running.")
 app.command("tocsin.cli.sql:app", name="sql", help="Run statements: at a prompt, or from -e, -f or a pipe.")
 app.command("tocsin.cli.publish:publish", name="publish", help="Send records to a feed, from a file or a pipe.")
+app.command("tocsin.cli.subscribe:app", name="subscribe", help="Print a channel's notifications as they come.")
+app.command("tocsin.cli.subscriber:app", name="subscriber", help="List and show the subscribers of a broker.")
 app.command("tocsin.cli.token:app", name="token", help="Make, list and revoke tokens.")
 app.command("tocsin.cli.config:app", name="config", help="Show or check the settings.")
 app.command("tocsin.cli.backup:backup", name="backup", help="Save everything of a cluster.")
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except TocsinError as error:
         _complain(error)
-        sys.exit(2 if error.code == "no_cluster" else 1)
+        sys.exit(2 if error.code in ("no_cluster", "no_broker") else 1)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tocsin"):
             raise

@@ -19,6 +19,7 @@ from tocsin.wire.subscriber import Acks, Request
 HEARTBEAT_S: Final = 20.0
 ACK_EVERY_S: Final = 0.05
 _ACKS_AT_ONCE: Final = 500  # well within the size that a broker takes
+_TOKEN_ENDED: Final = 4401
 _WELL_S: Final = 10.0  # a connection that held for so long is followed by a short pause
 _MESSAGE_LIMIT_BYTES: Final = 256 << 20
 
@@ -149,6 +150,8 @@ class Stream:
             elif message.type == aiohttp.WSMsgType.ERROR:
                 raise UnavailableError(f"the connection broke: {socket.exception()!r}")
             elif message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
+                if socket.close_code == _TOKEN_ENDED:
+                    raise self._unauthorized(UnauthorizedError("the token has ended"), token)
                 return
 
     def _take(self, frame: str, token: str) -> None:
