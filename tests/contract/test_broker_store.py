@@ -511,6 +511,8 @@ async def test_users_are_unique_per_application_and_character_by_character(store
             await store.add_subscriber(application, name, password="#", created_us=1)
     assert [each.user for each in await store.subscribers(application)] == sorted(names)
     assert [each.user for each in await store.subscribers(application, after="ann", limit=2)] == ["ann ", "a\u0308nn"]
+    asked = [*names, "nobody", "a\0b"]
+    assert [each.user for each in await store.find_subscribers(application, asked)] == sorted(names)
     found = await store.subscriber(other, "ann")
     assert found is not None
     assert (await store.subscriber_by_id(found.id), found.application) == (found, other)
@@ -608,7 +610,10 @@ async def test_a_group_takes_only_members_of_its_own_application(store: BrokerSt
     group = await store.add_group(await default(store), "crew", created_us=1)
     with pytest.raises(NotFoundError):
         await store.add_members(group.id, [ann, stranger.id], created_us=1)
+    with pytest.raises(NotFoundError):
+        await store.add_group(await default(store), "both", [ann, stranger.id], created_us=1)
     assert await store.members(group.id) == []
+    assert await store.groups(await default(store)) == [group]
     for missing in (
         store.add_members(99, [ann], created_us=1),
         store.subscribe_group(99, 1, backends=[new_backend(1)], created_us=1),
@@ -627,6 +632,9 @@ async def test_groups_are_listed_by_application_and_by_member(store: BrokerStore
     with pytest.raises(ConflictError):
         await store.add_group(application, "a", created_us=1)
     await store.add_members(made["c"].id, [cid, ann, bob], created_us=1)
+    trio = await store.add_group(application, "trio", [cid, ann, bob], created_us=1)
+    assert await store.members(trio.id) == await store.members(made["c"].id)
+    await store.remove_group(trio.id)
     await store.add_members(made["a"].id, [ann], created_us=1)
     assert [each.name for each in await store.groups(application)] == ["a", "b", "c"]
     assert [each.name for each in await store.groups(application, after="a", limit=1)] == ["b"]
@@ -649,6 +657,7 @@ async def test_groups_are_bounded_in_number_members_and_subscriptions(store: Bro
     for too_many in (
         store.add_group(application, "more", created_us=1, at_most=1),
         store.add_members(group.id, [ann, bob], created_us=1, at_most=1),
+        store.add_group(application, "pair", [ann, bob], created_us=1, members_at_most=1),
         store.subscribe_group(group.id, 2, created_us=1, at_most=1),
     ):
         with pytest.raises(LimitError) as told:

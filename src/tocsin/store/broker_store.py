@@ -197,13 +197,26 @@ class BrokerStore(Protocol):
 
     async def subscriber_by_id(self, subscriber: int) -> Subscriber | None: ...
 
+    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[Subscriber]:
+        """Those of these that are there, in the order of users (by code point)."""
+
     async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[Subscriber]:
         """A page in the order of users (by code point), those greater than `after`."""
 
     # --- groups
 
-    async def add_group(self, application: int, name: str, *, created_us: int, at_most: int | None = None) -> Group:
-        """ConflictError when the name is taken; LimitError (429) when there would be more than `at_most`."""
+    async def add_group(
+        self,
+        application: int,
+        name: str,
+        members: Sequence[int] = (),
+        *,
+        created_us: int,
+        at_most: int | None = None,
+        members_at_most: int | None = None,
+    ) -> Group:
+        """With these members, as `add_members` takes them. ConflictError when the name is taken; LimitError (429) when
+        there would be more than `at_most`."""
 
     async def remove_group(self, group: int) -> list[Frontend]:
         """With what it holds. The frontends that went; nothing happens when it is not there."""

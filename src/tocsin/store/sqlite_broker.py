@@ -250,14 +250,32 @@ class SqliteBrokerStore(GroupCommits):
     async def subscriber_by_id(self, subscriber: int) -> Subscriber | None:
         return await self.read(lambda reader: people.subscriber_by_id(reader, subscriber))
 
+    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[Subscriber]:
+        return await self.read(lambda reader: people.find_subscribers(reader, application, users))
+
     async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[Subscriber]:
         return await self.read(lambda reader: people.subscribers(reader, application, after, limit))
 
     # --- groups
 
-    async def add_group(self, application: int, name: str, *, created_us: int, at_most: int | None = None) -> Group:
+    async def add_group(
+        self,
+        application: int,
+        name: str,
+        members: Sequence[int] = (),
+        *,
+        created_us: int,
+        at_most: int | None = None,
+        members_at_most: int | None = None,
+    ) -> Group:
         check_person("name of a group", name)
-        return await self.write(lambda writer: groups.add_group(writer, application, name, created_us, at_most))
+
+        def add(writer: sqlite3.Connection) -> Group:
+            made = groups.add_group(writer, application, name, created_us, at_most)
+            groups.add_members(writer, made.id, members, created_us, members_at_most)
+            return made
+
+        return await self.write(add)
 
     async def remove_group(self, group: int) -> list[Frontend]:
         return await self.write(lambda writer: groups.remove_group(writer, group))

@@ -191,6 +191,11 @@ def subscriber_by_id(connection: sqlite3.Connection, id_: int) -> Subscriber | N
     return None if row is None else Subscriber(*row)
 
 
+def find_subscribers(connection: sqlite3.Connection, application: int, users: Sequence[str]) -> list[Subscriber]:
+    found = (subscriber(connection, application, user) for user in sorted(set(users)))
+    return [each for each in found if each is not None]
+
+
 def subscribers(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[Subscriber]:
     page = SUBSCRIBERS + "WHERE s.application = ? AND s.user > ? ORDER BY s.user LIMIT ?"
     return [Subscriber(*row) for row in connection.execute(page, (application, after, limit))]

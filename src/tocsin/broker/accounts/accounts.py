@@ -46,6 +46,7 @@ class Session:
     application: int
     application_name: str
     token_id: str
+    issued_us: int
     expires_us: int
 
 
@@ -124,7 +125,8 @@ class Accounts(Protocol):
     # --- subscribers, for themselves
 
     async def register(self, by: Principal | None, credentials: Credentials) -> Subscriber:
-        """By nobody: where registration is open, and only into the application `default`."""
+        """By nobody, or a subscriber: where registration is open, and only into the application `default`. By an
+        application: into itself, also when the credentials name `default`, which is what they do by default."""
 
     async def login(self, credentials: Credentials) -> LoggedIn:
         """Takes as long for a user, an application or a password that is wrong, and says the same of all three.
@@ -181,8 +183,11 @@ class Accounts(Protocol):
 
     async def subscriber(self, by: Principal, user: str, application: str | None = None) -> Subscriber: ...
 
-    async def set_password(self, by: Principal, user: str, password: str, application: str | None = None) -> Subscriber:
-        """For one who forgot it, and by the subscriber itself. All tokens from before are good no more."""
+    async def set_password(
+        self, by: Principal, user: str, password: str, application: str | None = None, *, old: str | None = None
+    ) -> Subscriber:
+        """For one who forgot it; and by the subscriber itself, who says the old one. All tokens from before are good no
+        more."""
 
     async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
         """Also by the subscriber itself."""

@@ -1,0 +1,123 @@
+"""Applications and their tokens, for the operator."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tocsin.broker.accounts.accounts import Principal, Removed, Session, WithToken
+from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
+from tocsin.broker.accounts.policy import check_limits, name_of
+from tocsin.serving.tokens import SECRET_BYTES, digest
+from tocsin.store.broker_rows import Application
+from tocsin.wire.errors import ConflictError, ForbiddenError
+from tocsin.wire.subscriber import DEFAULT_APPLICATION
+
+# Subscribers that are removed in one transaction, so that nobody else waits long.
+STEP: Final = 200
+
+
+class Applications(Directory):
+    async def open(self) -> None:
+        await super().open()
+        for application in list(self._by_id.values()):
+            if application.closed:
+                # Nobody is connected yet, so nobody needs to be told.
+                async for _ in self._remove(application):
+                    pass
+
+    async def create_application(
+        self,
+        by: Principal,
+        name: str,
+        *,
+        channels: Sequence[str] | None = None,
+        feeds: Sequence[str] | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> WithToken:
+        self._require_operator(by)
+        check_limits(limits or {})
+        token = _token()
+        made = await self._store.add_application(
+            name_of("name of an application", name),
+            digest=digest(token),
+            channels=channels,
+            feeds=feeds,
+            limits=limits or {},
+            created_us=self._now_us(),
+        )
+        self._put(made)
+        return WithToken(made, token)
+
+    async def change_application(
+        self,
+        by: Principal,
+        name: str,
+        *,
+        channels: Sequence[str] | None,
+        feeds: Sequence[str] | None,
+        limits: Mapping[str, int],
+    ) -> Application:
+        self._require_operator(by)
+        check_limits(limits)
+        found = self._open_one(name)
+        await self._store.change_application(found.id, channels=channels, feeds=feeds, limits=limits)
+        return await self._read_again(found)
+
+    async def renew_application_token(self, by: Principal, name: str) -> WithToken:
+        found = self._scope(by, name)
+        self._open_one(found.name)
+        token = _token()
+        await self._store.renew_application_token(found.id, digest(token))
+        return WithToken(await self._read_again(found), token)
+
+    async def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
+        self._require_operator(by)
+        found = self._named(name)
+        if found.name == DEFAULT_APPLICATION:
+            raise ConflictError(f"the application {DEFAULT_APPLICATION} stays", hint="remove its subscribers")
+        async for step in self._remove(found):
+            yield step
+
+    async def applications(self, by: Principal) -> list[Application]:
+        if isinstance(by, Session):
+            raise ForbiddenError("a subscriber may not do this", hint="use the operator's token")
+        if by.application is not None:
+            return [await self._read_again(self._scope(by, None))]
+        # From the store, which counts the subscribers.
+        return [each for each in await self._store.applications() if not each.closed]
+
+    async def application(self, by: Principal, name: str) -> Application:
+        return await self._read_again(self._scope(by, name))
+
+    async def _remove(self, application: Application) -> AsyncIterator[Removed]:
+        await self._store.close_application(application.id)
+        self._put(replace(application, closed=True))
+        while some := await self._store.subscribers(application.id, limit=STEP):
+            ids = [each.id for each in some]
+            gone = await self._store.remove_subscribers(ids)
+            for each in ids:
+                self._changed(each)
+            yield Removed(ids, gone)
+        await self._store.remove_application(application.id)
+        self._forget(application)
+
+    def _open_one(self, name: str) -> Application:
+        found = self._named(name)
+        if found.closed:
+            raise ConflictError(f"the application {name} is being removed")
+        return found
+
+    async def _read_again(self, application: Application) -> Application:
+        """As it is kept, by whatever order changes came in."""
+        for each in await self._store.applications():
+            if each.id == application.id:
+                self._put(each)
+                return each
+        return self._named(application.name)
+
+
+def _token() -> str:
+    return APPLICATION_PREFIX + secrets.token_urlsafe(SECRET_BYTES)

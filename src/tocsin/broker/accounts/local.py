@@ -1,0 +1,176 @@
+"""Accounts that are kept in the broker's own store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from tocsin.broker.accounts.accounts import Manager, Principal, Removed, Session
+from tocsin.broker.accounts.applications import Applications
+from tocsin.broker.accounts.directory import now_us
+from tocsin.broker.accounts.groups import Groups
+from tocsin.broker.accounts.passwords import Passwords
+from tocsin.broker.accounts.policy import AccountPolicy, name_of, password_of, same
+from tocsin.broker.accounts.sessions import SessionTokens
+from tocsin.store.broker_rows import PAGE, Application, Subscriber
+from tocsin.store.broker_store import BrokerStore
+from tocsin.wire.answers import LoggedIn
+from tocsin.wire.errors import (
+    ConflictError,
+    ForbiddenError,
+    InputError,
+    LimitError,
+    NotFoundError,
+    UnauthorizedError,
+)
+from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
+
+
+class LocalAccounts(Applications, Groups):
+    """`Accounts` over a `BrokerStore` that this process alone has open. The store is the caller's to open and close."""
+
+    def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
+        super().__init__(store, policy, clock_us)
+        self._tokens = SessionTokens(store, policy.token_s, clock_us)
+        self._passwords = Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
+
+    async def open(self) -> None:
+        await super().open()
+        await self._tokens.open()
+        await self._passwords.open()
+
+    async def close(self) -> None:
+        await self._passwords.close()
+
+    # --- who asks
+
+    async def who(self, token: str | None) -> Principal:
+        manager = self._manager(token)
+        if manager is not None:
+            return manager
+        claims = self._tokens.read(token or "")
+        found = await self._subscriber(claims.subscriber)
+        application = None if found is None else self._by_id.get(found.application)
+        if found is None or application is None or application.closed or claims.issued_us < found.tokens_from_us:
+            raise UnauthorizedError("this token is good no more", hint="log in again")
+        return Session(
+            found.id,
+            found.user,
+            application.id,
+            application.name,
+            claims.token_id,
+            issued_us=claims.issued_us,
+            expires_us=claims.expires_us,
+        )
+
+    # --- subscribers, for themselves
+
+    async def register(self, by: Principal | None, credentials: Credentials) -> Subscriber:
+        of = self._registering(by, credentials.application)
+        user = name_of("user's name", credentials.user)
+        password = password_of(credentials.password, self._policy.password_characters)
+        # Before the work of hashing, although only the store can say it for sure.
+        if await self._store.subscriber(of.id, user) is not None:
+            raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
+        return await self._store.add_subscriber(
+            of.id,
+            user,
+            password=await self._passwords.hashed(password),
+            created_us=self._now_us(),
+            at_most=self._limit(of, "subscribers"),
+        )
+
+    async def login(self, credentials: Credentials) -> LoggedIn:
+        issued_us = self._now_us()
+        found = await self._claimed(credentials)
+        password = password_of(credentials.password)
+        kept = None if found is None else found.password
+        if not await self._passwords.matches(password, kept) or found is None or kept is None:
+            raise UnauthorizedError("the user or the password is wrong")
+        if self._passwords.is_outdated(kept):
+            # A login that could not be brought up to date is a login all the same.
+            with contextlib.suppress(LimitError, NotFoundError):
+                await self._store.change_subscriber(found.id, password=await self._passwords.hashed(password))
+                self._changed(found.id)
+        return self._logged_in(found, issued_us)
+
+    async def renew(self, session: Session) -> LoggedIn:
+        issued_us = self._now_us()
+        found = await self._subscriber(session.subscriber)
+        self._tokens.check_kept(session.token_id)
+        if found is None or session.issued_us < found.tokens_from_us:
+            raise UnauthorizedError("this token is good no more", hint="log in again")
+        return self._logged_in(found, issued_us)
+
+    async def logout(self, session: Session) -> None:
+        await self._tokens.revoke(session.token_id, session.expires_us)
+
+    # --- subscribers, for managers
+
+    async def subscribers(
+        self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
+    ) -> list[Subscriber]:
+        return await self._store.subscribers(self._scope(by, application).id, after=after, limit=limit)
+
+    async def subscriber(self, by: Principal, user: str, application: str | None = None) -> Subscriber:
+        return await self._reached(by, user, application)
+
+    async def set_password(
+        self, by: Principal, user: str, password: str, application: str | None = None, *, old: str | None = None
+    ) -> Subscriber:
+        found = await self._reached(by, user, application)
+        new = password_of(password, self._policy.password_characters)
+        if isinstance(by, Session) and not await self._passwords.matches(password_of(old or ""), found.password):
+            raise UnauthorizedError("the old password is wrong")
+        hashed = await self._passwords.hashed(new)
+        await self._store.change_subscriber(found.id, password=hashed, tokens_from_us=self._now_us())
+        self._changed(found.id)
+        return found
+
+    async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
+        found = await self._reached(by, user, application)
+        gone = await self._store.remove_subscribers([found.id])
+        self._changed(found.id)
+        return Removed([found.id], gone)
+
+    # --- steps
+
+    def _registering(self, by: Principal | None, application: str) -> Application:
+        if isinstance(by, Manager):
+            if not by.is_operator and application == DEFAULT_APPLICATION:
+                return self._scope(by, None)
+            return self._scope(by, application)
+        if not self._policy.open_registration:
+            raise ForbiddenError("not everybody may register here", hint="use the application's token")
+        if application != DEFAULT_APPLICATION:
+            raise ForbiddenError(f"not everybody may register but into {DEFAULT_APPLICATION}", hint="use its token")
+        return self._named(DEFAULT_APPLICATION)
+
+    async def _claimed(self, credentials: Credentials) -> Subscriber | None:
+        """Who somebody says to be, if there is one of that name."""
+        application = self._by_name.get(same(credentials.application))
+        try:
+            user = name_of("user's name", credentials.user)
+        except InputError:
+            return None
+        # Also looked for where there is no such application: it takes the same time.
+        found = await self._store.subscriber(0 if application is None else application.id, user)
+        return None if application is None or application.closed else found
+
+    async def _reached(self, by: Principal, user: str, application: str | None) -> Subscriber:
+        """A subscriber that `by` manages, or is."""
+        if isinstance(by, Session):
+            of = self._own(by.application, application)
+            if name_of("user's name", user) != by.user:
+                raise ForbiddenError("a subscriber reaches nobody but itself", hint="use the application's token")
+            return await self._user(of, by.user)
+        return await self._user(self._scope(by, application), user)
+
+    def _logged_in(self, subscriber: Subscriber, issued_us: int) -> LoggedIn:
+        application = self._by_id.get(subscriber.application)
+        if application is None or application.closed:
+            raise UnauthorizedError("the user or the password is wrong")
+        token, claims = self._tokens.issue(subscriber.id, issued_us)
+        expires_at = datetime.fromtimestamp(claims.expires_us / 1e6, UTC)
+        return LoggedIn(token, expires_at, subscriber.user, application.name)

@@ -1,0 +1,112 @@
+"""Tokens of subscribers: signed and good for a while (JWT, HS256); those that a logout ended are remembered so long."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jwt
+
+from tocsin.store.broker_store import BrokerStore
+from tocsin.wire.errors import UnauthorizedError
+
+KEY: Final = "session-key"
+KEY_BYTES: Final = 32
+ALGORITHM: Final = "HS256"
+TOKEN_LIMIT: Final = 2_000
+ISSUER: Final = "tocsin"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a good token says."""
+
+    token_id: str
+    subscriber: int
+    issued_us: int
+    expires_us: int
+
+
+class SessionTokens:
+    def __init__(self, store: BrokerStore, token_s: float, now_us: Callable[[], int]) -> None:
+        self._store = store
+        self._token_us = int(token_s * 1e6)
+        self._now_us = now_us
+        self._key = b""
+        self._revoked: dict[str, int] = {}
+        self._forget_at_us = 0
+
+    async def open(self) -> None:
+        made = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+        self._key = base64.b64decode(await self._store.first_fact(KEY, made))
+        await self._forget()
+        self._revoked = await self._store.revoked()
+
+    def issue(self, subscriber: int, issued_us: int) -> tuple[str, Claims]:
+        """A token, as of the time when the right to it was shown: what ends older ones ends it, too."""
+        claims = Claims(secrets.token_urlsafe(12), subscriber, issued_us, issued_us + self._token_us)
+        said = {
+            "iss": ISSUER,
+            "sub": str(subscriber),
+            "jti": claims.token_id,
+            "iat": claims.issued_us / 1e6,
+            "exp": claims.expires_us / 1e6,
+        }
+        return jwt.encode(said, self._key, ALGORITHM), claims
+
+    def read(self, token: str) -> Claims:
+        """What a token of ours says; UnauthorizedError when it is none, or good no more."""
+        if len(token) > TOKEN_LIMIT:
+            raise _bad()
+        try:
+            # Times are checked against our own clock, below.
+            said = jwt.decode(
+                token,
+                self._key,
+                algorithms=[ALGORITHM],
+                issuer=ISSUER,
+                options={
+                    "require": ["sub", "jti", "iat", "exp"],
+                    "verify_exp": False,
+                    "verify_iat": False,
+                    "verify_nbf": False,
+                },
+            )
+            claims = Claims(str(said["jti"]), int(said["sub"]), _us(said["iat"]), _us(said["exp"]))
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
+            raise _bad() from None
+        if claims.expires_us <= self._now_us():
+            raise UnauthorizedError(
+                "this token has ended", hint="log in again; a fresh one is to be had before it ends"
+            )
+        self.check_kept(claims.token_id)
+        return claims
+
+    def check_kept(self, token_id: str) -> None:
+        if token_id in self._revoked:
+            raise UnauthorizedError("this token was ended by a logout", hint="log in again")
+
+    async def revoke(self, token_id: str, expires_us: int) -> None:
+        # From this moment on, and durably so before the answer.
+        self._revoked[token_id] = expires_us
+        await self._store.revoke(token_id, expires_us=expires_us)
+        if self._now_us() >= self._forget_at_us:
+            await self._forget()
+
+    async def _forget(self) -> None:
+        """Those that have ended by themselves, now and then: not more often than tokens end."""
+        now_us = self._now_us()
+        self._forget_at_us = now_us + self._token_us
+        await self._store.forget_revoked(expired_before_us=now_us)
+        self._revoked = {token: at_us for token, at_us in self._revoked.items() if at_us >= now_us}
+
+
+def _us(moment_s: Any) -> int:
+    return round(float(moment_s) * 1e6)
+
+
+def _bad() -> UnauthorizedError:
+    return UnauthorizedError("this token is not known", hint="log in to get one")
