@@ -15,6 +15,8 @@ import pytest
 from examples.emergency import data
 from tests.fake_statements import FakeFeeds, FakeStatements, fake_backup, idle_door
 from tocsin import faults
+from tocsin.broker.accounts.accounts import LIMITS
+from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
 from tocsin.cluster import metadata
 from tocsin.cluster.http import cluster_application
 from tocsin.lab.experiments import registry
@@ -27,7 +29,9 @@ from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known
+from tocsin.store.broker_rows import PERSON_LIMIT
 from tocsin.wire.errors import TocsinError
+from tocsin.wire.subscriber import PASSWORD_LIMIT_BYTES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -129,6 +133,26 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
     kept = {family.name: family for family in metrics.registry.collect() if family.name.startswith("tocsin_")}
     names = {f"{name}_total" if family.type == "counter" else name for name, family in kept.items()}
     assert set(table_after(document("docs/operations.md"), "## Metrics")) == names
+
+
+# ---------------------------------------------------------------- accounts
+
+
+def test_the_table_of_an_applications_limits_is_that_of_the_code() -> None:
+    told = table_after(document("docs/accounts.md"), "### Limits")
+    assert {name: cells[0] for name, cells in told.items()} == LIMITS
+    figures = {name: f"{limit:,}" for name, limit in AccountPolicy().limits.items()}
+    assert {name: told[name][1] for name in figures} == figures
+
+
+def test_the_bounds_of_names_and_passwords_are_those_of_the_code() -> None:
+    told = " ".join(document("docs/accounts.md").split())
+    policy = AccountPolicy()
+    assert f"up to {PERSON_LIMIT} printable characters" in told
+    assert f"{policy.password_characters} characters at least and {PASSWORD_LIMIT_BYTES:,} bytes at most" in told
+    assert f"{policy.cost.passes} passes over {policy.cost.memory_kib // 1024} MiB" in told
+    assert f"when {policy.waiting} wait" in told
+    assert f"up to {AT_ONCE:,} users" in told
 
 
 # ---------------------------------------------------------------- caching policies

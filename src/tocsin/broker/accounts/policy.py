@@ -41,7 +41,7 @@ class AccountPolicy:
     password_characters: int = 8
     cost: PasswordCost = PasswordCost()
     threads: int = 1
-    waiting: int = 200
+    waiting: int = 500
     limits: Mapping[str, int] = field(
         default_factory=lambda: {
             "subscribers": 1_000_000,
