@@ -192,6 +192,19 @@ async def test_a_closed_store_says_so(store: BrokerStore) -> None:
             await call
 
 
+async def test_a_store_belongs_to_one_at_a_time(backend: SqliteFile, store: BrokerStore) -> None:
+    second = backend.store()
+    with pytest.raises(UnavailableError, match="in use"):
+        await second.open()
+    await store.set_fact("key", "goes on")
+    await store.close()
+    await second.open()
+    assert await second.fact("key") == "goes on"
+    with pytest.raises(RuntimeError, match="open already"):
+        await second.open()
+    await second.close()
+
+
 async def test_closing_waits_for_what_runs(backend: SqliteFile, store: BrokerStore) -> None:
     (ann,) = await people(store, "ann")
     (held,) = await subscribe(store, ann, 1)

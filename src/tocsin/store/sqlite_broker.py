@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
@@ -40,6 +41,7 @@ from tocsin.store.broker_rows import (
     check_wanted,
 )
 from tocsin.store.broker_upgrades import BROKER_UPGRADES
+from tocsin.store.ownership import Ownership
 from tocsin.store.sqlite_file import BUSY_TIMEOUT_S
 from tocsin.store.sqlite_group_commit import GroupCommits
 from tocsin.store.store import check_text
@@ -53,7 +55,7 @@ CACHE_BYTES: Final = 16 << 20
 
 
 class SqliteBrokerStore(GroupCommits):
-    """A BrokerStore in the file `path`. `max_bytes` bounds it (StorageFullError beyond it)."""
+    """A BrokerStore in the file `path`, which one process has at a time. `max_bytes` bounds it (StorageFullError)."""
 
     def __init__(
         self,
@@ -72,6 +74,21 @@ class SqliteBrokerStore(GroupCommits):
             readers=2,
             cache_bytes=CACHE_BYTES,
         )
+        self._ownership = Ownership(path)
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self._ownership.take)
+        try:
+            await super().open()
+        except BaseException:
+            self._ownership.release()
+            raise
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            self._ownership.release()
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
         people.add_application(
