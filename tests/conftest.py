@@ -34,9 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the test run, started when the first test asks for it."""
+    from tests.integration.processes import QUICK_JAVA
     from tocsin.pipeline import session
 
-    started = session.start(tmp_path_factory.mktemp("spark"))
+    started = session.start(tmp_path_factory.mktemp("spark"), conf=QUICK_JAVA)
     yield started
     session.stop(started)
 
