@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
 from aiohttp import WSMsgType, web
 
+from tocsin import sdk
 from tocsin.serving.answers import answer, guarded, refusal
 from tocsin.wire.answers import LoggedIn, Subscription, error_reply, events_page, ok_reply, subscriptions_page
 from tocsin.wire.cursors import START, Cursor, parse_cursor
@@ -29,6 +31,7 @@ from tocsin.wire.subscriber import (
 )
 
 EPOCH = 1_763_200_000
+JAVASCRIPT = Path(sdk.__file__).parent / "tocsin.js"
 _WRITER = EnvelopeWriter("v.b")
 _WITHIN_S = 20.0
 
@@ -85,8 +88,6 @@ class FakeBroker:
     """The next requests are refused with these."""
     deaf: bool = False
     """Acknowledgements over WebSockets are lost."""
-    first_message: bool = False
-    """The token comes in the first message, as from a browser."""
     acked: list[Acks] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     published: list[tuple[str, str, bytes]] = field(default_factory=list)
@@ -150,6 +151,8 @@ class FakeBroker:
             web.get("/v1/webhook", self.webhook),
             web.delete("/v1/webhook", self.webhook),
             web.get("/v1/stream", self.stream),
+            web.get("/v1/tocsin.js", self.javascript),
+            web.get("/page", self.empty_page),
         ]
 
     def user(self, request: web.Request) -> str:
@@ -273,20 +276,28 @@ class FakeBroker:
         secret = {"secret": "whsec_x"} if request.method == "PUT" else {}
         return answer({"url": "http://there/", **secret})
 
+    async def javascript(self, _: web.Request) -> web.Response:
+        return web.Response(body=JAVASCRIPT.read_bytes(), content_type="text/javascript")
+
+    async def empty_page(self, _: web.Request) -> web.Response:
+        return web.Response(text="<!doctype html><title>a page</title>", content_type="text/html")
+
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        if not self.first_message:
+        shown = "Authorization" in request.headers
+        if shown:
             self.user(request)
         socket = web.WebSocketResponse()
         await socket.prepare(request)
-        if self.first_message:
+        if not shown:
+            # As from a browser, which cannot send headers.
             said = parse_request((await socket.receive()).data)
             try:
                 assert not isinstance(said, BadRequest)
                 assert isinstance(said.body, Login)
                 self.owner(said.body.token)
             except TocsinError as error:
-                await socket.send_str(error_reply(said.ref, error).decode())
-                await socket.close()
+                await socket.send_str(error_reply(None, error).decode())
+                await socket.close(code=4401)
                 return socket
             if said.ref is not None:
                 await socket.send_str(ok_reply(said.ref, {}).decode())
@@ -307,6 +318,8 @@ class FakeBroker:
                     await socket.send_str(error_reply(request_.ref, request_.error).decode())
                 elif isinstance(request_.body, Acks) and not self.deaf:
                     self.take_acks(request_.body)
+                    if request_.ref is not None:
+                        await socket.send_str(ok_reply(request_.ref, {"acknowledged": 0}).decode())
         finally:
             self.sockets.discard(socket)
         return socket
