@@ -78,7 +78,7 @@ async def test_notifications_reach_a_page_in_order_and_once_whatever_breaks(brok
         broker.make(17, 3 * each + 1, 3 * each + 2)
         if each == 5:
             broker.tokens.clear()
-        await until(lambda: bool(broker.sockets))
+        await taken(page, 3 * each + 3)
     assert await taken(page, 24) == list(range(24))
     broker.deaf = False
     # The acknowledgements that were lost are said again when the broker repeats itself.
