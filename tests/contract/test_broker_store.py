@@ -476,6 +476,7 @@ async def test_applications_are_kept_with_all_they_may(store: BrokerStore) -> No
     renewed = await store.renew_application_token(made.id, "d2")
     assert [each.name for each in await store.applications()] == ["default", "traffic"]
     assert (await store.applications())[1] == renewed == replace(changed, digest="d2")
+    assert (await store.application(made.id), await store.application(99)) == (renewed, None)
     for missing in (
         store.change_application(99, channels=None, feeds=None, limits={}),
         store.renew_application_token(99, "d3"),

@@ -176,6 +176,8 @@ class BrokerStore(Protocol):
         """With its groups. ConflictError while it is not closed, or has subscribers. Nothing happens when it is not
         there."""
 
+    async def application(self, application: int) -> Application | None: ...
+
     async def applications(self) -> list[Application]:
         """All of them, closed ones too, in the order of names (by code point)."""
 

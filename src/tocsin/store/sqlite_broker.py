@@ -238,6 +238,9 @@ class SqliteBrokerStore(GroupCommits):
     async def remove_application(self, application: int) -> None:
         await self.write(lambda writer: people.remove_application(writer, application))
 
+    async def application(self, application: int) -> Application | None:
+        return await self.read(lambda reader: people.find_application(reader, application))
+
     async def applications(self) -> list[Application]:
         return await self.read(people.applications)
 

@@ -285,14 +285,9 @@ def read_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> list[F
 def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]) -> list[Frontend]:
     rows = connection.execute(FRONTENDS + which, values).fetchall()
     groups: dict[int, list[int]] = defaultdict(list)
-    holding = connection.execute(
-        """SELECT f.id, m.group_id FROM frontends f JOIN members m ON m.subscriber = f.subscriber
-            JOIN group_subscriptions g ON g.group_id = m.group_id AND g.backend = f.backend
-        WHERE f.id IN (SELECT value FROM json_each(?)) ORDER BY m.group_id""",
-        (json.dumps([row[0] for row in rows]),),
-    )
-    for id_, group in holding:
-        groups[id_].append(group)
+    if connection.execute("SELECT EXISTS (SELECT 1 FROM group_subscriptions)").fetchone()[0]:
+        for id_, group in _holding(connection, [row[0] for row in rows]):
+            groups[id_].append(group)
     return [
         Frontend(
             row[0],
@@ -308,6 +303,16 @@ def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]
         )
         for row in rows
     ]
+
+
+def _holding(connection: sqlite3.Connection, ids: Sequence[int]) -> sqlite3.Cursor:
+    """Which groups hold these frontends, one pair for each."""
+    return connection.execute(
+        """SELECT f.id, m.group_id FROM frontends f JOIN members m ON m.subscriber = f.subscriber
+            JOIN group_subscriptions g ON g.group_id = m.group_id AND g.backend = f.backend
+        WHERE f.id IN (SELECT value FROM json_each(?)) ORDER BY m.group_id""",
+        (json.dumps(list(ids)),),
+    )
 
 
 def _check_owned(connection: sqlite3.Connection, subscriber: int, at_most: int) -> None:

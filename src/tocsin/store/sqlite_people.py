@@ -118,11 +118,16 @@ def applications(connection: sqlite3.Connection) -> list[Application]:
     return [_application(row) for row in connection.execute(APPLICATIONS + "ORDER BY name")]
 
 
-def application(connection: sqlite3.Connection, id_: int) -> Application:
+def find_application(connection: sqlite3.Connection, id_: int) -> Application | None:
     row = connection.execute(APPLICATIONS + "WHERE id = ?", (id_,)).fetchone()
-    if row is None:
+    return None if row is None else _application(row)
+
+
+def application(connection: sqlite3.Connection, id_: int) -> Application:
+    found = find_application(connection, id_)
+    if found is None:
         raise _no_application(id_)
-    return _application(row)
+    return found
 
 
 def check_open(connection: sqlite3.Connection, id_: int) -> Application:

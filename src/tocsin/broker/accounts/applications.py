@@ -12,7 +12,7 @@ from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
 from tocsin.broker.accounts.policy import check_limits, name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
 from tocsin.store.broker_rows import Application
-from tocsin.wire.errors import ConflictError, ForbiddenError
+from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
 # Subscribers that are removed in one transaction, so that nobody else waits long.
@@ -112,11 +112,11 @@ class Applications(Directory):
 
     async def _read_again(self, application: Application) -> Application:
         """As it is kept, by whatever order changes came in."""
-        for each in await self._store.applications():
-            if each.id == application.id:
-                self._put(each)
-                return each
-        return self._named(application.name)
+        found = await self._store.application(application.id)
+        if found is None:
+            raise NotFoundError(f"there is no application {application.name}")
+        self._put(found)
+        return found
 
 
 def _token() -> str:
