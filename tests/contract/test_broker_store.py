@@ -353,6 +353,20 @@ async def test_a_subscription_begins_at_the_head_or_where_it_asks(store: BrokerS
     assert (await subscribe(store, bob, 1, since=at(2)))[0].marker == at(2)
 
 
+async def test_what_was_told_before_a_backend_was_kept_is_known_of_it(store: BrokerStore) -> None:
+    ann, bob = await people(store, "ann", "bob")
+    told = replace(new_backend(1, at(2)), head=at(5))
+    (made,) = await store.subscribe([Wanted(ann, 1)], backends=[told], created_us=1)
+    assert (made.frontend.since, (await all_backends(store))[0].head) == (at(5), at(5))
+    for head, kept in ((at(4), at(5)), (at(7), at(7)), (None, at(7))):
+        await store.subscribe([Wanted(ann, 1)], backends=[replace(told, head=head)], created_us=1)
+        assert await all_backends(store) == [Backend(1, "v.c", "[1]", "at-1", at(2), kept)]
+    (second,) = await store.subscribe([Wanted(bob, 1)], backends=[replace(told, head=at(8))], created_us=1)
+    assert second.frontend.marker == at(8)
+    await store.subscribe([], backends=[replace(new_backend(2, at(3)), head=START)], created_us=1)
+    assert (await all_backends(store))[1].head == at(3)
+
+
 async def test_the_same_asked_for_twice_in_one_call_is_made_once(store: BrokerStore) -> None:
     (ann,) = await people(store, "ann")
     made = await store.subscribe([Wanted(ann, 1), Wanted(ann, 1)], backends=[new_backend(1)], created_us=1)

@@ -68,13 +68,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class NewBackend:
-    """A hold on an interest that the cluster has granted under this `subscription`. `parameters`: canonical text."""
+    """A hold on an interest that the cluster has granted under this `subscription`. `parameters`: canonical text.
+
+    `head`: up to where the cluster has told of results by now, which it may do before the backend is kept.
+    """
 
     interest: int
     channel: str
     parameters: str
     subscription: str
     since: Cursor
+    head: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,8 @@ def check_backend(backend: NewBackend) -> None:
     check_text("list of parameters", backend.parameters, PARAMETERS_LIMIT)
     check_text("subscription's id", backend.subscription, SUBSCRIPTION_ID_LIMIT)
     check_cursor(backend.since)
+    if backend.head is not None:
+        check_cursor(backend.head)
     check_number("interest", backend.interest)
 
 

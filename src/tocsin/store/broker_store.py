@@ -123,9 +123,9 @@ class BrokerStore(Protocol):
     ) -> list[Subscribed]:
         """The backends first, then these subscriptions: all or none, answered in the order asked.
 
-        A backend that is there stays as it is; ConflictError when the interest is another's. Who holds the interest
-        already gets what is there, with its mode and marker, now as its own. LimitError (429) when a subscriber would
-        have more than `at_most` of its own.
+        A backend that is there stays as it is, but for a later head; ConflictError when the interest is another's. Who
+        holds the interest already gets what is there, with its mode and marker, now as its own. LimitError (429) when
+        a subscriber would have more than `at_most` of its own.
         """
 
     async def unsubscribe(self, ids: Sequence[int]) -> list[Frontend]:

@@ -59,6 +59,10 @@ def record_news(connection: sqlite3.Connection, position: Position, heads: Mappi
         WHERE (position_epoch, position_number) < (?1, ?2)""",
         position,
     )
+    put_heads(connection, heads)
+
+
+def put_heads(connection: sqlite3.Connection, heads: Mapping[int, Cursor]) -> None:
     connection.executemany(
         """UPDATE heads SET epoch = ?2, place = ?3
         WHERE backend = (SELECT id FROM backends WHERE interest = ?1) AND (epoch, place) < (?2, ?3)""",
@@ -86,6 +90,8 @@ def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackend]) -
             (each.interest, each.channel, each.parameters),
         ).fetchall()
         if there == [(each.interest, each.channel, each.parameters)]:
+            if each.head is not None:
+                put_heads(connection, {each.interest: each.head})
             continue
         if there:
             raise ConflictError(
@@ -98,7 +104,8 @@ def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackend]) -
             VALUES (?, ?, ?, ?, ?, ?)""",
             (each.interest, each.channel, each.parameters, each.subscription, *since),
         )
-        connection.execute("INSERT INTO heads VALUES (?, ?, ?)", (made.lastrowid, *since))
+        head = since if each.head is None else max(since, place(each.head))
+        connection.execute("INSERT INTO heads VALUES (?, ?, ?)", (made.lastrowid, *head))
 
 
 def rebind(connection: sqlite3.Connection, rebound: Sequence[Rebound]) -> None:
