@@ -454,10 +454,11 @@ async def test_backends_may_change_places_and_frontends_follow_with_their_marker
     one, two = await subscribe(store, ann, 1, 2)
     await store.acknowledge({one.id: at(5), two.id: at(6)})
     await store.record_news(Position(7, 9), {1: at(5), 2: at(99, epoch=8)})
-    await store.rebind([Rebound(1, 2, "new-1", at(0, epoch=8)), Rebound(2, 1, "new-2", at(0, epoch=8))])
+    new = at(0, epoch=8)
+    await store.rebind([Rebound(1, 2, "new-1", new, head=at(1, epoch=8)), Rebound(2, 1, "new-2", new)])
     assert await all_backends(store) == [
         Backend(1, "v.c", "[2]", "new-2", at(0, epoch=8), at(99, epoch=8)),
-        Backend(2, "v.c", "[1]", "new-1", at(0, epoch=8), at(0, epoch=8)),
+        Backend(2, "v.c", "[1]", "new-1", at(0, epoch=8), at(1, epoch=8)),
     ]
     assert [(each.interest, each.marker) for each in await all_frontends(store)] == [(2, at(5)), (1, at(6))]
 

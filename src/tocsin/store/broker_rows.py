@@ -95,12 +95,16 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Rebound:
-    """What the cluster calls a backend from now on, after it has forgotten what it called it before."""
+    """What the cluster calls a backend from now on, after it has forgotten what it called it before.
+
+    `head`: up to where it has told of results under the new number by now.
+    """
 
     interest: int
     new_interest: int
     subscription: str
     since: Cursor
+    head: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,8 @@ def check_backend(backend: NewBackend) -> None:
 def check_rebound(rebound: Rebound) -> None:
     check_text("subscription's id", rebound.subscription, SUBSCRIPTION_ID_LIMIT)
     check_cursor(rebound.since)
+    if rebound.head is not None:
+        check_cursor(rebound.head)
     check_number("interest", rebound.new_interest)
 
 

@@ -102,8 +102,8 @@ class BrokerStore(Protocol):
 
     async def rebind(self, rebound: Sequence[Rebound]) -> None:
         """Backends get other interests, all at once, so that they may also change places. Frontends follow and keep
-        their markers; `head` becomes `since` where that is later. NotFoundError for one that is not there,
-        ConflictError when two would share an interest."""
+        their markers; `head` becomes the new `since` or `head` where that is later. NotFoundError for one that is not
+        there, ConflictError when two would share an interest."""
 
     async def release_backends(self, interests: Sequence[int]) -> list[int]:
         """Ends those of these that neither a frontend nor a group holds. Which ones."""

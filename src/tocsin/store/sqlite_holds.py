@@ -122,9 +122,11 @@ def rebind(connection: sqlite3.Connection, rebound: Sequence[Rebound]) -> None:
             )
         except sqlite3.IntegrityError as problem:
             raise ConflictError(f"the interest {each.new_interest} is another's") from problem
-        connection.execute(
-            "UPDATE heads SET epoch = ?2, place = ?3 WHERE backend = ?1 AND (epoch, place) < (?2, ?3)", (id_, *since)
-        )
+    # When all have their numbers.
+    put_heads(
+        connection,
+        {each.new_interest: each.since if each.head is None else max(each.since, each.head) for each in rebound},
+    )
 
 
 def release_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> list[int]:
