@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,6 +24,7 @@ from tocsin.wire.envelopes import Result, Results
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError, UnavailableError
 
 WITHIN_S = 20.0
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 @pytest.fixture
@@ -305,9 +309,21 @@ async def test_a_subscription_that_ended_is_told_and_can_be_made_again(broker: F
         broker.make(17, "a")
         broker.end(17, "the channel is gone")
         assert await waiting == ["a", Ended("v.c", 17, "the channel is gone")]
+        assert one.known == {}
         await one.subscribe("v.c", [1])
         broker.make(17, "b")
         assert await taken(one, 1) == ["b"]
+
+
+async def test_what_waited_for_the_consumer_goes_with_its_subscription(broker: FakeBroker) -> None:
+    async with subscribed(broker, buffer=2) as one:
+        other = await one.subscribe("v.c", [2])
+        waiting = await connected(broker, one, 1)
+        broker.make(17, *range(5))
+        assert await waiting == [0]
+        await one.unsubscribe("sub_17")
+        broker.make(other.interest, "other")
+        assert await taken(one, 1) == ["other"]
 
 
 async def test_who_only_wants_to_be_told_pulls_and_acknowledges_page_by_page(broker: FakeBroker) -> None:
@@ -388,6 +404,14 @@ async def test_closing_ends_the_consumer_and_needs_no_broker() -> None:
 
 
 # --- parts
+
+
+def test_the_client_loads_neither_the_engine_nor_a_server() -> None:
+    heavy = "numpy pyspark pyarrow deltalake pydantic cyclopts structlog rich uvloop argon2".split()
+    program = f"import tocsin.sdk.sync, sys; print([one for one in {heavy} if one in sys.modules])"
+    run = [sys.executable, "-c", program]
+    found = subprocess.run(run, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
 
 
 @given(st.data())

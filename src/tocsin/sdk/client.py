@@ -21,7 +21,7 @@ import orjson
 
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.door import Door
-from tocsin.sdk.events import Available, Gap, Notification, Told
+from tocsin.sdk.events import Available, Ended, Gap, Notification, Told
 from tocsin.sdk.inbox import Entry, Inbox, Marks, entries
 from tocsin.sdk.stream import ACK_EVERY_S, HEARTBEAT_S, Stream
 from tocsin.wire.answers import (
@@ -101,10 +101,10 @@ class Client:
         self._stream = Stream(
             self._door, self._inbox, self._marks, heartbeat_s=heartbeat_s, ack_every_s=ack_every_s, pauses=pauses
         )
-        self._consumer = _Consumer(self._stream, self._inbox, self._marks, automatic=self._automatic)
         self._renewing: asyncio.Task[None] | None = None
         self.known: dict[int, Subscription] = {}
         """The subscriptions that this client has made or listed, by interest."""
+        self._consumer = _Consumer(self._stream, self._inbox, self._marks, self.known, automatic=self._automatic)
 
     async def __aenter__(self) -> Self:
         self._door.open()
@@ -180,11 +180,13 @@ class Client:
         return made
 
     async def unsubscribe(self, subscription: Subscription | str) -> None:
+        """What waited for the consumer goes with it."""
         identity = subscription if isinstance(subscription, str) else subscription.id
         await self._door.ask("DELETE", f"/v1/subscriptions/{quote(identity, safe='')}")
         for one in [one for one in self.known.values() if one.id == identity]:
             del self.known[one.interest]
             self._marks.forget(one.interest)
+            self._inbox.drop(one.interest)
 
     async def subscriptions(self) -> list[Subscription]:
         """All of one's subscriptions, with the cursors up to which they are acknowledged."""
@@ -195,7 +197,8 @@ class Client:
             page, following = parse_subscriptions_page(said)
             found += page
             if following is None:
-                self.known = {one.interest: one for one in found}
+                self.known.clear()
+                self.known.update((one.interest, one) for one in found)
                 return found
             params = {"after": following}
 
@@ -329,10 +332,13 @@ class Client:
 class _Consumer:
     """Hands out what the inbox holds; asking for the next one acknowledges the one before."""
 
-    def __init__(self, stream: Stream, inbox: Inbox, marks: Marks, *, automatic: bool) -> None:
+    def __init__(
+        self, stream: Stream, inbox: Inbox, marks: Marks, known: dict[int, Subscription], *, automatic: bool
+    ) -> None:
         self._stream = stream
         self._inbox = inbox
         self._marks = marks
+        self._known = known
         self._automatic = automatic
         self._held: Entry | None = None
         self._asked = False
@@ -353,6 +359,8 @@ class _Consumer:
                 self._held = await self._inbox.get()
                 if self._held is None:
                     raise StopAsyncIteration
+                if isinstance(self._held.told, Ended):
+                    self._known.pop(self._held.interest, None)
                 if self._held.told is not None:
                     return self._held.told
         finally:

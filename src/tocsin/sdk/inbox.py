@@ -130,6 +130,12 @@ class Inbox:
         if len(self._entries) >= self._bound:
             self._room.clear()
 
+    def drop(self, interest: int) -> None:
+        """Nobody wants what there is of the interest."""
+        self._entries = deque(entry for entry in self._entries if entry.interest != interest)
+        if len(self._entries) < self._bound:
+            self._room.set()
+
     async def room(self) -> None:
         """Returns when something may be added."""
         await self._room.wait()
