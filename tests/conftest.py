@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.local_cluster import LocalCluster
+
+ROOT = Path(__file__).parents[1]
 
 # Machines differ in speed, so no example has a deadline. On a build machine every run tries the same examples: a red
 # build then means a change and not luck.
@@ -23,12 +27,21 @@ settings.register_profile("ci", parent=settings.get_profile("here"), derandomize
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where workers share the tests (`./dev test` has two), one has all that need Spark in its process, so that there
-    is one session; of the others each file stays together, for what its tests share."""
-    for item in items:
-        needs_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else item.nodeid.partition("::")[0]))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Where workers share the tests (`./dev test` has two), one has the files that need Spark in its process, so that
+    there is one session; of the others each file stays together, for what its tests share."""
+    return _OneSession(config, log)
+
+
+class _OneSession(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return _scope(nodeid.partition("::")[0])
+
+
+@cache
+def _scope(file: str) -> str:
+    text = (ROOT / file).read_text()
+    return "spark" if "LocalCluster" in text or "SparkSession" in text else file
 
 
 @pytest.fixture(scope="session")
