@@ -62,7 +62,7 @@ REPORTS = DatasetOf(
             Field("level", t.DOUBLE), Field("note", t.STRING, True), Field("tags", ArrayType(t.STRING)),
             Field("numbers", ArrayType(t.INTEGER)), Field("place", t.POINT, True), Field("zone", t.CIRCLE),
             Field("box", t.RECTANGLE, True), Field("area", t.POLYGON), Field("low", t.DOUBLE), Field("high", t.DOUBLE),
-            Field("at", t.DATETIME),
+            Field("at", t.DATETIME), Field("lasts", t.DURATION, True),
         ),
         open=True,
     ),

@@ -10,11 +10,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 from pyspark.sql import SparkSession
 
-from tests.property.channel_worlds import BIGS, KINDS, LEVELS, TAGS, USER_NAMES, level, world
+from tests.property.channel_worlds import BIGS, KINDS, LEVELS, TAGS, USER_NAMES, level, seeds, tried, world
 from tests.shared_channels import (
     NOW,
     PREVIOUS,
@@ -35,9 +34,6 @@ from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels.interests import Interests
 from tocsin.rules.model import types as t
 from tocsin.rules.model.values import Duration
-
-tried = settings(max_examples=2, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
-seeds = st.integers(0, 2**32 - 1)
 
 
 def run(spark: SparkSession, seed: int, cases: Sequence[Case]) -> None:
@@ -97,7 +93,6 @@ EQUALITY = [
          ids(lambda r, k, n: r["kind"].lower() == k and r["severity"] + 1 == n * 2)),
 ]  # fmt: skip
 
-_LASTS = "duration(concat('P', abs(r.severity) % 3, 'M', abs(r.severity) * 7, 'DT1S'))"
 _DURATIONS = [
     Duration(months, days * 86_400_000_000 + more)
     for months in (0, 1, 2) for days in (-30, 0, 30) for more in (0, 1, 1_000_000)
@@ -107,11 +102,6 @@ _DURATIONS = [
 def _in_order(one: Duration) -> tuple[int, int]:
     """A month counts 30 days, and of two that come out the same the one with more months is later."""
     return one.months * 30 * 86_400_000_000 + one.micros, one.months
-
-
-def _lasts(r: Record) -> tuple[int, int]:
-    severity = abs(r["severity"])
-    return _in_order(Duration(severity % 3, severity * 7 * 86_400_000_000 + 1_000_000))
 
 
 RANGES = [
@@ -145,13 +135,25 @@ RANGES = [
          many(lambda rng: tuple((NOW - timedelta(seconds=rng.choice((0, 20, 30, 1000)))).time() for _ in "ab"), 16),
          ids(lambda r, a, b: a <= r["at"].time() <= b)),
     Case(["k", "m"], "select value r.id from Reports r where r.severity between k - m and k + m",
-         many(lambda rng: (rng.randint(-3, 12), rng.randint(-1, 4))), declared={"k": t.INTEGER, "m": t.INTEGER},
-         told=ids(lambda r, k, m: k - m <= r["severity"] <= k + m)),
-    Case(["d"], f"select value r.id from Reports r where {_LASTS} >= d", each(*_DURATIONS),
-         ids(lambda r, d: _lasts(r) >= _in_order(d))),
-    Case(["a", "b"], f"select value r.id from Reports r where {_LASTS} between a and b",
+         many(lambda rng: (rng.choice((rng.randint(-3, 12), 2**31 - 1)), rng.choice((rng.randint(-1, 4), 2**31 + 2)))),
+         ids(lambda r, k, m: k - m <= r["severity"] <= k + m)),
+    Case(["k", "m"], "select value r.id from Reports r where r.level between k - m and k + m",
+         many(lambda rng: (level(rng), rng.choice((-1.0, 0.0, 5.0, 1e6)))),
+         ids(lambda r, k, m: k - m <= r["level"] <= k + m)),
+    Case(["p"], "select value r.id from Reports r where r.level >= cast(p as double)",
+         each("1", "-2.5", "1e6", "x", "", "nan", "-1e999", "1e999"),
+         ids(lambda r, p: p not in ("x", "") and r["level"] >= float(p.replace("nan", "inf")))),
+    Case(["p"], "select value r.id from Reports r where r.big > 2 * p", each(*range(-20, 20), 2**52, -(2**52)),
+         ids(lambda r, p: r["big"] > 2 * p)),
+    Case(["p"], "select value r.id from Reports r where r.note <= upper(p)", each(*KINDS),
+         ids(lambda r, p: known(r.get("note"), lambda note: note.encode() <= p.upper().encode()))),
+    Case(["p"], "select value r.id from Reports r where r.level <= p", each(*BIGS, *range(-10, 10)),
+         declared={"p": t.BIGINT}, told=ids(lambda r, p: r["level"] <= float(p))),
+    Case(["d"], "select value r.id from Reports r where r.lasts >= d", each(*_DURATIONS),
+         ids(lambda r, d: _in_order(r["lasts"]) >= _in_order(d))),
+    Case(["a", "b"], "select value r.id from Reports r where r.lasts between a and b",
          lambda _rng, _world: [(a, b) for a in _DURATIONS for b in _DURATIONS],
-         ids(lambda r, a, b: _in_order(a) <= _lasts(r) <= _in_order(b))),
+         ids(lambda r, a, b: _in_order(a) <= _in_order(r["lasts"]) <= _in_order(b))),
 ]  # fmt: skip
 
 _PATTERNS = ("fire", "f%", "%", "", "_i%", "%o%", "a\\%b", "a\\\\b", "a\\b", "a_b", "%\\", "x%y", "x" * 40, "名_", "n_")

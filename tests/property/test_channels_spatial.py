@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 from pyspark.sql import SparkSession
 
 from tests.property.channel_worlds import (
@@ -17,8 +16,10 @@ from tests.property.channel_worlds import (
     cap,
     circle,
     coordinate,
+    seeds,
     spot,
     triangle,
+    tried,
     world,
     zone_of_globe,
 )  # fmt: skip
@@ -26,9 +27,6 @@ from tests.reference import geodesy, geometry
 from tests.shared_channels import GLOBE, REPORTS, SHELTERS, USERS, Case, World, check, shown
 from tocsin.rules.model import types as t
 from tocsin.rules.model.values import Circle, Point, Rectangle
-
-tried = settings(max_examples=2, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
-seeds = st.integers(0, 2**32 - 1)
 
 
 def run(spark: SparkSession, seed: int, cases: Sequence[Case], **sizes: int) -> None:
@@ -82,6 +80,10 @@ DISTANCES = [
          " spatial_intersect(r.zone, create_point(x, y))",
          many(lambda rng: (rng.choice(KINDS), coordinate(rng), coordinate(rng))),
          ids(lambda r, k, x, y: r["kind"] == k or meets(r["zone"], Point(x, y)))),
+    Case(["k", "c"], "select value r.id from Reports r where r.kind = k or spatial_intersect(r.zone, c)"
+         " or spatial_intersect(c, r.box)",
+         many(lambda rng: (rng.choice(KINDS), circle(rng))), declared={"c": t.CIRCLE},
+         told=ids(lambda r, k, c: r["kind"] == k or meets(r["zone"], c) or meets(r.get("box"), c))),
     Case(["k", "c"], "select value r.id from Reports r where r.kind = k and spatial_intersect(r.zone, c)",
          many(lambda rng: (rng.choice(KINDS), circle(rng)), 100),
          ids(lambda r, k, c: r["kind"] == k and meets(r["zone"], c)), declared={"c": t.CIRCLE}),

@@ -7,7 +7,7 @@ Each side gets a column of keys, exploded, and the condition stays as the exact 
     x IN p, p IN x, x IN (p, q), array_contains     the items
     x LIKE p, starts_with(x, p)                     the first characters that are no wildcards
     p <= x <= q                                     cells of a grid in one dimension
-    x >= p, and p <= x <= q of texts                buckets of the parameters' values in their order
+    x >= p, x >= f(p), and p <= x <= q of texts     buckets of the parameters' values in their order
 
 A pair that several keys bring together counts at the first of them only.
 """
@@ -44,7 +44,7 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
         sides = Sides(made, conditions, left, right, matches, alias)
         way = way_of(condition, conditions, sides)
         if way is None:
-            remedy = remedy_of(condition, sides)
+            remedy = remedy_of(condition)
             if with_interests and remedy is not None:
                 matches.remedies.append(remedy)
             continue

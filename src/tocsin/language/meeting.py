@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sqlglot import exp
 
 from tocsin.language import dynamic, grid
 from tocsin.language.calls import is_made_once
-from tocsin.language.scope import column, free_tables
+from tocsin.language.scope import column, derived, free_tables
+from tocsin.language.typed import build
+
+SOME: Final = 64  # values that stand for all of an expression's
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The query needs, as the parameter `:name`, what `sql` then yields in one row: the levels that regions use."""
+    """The query needs, as the parameter `:name`, what `sql` then yields in one row: the levels that regions use, or
+    some values of an expression."""
 
     name: str
     sql: exp.Expr
@@ -41,10 +46,10 @@ class Matches:
     remedies: list[str] = field(default_factory=list)  # for conditions that bring nothing together
     passing: set[str] = field(default_factory=set)  # columns beside the interests in this query, not kept with them
 
-    def levels_of(self, sql: exp.Expr) -> exp.Expr:
+    def levels_of(self, sql: exp.Expr, name: str = "levels") -> exp.Expr:
         found = next((one for one in self.levels if one.sql == sql), None)
         if found is None:
-            found = Levels(f"levels{len(self.levels)}", sql)
+            found = Levels(f"{name}{len(self.levels)}", sql)
             self.levels.append(found)
         return exp.Placeholder(this=found.name)
 
@@ -108,11 +113,26 @@ class Sides:
         return compute
 
     def levels(self, side: str, region: grid.Region) -> exp.Expr:
-        # Levels of interests are remembered, so what holds only for now is left out. More levels do no harm.
-        lasting = [one for one in self.conditions if side != self.matches.interests or not one.find(exp.Placeholder)]
-        query = _alone(self.made, side, lasting)
+        query = _alone(self.made, side, self._lasting(side))
         query.set("expressions", [exp.alias_(dynamic.call("collect_set", region.level), "levels", quoted=True)])
         return self.matches.levels_of(query)
+
+    def some_of(self, side: str, value: exp.Expr) -> exp.Expr:
+        """An array of some of the values that this has on a side, from everywhere."""
+        each = _alone(self.made, side, self._lasting(side))
+        each.set("expressions", [exp.alias_(value.copy(), "value", quoted=True)])
+        each.set("distinct", exp.Distinct())
+        inner = self.alias("some")
+        known, chance = (build(sql, _v=column(inner, "value")) for sql in ("_v IS NOT NULL", "xxhash64(_v)"))
+        some = exp.Select(expressions=[column(inner, "value")]).from_(derived(each, inner)).where(known)
+        some = some.order_by(chance).limit(SOME)
+        outer = self.alias("some")
+        found = exp.alias_(dynamic.call("collect_list", column(outer, "value")), "levels", quoted=True)
+        return self.matches.levels_of(exp.Select(expressions=[found]).from_(derived(some, outer)), "some")
+
+    def _lasting(self, side: str) -> list[exp.Expr]:
+        # What is found out of interests is remembered, so what holds only for now is left out. More does no harm.
+        return [one for one in self.conditions if side != self.matches.interests or not one.find(exp.Placeholder)]
 
 
 # ---------------------------------------------------------------- the query's relations

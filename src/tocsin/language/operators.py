@@ -60,9 +60,9 @@ class Operators(Expressions):
             if one.type == t.ANY:
                 self.taken(one, other.type)
             if other.type in t.NUMBERS:
-                # What is computed with a parameter is of a type with what it is compared with.
+                # What is computed with a parameter is whole where what it is compared with is; it may be larger.
                 for operand in one.sql.meta.get(noted.MADE_OF, ()):
-                    self.taken(operand, other.type)
+                    self.taken(operand, t.BIGINT if other.type in t.INTEGERS else t.DOUBLE)
         compared = self._compared(operator, left, right)
         compared.sql.meta[noted.COMPARED] = (Typed(left.sql, left.type), Typed(right.sql, right.type))
         distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)

@@ -87,23 +87,26 @@ def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
         ways.append(way)
 
     def marked(keys: Sequence[exp.Expr]) -> exp.Expr:
-        each = [
-            build(f"transform(coalesce(_k, array()), __k -> named_struct('way', {i}, 'key', xxhash64(__k)))", _k=one)
-            for i, one in enumerate(keys)
-        ]
+        each = []
+        for i, (way, one) in enumerate(zip(ways, keys, strict=True)):
+            key = "xxhash64(__k)" if way.counts is None else "__k"  # a cell tells whether it counts
+            each.append(
+                build(f"transform(coalesce(_k, array()), __k -> named_struct('way', {i}, 'key', {key}))", _k=one)
+            )
         return dynamic.call("array_distinct", dynamic.call("concat", *each))
 
     def counts(key: exp.Expr) -> exp.Expr:
         tests = []
-        for i, part in enumerate(parts):
+        for i, (way, part) in enumerate(zip(ways, parts, strict=True)):
             earlier = [
                 exp.Not(this=dynamic.call("coalesce", exp.Paren(this=one.copy()), exp.false())) for one in parts[:i]
             ]
-            tests.append(exp.and_(build(f"_k['way'] = {i}", _k=key), exp.Paren(this=part.copy()), *earlier))
+            first = [] if way.counts is None else [way.counts(build("_k['key']", _k=key))]
+            tests.append(exp.and_(build(f"_k['way'] = {i}", _k=key), exp.Paren(this=part.copy()), *earlier, *first))
         return exp.Paren(this=exp.or_(*tests))
 
-    if any(way.counts is not None or not way.same_type for way in ways):
-        return None  # of regions: they may share several cells, and each has one mark only
+    if not all(way.same_type for way in ways):
+        return None
     return Way(
         "any of: " + ", ".join(way.what for way in ways),
         marked([way.left for way in ways]), marked([way.right for way in ways]), counts,
@@ -256,6 +259,10 @@ def _range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) ->
             way = _interval(low.bound, high.value, low.value, sides)
         if way is not None:
             return way
+    if not _is_plain(first, sides):
+        others = (_bound(one, sides) for one in conditions if one is not condition)
+        if any(one is not None and _is_plain(one, sides) and _is_ordered(one) for one in others):
+            return None  # that one is kept with the interests
     return _half(first, sides)
 
 
@@ -304,18 +311,38 @@ _ORDERED: Final = frozenset((*t.NUMBERS, t.STRING, t.UUID, t.BOOLEAN, t.DATE, t.
 
 def _half(bound: _Bound, sides: Sides) -> Way | None:
     """Buckets between some of the parameter's values: a value meets its own bucket and all below it (or above it)."""
-    parameter = bound.bound.sql
-    if not isinstance(parameter, exp.Column) or parameter.table != sides.matches.interests or not _is_ordered(bound):
+    if not _is_ordered(bound):
         return None
-    name = sides.matches.borders_of(parameter.name)
-    value = _as_number(bound.value) if bound.value.type == t.DURATION else bound.value.sql
-    assert value is not None
-    if is_made_once(value):
-        value = sides.beside(sides.left)(value)  # Spark makes no such call for each item of an array
-    place = "CAST(size(filter(_borders, __b -> __b <= _v)) AS BIGINT)"
-    whole = f"sequence(0L, {place})" if bound.at_least else f"sequence({place}, CAST(size(_borders) AS BIGINT))"
-    mine = build(f"if(_v IS NULL, NULL, {whole})", _borders=exp.Placeholder(this=name), _v=value)
-    return Way("buckets of a range", mine, dynamic.call("array", column(parameter.table, name)))
+    # A whole number and a fraction are compared as doubles, which may be equal where the numbers are not.
+    mixed = (bound.value.type in t.INTEGERS) != (bound.bound.type in t.INTEGERS)
+    mine, theirs = (
+        _as_number(one) if one.type == t.DURATION or mixed else one.sql for one in (bound.value, bound.bound)
+    )
+    if mine is None or theirs is None:
+        return None
+    if is_made_once(mine):
+        mine = sides.beside(sides.left)(mine)  # Spark makes no such call for each item of an array
+    if _is_plain(bound, sides) and not mixed:
+        name = sides.matches.borders_of(bound.bound.sql.name)
+        borders: exp.Expr = exp.Placeholder(this=name)
+        what, own = "buckets of a range", dynamic.call("array", column(sides.right, name))
+    else:
+        theirs = sides.beside(sides.right)(theirs)
+        borders = sides.some_of(sides.right, theirs)
+        what = "buckets of a computed range"
+        own = build(f"if(_v IS NULL, NULL, array({_PLACE}))", _borders=borders, _v=theirs)
+    whole = f"sequence(0L, {_PLACE})" if bound.at_least else f"sequence({_PLACE}, CAST(size(_borders) AS BIGINT))"
+    return Way(what, build(f"if(_v IS NULL, NULL, {whole})", _borders=borders, _v=mine), own)
+
+
+# How many borders are not above the value, in whatever order they are.
+_PLACE: Final = "CAST(size(filter(_borders, __b -> __b <= _v)) AS BIGINT)"
+
+
+def _is_plain(bound: _Bound, sides: Sides) -> bool:
+    """Whether it is a parameter, whose values are known without Spark."""
+    sql = bound.bound.sql
+    return isinstance(sql, exp.Column) and sql.table == sides.matches.interests and sql.name.startswith("p")
 
 
 def _is_ordered(bound: _Bound) -> bool:
@@ -325,7 +352,7 @@ def _is_ordered(bound: _Bound) -> bool:
 # ---------------------------------------------------------------- where there is none
 
 
-def remedy_of(condition: exp.Expr, sides: Sides) -> str | None:
+def remedy_of(condition: exp.Expr) -> str | None:
     """What would help a condition that brings nothing together although it is of a kind that may."""
     if isinstance(condition, exp.Or):
         return "let every alternative of OR compare a parameter with a field, or make a channel of each"
@@ -334,8 +361,4 @@ def remedy_of(condition: exp.Expr, sides: Sides) -> str | None:
     compared = condition.meta.get(COMPARED, ())
     if any(one.type == t.ANY for one in compared) and condition.find(*ORDERS):
         return "declare a type for the parameter, and for the field: values of any type are not kept in order"
-    bound = _bound(condition, sides)
-    if bound is None:
-        return None
-    both = ", or give both ends of the range" if _as_number(bound.bound) is not None else ""
-    return f"make the bound itself a parameter{both}"
+    return None

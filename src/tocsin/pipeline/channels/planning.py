@@ -52,7 +52,7 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
     spark.createDataFrame(unknown, interests).createOrReplaceTempView(names[query.interests_view])
     now = datetime(2026, 1, 1, tzinfo=UTC)
     arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{one.since: 0 for one in query.watched}}
-    arguments.update({name: f.array(f.lit(0)) for name, _ in query.levels})
+    arguments.update({name: f.array(f.lit(None if name.startswith("some") else 0)) for name, _ in query.levels})
     arguments.update({one.name: f.array(f.lit(None)) for one in query.borders})
     try:
         return spark.sql(named(query.sql, {**names, **calls}), used(query.sql, arguments))

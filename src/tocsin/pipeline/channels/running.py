@@ -85,7 +85,7 @@ def answer(  # noqa: PLR0917
         passing = *(one.view for one in query.scans), *(one.name for one in query.calls)
         if among is None and not any(one in sql for one in passing):
             interests.remembered[name] = levels
-        arguments[name] = _array(sorted(levels) or _NO_LEVEL)
+        arguments[name] = _array(levels or ([None] if name.startswith("some") else _NO_LEVEL))
     sql = query.sql_for_many if moment.many else query.sql
     frame: Any = spark.sql(named(sql, names), used(sql, arguments))
     # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
