@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import json
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import command
 from tests.fake_broker import FakeBroker, listening, until
 from tocsin.cli import subscribe
 from tocsin.cli.main import main
@@ -22,54 +18,11 @@ from tocsin.cli.subscribe import Printer, value_of
 from tocsin.sdk import Client
 from tocsin.wire.cursors import Cursor, cursor_text
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:
     async with listening(FakeBroker(passwords={"ann": "secret"})) as broker:
         yield broker
-
-
-class Command:
-    """A `tocsin` command in a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def line(self) -> str:
-        assert self._process.stdout is not None
-        async with asyncio.timeout(30):
-            return (await self._process.stdout.readline()).decode().rstrip("\n")
-
-    async def said(self) -> str:
-        assert self._process.stderr is not None
-        async with asyncio.timeout(30):
-            return (await self._process.stderr.readline()).decode().rstrip("\n")
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-
-    async def ended(self) -> tuple[int, str, str]:
-        async with asyncio.timeout(30):
-            out, err = await self._process.communicate()
-        assert self._process.returncode is not None
-        return self._process.returncode, out.decode(), err.decode()
-
-
-@contextlib.asynccontextmanager
-async def command(*arguments: str, **environment: str) -> AsyncIterator[Command]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tocsin.cli.main", *arguments,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}, stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        yield Command(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_notifications_are_printed_as_they_come_until_ctrl_c_and_then_do_not_come_again(
