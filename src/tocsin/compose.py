@@ -157,7 +157,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
 
         channels = Channels(catalog, tables, engine, channel_store, announce=committed)
         brokers = Brokers(catalog, channel_store, announcer)
-        engine.shows = Shows(channel_store)
+        engine.shows = Shows(channel_store, procedures.runs)
         rooms = (feeds, brokers, channels)
         statements = ScriptRunner(catalog, tables, engine, changes, procedures, channels, rooms, chosen)
         try:

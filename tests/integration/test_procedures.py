@@ -15,6 +15,7 @@ from tests.integration.feed_places import Place
 from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
 from tocsin.cluster.channels.brokers import checked_url
+from tocsin.cluster.channels.procedures import RUNS_KEPT
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StatementError, TocsinError
 
 SETUP = """
@@ -208,6 +209,17 @@ def test_a_failing_tick_is_tried_again_at_the_next(place: Place) -> None:
     until(lambda: 2 in place.held(), "its ticks write")
     place.run("DELETE FROM D WHERE id = 1")
     until(lambda: place.held().get(1) == "made it", "its ticks write")
+
+    def runs() -> list[list[object]]:
+        return place.rows(
+            "SELECT VALUE [e.Reason, e.Tick <= e.Started AND e.Started <= e.Ended, e.MissedTicks >= 0]"
+            f" FROM Metadata.ProcedureExecution e WHERE e.DataverseName = '{place.dataverse}' AND e.ProcedureName = 'p'"
+        )
+
+    until(lambda: [None, True, True] in runs(), "a run that succeeded is shown")
+    reason = "the key id = 1 is in the dataset already (UPSERT replaces; nothing was inserted)"
+    assert [reason, True, True] in runs()
+    assert len(runs()) <= RUNS_KEPT
 
 
 def test_dropping_the_dataverse_stops_its_procedures(cluster: LocalCluster, place: Place) -> None:

@@ -37,11 +37,13 @@ _ENDED = ("stopped SparkContext", "SparkContext was shut down", 'SparkContext.da
 
 
 class Shows(Protocol):
-    """Reads datasets that are no tables: what channels have."""
+    """Reads datasets that are no tables: what channels have, and what procedures did."""
 
     def rows(self, shown: Any) -> pa.Table: ...
 
     def executions(self, channels: Sequence[Any], kind: ObjectType) -> pa.Table: ...
+
+    def runs(self, kind: ObjectType) -> pa.Table: ...
 
 
 class Engine:

@@ -220,5 +220,13 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 for one in catalog.procedures
             ],
         ),
+        MetadataDataset(
+            "ProcedureExecution",
+            _type(
+                DataverseName=t.STRING, ProcedureName=t.STRING, Tick=t.DATETIME, Started=t.DATETIME, Ended=t.DATETIME,
+                MissedTicks=t.BIGINT, Reason=_Perhaps(t.STRING),
+            ),
+            None,
+        ),
     )
 }  # fmt: skip

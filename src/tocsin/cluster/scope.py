@@ -101,7 +101,9 @@ class StatementScope:
             described = DATASETS[dataset.name]
             if described.rows is None:
                 assert self._engine.shows is not None
-                rows = self._engine.shows.executions(self.catalog.channels, described.type)
+                shows, kind = self._engine.shows, described.type
+                of_channels = described.name == "ChannelExecution"
+                rows = shows.executions(self.catalog.channels, kind) if of_channels else shows.runs(kind)
             else:
                 rows = layout.to_arrow(described.rows(self.catalog), described.type)
             self._views.append(self._engine.views.of_rows(rows))

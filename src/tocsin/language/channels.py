@@ -205,9 +205,13 @@ class ChannelQueries(Queries):
                 alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
             )
         if getattr(dataset, "folder", None) is None:
+            # Neither has commits, so that no execution could say which state it has read.
+            described = dataset.dataverse == "Metadata"
             fail(
-                f"{dataset.name} cannot be read in a channel", node, "it shows what a channel has: only queries read it"
-            )
+                f"{'Metadata.' if described else ''}{dataset.name} cannot be read in a channel", node,
+                "it has no commits of its own: let a procedure with a PERIOD copy what you need into a dataset"
+                if described else "it shows what a channel has: only queries read it",
+            )  # fmt: skip
         if self._version(node) != (None, None):
             fail("a channel reads datasets as they are", node, "leave AS OF out")
         read = Scan(f"tocsin_channel_scan_{len(self.read)}", dataset, bool(node.meta.get(_NEW)))

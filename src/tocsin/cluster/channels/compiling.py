@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.catalog import METADATA, Catalog
 from tocsin.cluster.channel_entries import channel_of
 from tocsin.cluster.channels.shows import Shown
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import ChannelEntry, DatasetEntry, FunctionEntry
+from tocsin.cluster.metadata import DATASETS
 from tocsin.cluster.refs import Ref, dataset_ref, function_ref
 from tocsin.language.channels import SharedQuery, shared_query
 from tocsin.language.names import Dataset
@@ -26,6 +27,8 @@ class CatalogNames:
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
         """Also one that a channel cannot read, which the translator says then."""
+        if dataverse == METADATA:
+            return DATASETS.get(name)
         ref = dataset_ref(dataverse, name)
         found = self._catalog.find(ref)
         if found is None and (channel := channel_of(ref)) is not None:
@@ -41,6 +44,8 @@ class CatalogNames:
         return sorted(one.arity for one in self._catalog.functions_named(dataverse, name))
 
     def suggestions(self, dataverse: str) -> Sequence[str]:
+        if dataverse == METADATA:
+            return list(DATASETS)
         return [one.name for one in self._catalog.datasets if one.dataverse == dataverse]
 
 

@@ -6,6 +6,7 @@ What a tick changes and the tick itself are one commit of the dataset: killed at
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sqlglot import exp
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.changes import Changes, decoded, doomed
 from tocsin.cluster.channels import schedule
+from tocsin.cluster.channels.ran import Ran
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
 from tocsin.cluster.scope import StatementScope
@@ -35,6 +37,8 @@ log = structlog.get_logger()
 
 Summary = Mapping[str, Any]
 AT_ONCE: Final = 4  # procedures that run by themselves; each takes a thread of the engine's meanwhile
+RUNS_KEPT: Final = 100  # of each procedure, the latest
+_REASON_LIMIT: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,11 @@ class Procedures:
         self._sleep = sleep
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._runs: dict[str, deque[Ran]] = {}
+
+    def runs(self) -> list[Ran]:
+        """What those with a period have done since the cluster started, as far as it is kept."""
+        return [one for kept in self._runs.values() for one in kept]
 
     # ------------------------------------------------------------ life
 
@@ -112,6 +121,8 @@ class Procedures:
 
     async def _ended(self, *names: str) -> None:
         tasks = [self._running.pop(name) for name in names]
+        for name in names:
+            self._runs.pop(name, None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -129,18 +140,23 @@ class Procedures:
         async def run(tick: int, due: datetime, missed: int) -> None:
             if missed:
                 told("warning", "a procedure missed ticks", tick=tick, missed=missed)
+            started, reason = self._now(), None
             try:
                 async with self._turns:
+                    started = self._now()
                     await self._tick(entry, tick, due)
             except Exception as error:
                 # The next tick tries again.
+                reason = str(error)[:_REASON_LIMIT]
                 if self._catalog.catalog.find(entry.ref) == entry:
                     told("error", "a procedure failed", tick=tick, reason=str(error))
+            kept.append(Ran(entry, due, started, self._now(), missed, reason))
             own = asyncio.current_task()
             if own is not None and own.cancelling():
                 # It was told to end when its change could no longer be stopped.
                 raise asyncio.CancelledError
 
+        kept = self._runs.setdefault(entry.procedure_id, deque(maxlen=RUNS_KEPT))
         try:
             done = await self._engine.work(lambda: self._done(entry))
         except Exception as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tocsin.cluster.channels.channel import moment
 from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.channels.ran import Ran
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.refs import Ref
 from tocsin.pipeline.datasets import layout
@@ -65,8 +66,9 @@ class Shown:
 class Shows:
     """Reads a channel's datasets for those who run queries, on threads of theirs."""
 
-    def __init__(self, store: ChannelStore) -> None:
+    def __init__(self, store: ChannelStore, procedures: Callable[[], Sequence[Ran]]) -> None:
         self._store = store
+        self._procedures = procedures
         self._loop = asyncio.get_running_loop()
 
     def rows(self, shown: Shown) -> pa.Table:
@@ -77,6 +79,14 @@ class Shows:
         """`Metadata.ChannelExecution`."""
         found = asyncio.run_coroutine_threadsafe(self._executions(channels), self._loop).result()
         return layout.to_arrow(found, kind)
+
+    def runs(self, kind: ObjectType) -> pa.Table:
+        """`Metadata.ProcedureExecution`."""
+
+        async def looked() -> list[dict[str, Any]]:
+            return [_run(one) for one in self._procedures()]
+
+        return layout.to_arrow(asyncio.run_coroutine_threadsafe(looked(), self._loop).result(), kind)
 
     async def _executions(self, channels: Sequence[ChannelEntry]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -124,6 +134,15 @@ class Shows:
                         for one in holders[ranges[part.range].interest] if one.since < result.cursor
                     ]  # fmt: skip
         return rows
+
+
+def _run(one: Ran) -> dict[str, Any]:
+    entry = one.entry
+    row = {
+        "DataverseName": entry.dataverse, "ProcedureName": entry.name, "Tick": one.tick, "Started": one.started,
+        "Ended": one.ended, "MissedTicks": one.missed,
+    }  # fmt: skip
+    return row if one.reason is None else {**row, "Reason": one.reason}
 
 
 def _execution(channel: ChannelEntry, one: Recorded) -> dict[str, Any]:
