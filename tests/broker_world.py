@@ -158,12 +158,12 @@ async def opened(
 
 
 @asynccontextmanager
-async def world(data: Path, *, auth: str = "auto", **options: Any) -> AsyncIterator[World]:
+async def world(data: Path, *, auth: str = "auto", port: int = 0, **options: Any) -> AsyncIterator[World]:
     """The same behind the real server."""
     async with opened(data, **options) as made:
         settings = ClusterSettings.model_validate({"auth": {"mode": auth}})
         app = cluster_application(settings, FakeStatements(), FakeCredentials(), brokers=made.door)
-        with bound("127.0.0.1", 0) as (sock, address):
+        with bound("127.0.0.1", port) as (sock, address):
             async with listening(app, sock):
                 made.url = address
                 yield made

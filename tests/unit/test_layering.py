@@ -36,7 +36,7 @@ ROOMS: dict[str, Room] = {
     "wire": room("rules", others="orjson"),
     "sdk": room("wire settings", others="aiohttp orjson"),
     "faults": room("", others=""),
-    "settings": room("wire", others="pydantic pydantic_core pydantic_settings"),
+    "settings": room("rules wire", others="pydantic pydantic_core pydantic_settings"),
     "language": room("rules wire faults"),
     "store": room("rules wire faults"),
     "pipeline": room("rules wire language faults"),
@@ -49,10 +49,12 @@ ROOMS: dict[str, Room] = {
     # the lab runs the cores; `SHELLS` keeps it from the servers around them, and it installs without Spark
     "lab": room("rules wire broker coordinator overlay settings faults", others="numpy pyarrow matplotlib"),
     # edges: they speak the wire protocol; the command line starts servers through `compose`, and experiments
-    "cli": room("wire sdk settings faults compose lab"),
+    "cli": room("wire sdk settings faults compose compose_broker lab"),
     "dashboard": room("wire sdk settings"),
     # the only file that names concrete classes
     "compose": room("*"),
+    # and, so that brokers start without the engine, the one for them
+    "compose_broker": room("rules wire broker store serving settings faults"),
     "__init__": room("", others=""),
 }
 # Standard modules with which a pure room would reach for I/O, a clock or another thread.
@@ -65,7 +67,7 @@ PURE = ("rules",)
 LIGHT = ("wire", "sdk")
 ENGINE = frozenset({"pyspark", "pyarrow", "deltalake", "py4j"})
 # The command line imports these inside functions only: `tocsin sql` must not load Spark or NumPy to ask a question.
-LAZY = {"cli": frozenset({"compose", "lab"})}
+LAZY = {"cli": frozenset({"compose", "compose_broker", "lab"})}
 # The state machines inside servers: as pure as the rules, so that the lab can run them.
 CORES = frozenset({"broker/core", "coordinator/core", "overlay/core"})
 SHELLS = frozenset({"tocsin.broker.shell", "tocsin.coordinator.shell", "tocsin.overlay.shell"})

@@ -25,6 +25,7 @@ Start a cluster, then talk to it:
 
 app = App(name="tocsin", help=_HELP, version=version, help_format="plaintext")
 app.command("tocsin.cli.up:app", name="up", help="Start a cluster and keep it running.")
+app.command("tocsin.cli.broker:app", name="broker", help="Start a broker and keep it running.")
 app.command("tocsin.cli.sql:app", name="sql", help="Run statements: at a prompt, or from -e, -f or a pipe.")
 app.command("tocsin.cli.publish:publish", name="publish", help="Send records to a feed, from a file or a pipe.")
 app.command("tocsin.cli.subscribe:app", name="subscribe", help="Print a channel's notifications as they come.")

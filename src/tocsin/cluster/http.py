@@ -123,6 +123,7 @@ async def _index(_request: web.Request) -> web.Response:
             "feeds": "/v1/feeds/{name}",
             "results": "/v1/results:fetch",
             "result": "/v1/results/{interest}",
+            "channels": "/v1/channels",
             "subscriptions": "/v1/channels/{name}/subscriptions",
             "brokers": "/v1/brokers/{name}",
             "backup": "/v1/backup",

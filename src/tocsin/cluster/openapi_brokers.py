@@ -53,6 +53,19 @@ _BROKER: Final = {
         "secret": {"type": "string", "description": "What announcements are signed with; told once."},
     },
 }
+_CHANNEL: Final = {
+    "type": "object",
+    "required": ["name", "parameters", "continuous", "push"],
+    "properties": {
+        "name": {"type": "string"},
+        "parameters": {
+            "type": "array",
+            "items": {"type": "object", "required": ["name", "type"], "properties": {"name": {"type": "string"}}},
+        },
+        "continuous": {"type": "boolean"},
+        "push": {"type": "boolean"},
+    },
+}
 _FETCHED: Final = {
     "type": "object",
     "required": ["interest", "known", "gap", "results", "more"],
@@ -119,6 +132,12 @@ def broker_paths(refusals: Refusals) -> dict[str, Any]:
                     _query("limit", {"type": "integer", "minimum": 1, "maximum": 100_000}),
                 ],
                 answers=_json(_ref("Fetched")),
+            )
+        },
+        "/v1/channels": {
+            "get": operation(
+                "listChannels", "What can be subscribed to; needs the role reader.", "500 503",
+                answers=_json(_object({"channels": {"type": "array", "items": _CHANNEL}}, "channels")),
             )
         },
         "/v1/channels/{name}/subscriptions": {

@@ -14,6 +14,7 @@ from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SubscriptionRequest, Subscriptions
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.requests import full_name, path_name, read_object, whole
+from tocsin.cluster.type_json import type_to_json
 from tocsin.rules.model.jsonform import plain
 from tocsin.rules.model.values import datetime_text
 from tocsin.serving.answers import answer
@@ -36,6 +37,7 @@ class SubscriptionRoutes:
     def routes(self) -> list[web.RouteDef]:
         all_, one = "/v1/channels/{name}/subscriptions", "/v1/channels/{name}/subscriptions/{id}"
         return [
+            web.get("/v1/channels", self.channels, allow_head=False),
             web.post(all_, self.subscribe),
             web.get(all_, self.list),
             web.post(f"{all_}:remove", self.remove),
@@ -55,6 +57,11 @@ class SubscriptionRoutes:
         broker = Broker(*full_name(name))
         await self._brokers.registered(broker, request[PRINCIPAL])
         return broker
+
+    async def channels(self, request: web.Request) -> web.Response:
+        """What can be subscribed to, and with which parameters."""
+        require(request[PRINCIPAL], "reader")
+        return answer({"channels": [_described(one) for one in self._subscriptions.channels()]})
 
     async def subscribe(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
@@ -155,6 +162,16 @@ def _requests(given: object) -> list[SubscriptionRequest]:
             raise InputError(f"subscription {place}: parameters are an array, an id is a text")
         requests.append(SubscriptionRequest(values, identity))
     return requests
+
+
+def _described(one: ChannelEntry) -> dict[str, Any]:
+    parameters = zip(one.parameters, one.types, strict=True)
+    return {
+        "name": f"{one.dataverse}.{one.name}",
+        "parameters": [{"name": name, "type": type_to_json(type_)} for name, type_ in parameters],
+        "continuous": one.continuous,
+        "push": one.push,
+    }
 
 
 def _told(one: Subscription) -> dict[str, Any]:

@@ -4,6 +4,7 @@ could be read."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ _log = structlog.get_logger("tocsin.serving")
 class Connection(web.RequestHandler):
     """One connection: a head must be complete in time, and garbage is answered in our form."""
 
-    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head")
+    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "on_room")
 
     def __init__(self, manager: LimitedServer, limits: Limits, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -32,6 +33,13 @@ class Connection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._some_head = False
         self._lingering = False
+        # Called when a client has taken most of what it had been sent, after it had not for a while.
+        self.on_room: Callable[[], None] | None = None
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.on_room is not None:
+            self.on_room()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         manager = cast("LimitedServer", self._manager)

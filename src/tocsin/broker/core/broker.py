@@ -38,7 +38,7 @@ from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core.timers import Timers
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import Result
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import START, Cursor
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 
@@ -98,6 +98,13 @@ class Broker:
         """What this subscription has acknowledged."""
         one = self._frontends[subscription]
         return self._backends[one.interest].marker_of(one)
+
+    def knows(self, subscription: Hashable) -> bool:
+        return subscription in self._frontends
+
+    def since(self, subscription: Hashable) -> Cursor:
+        """Where this subscription begins; before the cluster holds it, before everything."""
+        return self._frontends[subscription].since or START
 
     def holds(self, interest: Hashable) -> bool:
         """Whether there is a backend subscription, or will be."""

@@ -63,6 +63,10 @@ class Subscriptions:
     async def page_of(self, broker: Broker, after: tuple[int, str], limit: int) -> list[Subscription]:
         return await self._store.subscriptions_of(broker, after=after, limit=limit)
 
+    def channels(self) -> tuple[ChannelEntry, ...]:
+        """All that can be subscribed to."""
+        return tuple(self._catalog.catalog.channels)
+
     def names(self) -> dict[int, str]:
         """The channels by their numbers."""
         return {one.channel_id: f"{one.dataverse}.{one.name}" for one in self._catalog.catalog.channels}

@@ -1,0 +1,45 @@
+"""Outlets that are connections: bytes that were encoded once go straight into the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tocsin.broker.shell.outlets import Kind, Listener, Told
+from tocsin.serving.connections import Connection
+
+
+class ConnectionOutlet:
+    """A WebSocket, or an answer that goes on and on."""
+
+    __slots__ = ("_connection", "_transport", "kind", "listener")
+
+    def __init__(
+        self, kind: Kind, connection: Connection, buffer_bytes: int, on_room: Callable[[ConnectionOutlet], None]
+    ) -> None:
+        transport = connection.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        self.kind = kind
+        self.listener: Listener | None = None
+        self._connection = connection
+        self._transport: asyncio.Transport = transport
+        # The transport tells when there is more in it than this, and when most of that is gone.
+        transport.set_write_buffer_limits(high=buffer_bytes, low=buffer_bytes // 4)
+        connection.on_room = lambda: on_room(self)
+
+    @property
+    def full(self) -> bool:
+        return self._connection._paused
+
+    def write(self, told: Told) -> None:
+        self._transport.write(told.form(self.kind))
+
+    def write_raw(self, some: bytes) -> None:
+        self._transport.write(some)
+
+    def shed(self) -> None:
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._connection.on_room = None

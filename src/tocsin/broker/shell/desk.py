@@ -1,0 +1,265 @@
+"""Subscriptions of subscribers: durable first, then in the core.
+
+An interest is held at the cluster before anybody here subscribes to it, and durable here before the subscriber is
+answered. What has been made durable becomes known to the core whoever stops waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+
+from tocsin import faults
+from tocsin.broker.core import events as ev
+from tocsin.broker.shell.cluster_client import ClusterClient
+from tocsin.broker.shell.holder import Changed, Holder
+from tocsin.broker.shell.holdings import Holding, Holdings, values_text
+from tocsin.broker.shell.machine import Machine
+from tocsin.broker.shell.presence import Presence
+from tocsin.rules.model.cursors import Cursor, Range
+from tocsin.store.broker_rows import Frontend, Group, GroupSubscribed, Wanted
+from tocsin.store.broker_store import BrokerStore
+from tocsin.wire.answers import Subscription
+from tocsin.wire.errors import NotFoundError, TocsinError
+from tocsin.wire.results import FetchedPart
+from tocsin.wire.subscriber import Subscribe
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("tocsin.broker.desk")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """`new`: it was not there before."""
+
+    subscription: Subscription
+    new: bool
+
+
+class Desk:
+    def __init__(
+        self,
+        machine: Machine,
+        presence: Presence,
+        *,
+        holdings: Holdings,
+        holder: Holder,
+        store: BrokerStore,
+        client: ClusterClient,
+    ) -> None:
+        self._machine = machine
+        self._presence = presence
+        self._holdings = holdings
+        self._holder = holder
+        self._store = store
+        self._client = client
+        self._ids: dict[tuple[int, int], int] = {}
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def recover(self) -> int:
+        """After a start: everything that the store knows is known to the core again. How many subscriptions."""
+        count = 0
+        async for backends in self._store.backends():
+            for one in backends:
+                self._holdings.remember(one)
+        async for frontends in self._store.frontends():
+            for each in frontends:
+                holding = self._holdings.get(each.interest)
+                assert holding is not None, "the store keeps no frontend without its backend"
+                # It was told of what somebody has acknowledged.
+                holding.head = max(holding.head, each.marker)
+            for each in frontends:
+                self._activate(each)
+            count += len(frontends)
+            await asyncio.sleep(0)
+        # What a crash left with nobody to hold it is ended at the cluster, too, when the broker looks there.
+        idle = [one for one in self._holdings if not self._machine.core.holds(one.interest)]
+        ended = set(await self._store.release_backends([one.interest for one in idle]))
+        for holding in idle:
+            if holding.interest in ended:
+                self._holdings.remove(holding)
+        return count
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    # --- looking
+
+    def subscription_of(self, subscriber: int, interest: int) -> int | None:
+        return self._ids.get((subscriber, interest))
+
+    async def find(self, subscriber: int, public_id: str) -> Frontend:
+        found = await self._store.frontend(subscriber, public_id)
+        if found is None:
+            raise NotFoundError(f"you have no subscription {public_id[:60]}", hint="GET /v1/subscriptions lists them")
+        return found
+
+    async def page(self, subscriber: int, after: int, limit: int) -> tuple[list[Subscription], int | None]:
+        found = await self._store.frontends_of(subscriber, after=after, limit=limit)
+        groups = {one.id: one.name for one in await self._store.groups_of(subscriber)}
+        return [self.told(one, groups) for one in found], found[-1].id if len(found) == limit else None
+
+    def told(self, one: Frontend, groups: dict[int, str] | None = None, recovered: bool | None = None) -> Subscription:
+        holding = self._holdings.get(one.interest)
+        marker = one.marker
+        if self._ids.get((one.subscriber, one.interest)) == one.id:
+            marker = max(marker, self._machine.core.marker(one.id))
+        group = next((groups[each] for each in one.groups if each in groups), None) if groups else None
+        return Subscription(
+            one.public_id,
+            holding.channel if holding is not None else "",
+            tuple(orjson.loads(holding.parameters)) if holding is not None else (),
+            one.interest, one.since, one.mode, group, marker, recovered,
+        )  # fmt: skip
+
+    # --- subscribing
+
+    async def subscribe(
+        self, subscriber: int, asked: Subscribe, *, at_most: int, first: Callable[[Made], None] | None = None
+    ) -> Made:
+        """Durable when this returns. `first` hears of it before anything of it is delivered."""
+        holding = await self._hold(asked)
+        return await self.to_the_end(self._subscribe(subscriber, asked, holding, at_most, first))
+
+    async def _subscribe(
+        self, subscriber: int, asked: Subscribe, holding: Holding, at_most: int, first: Callable[[Made], None] | None
+    ) -> Made:
+        try:
+            # From beyond what was told nobody can have anything: what comes next is new to everybody.
+            since = None if asked.since is None else min(asked.since, holding.head)
+            wanted = Wanted(subscriber, holding.interest, asked.mode, since)
+            (done,) = await self._store.subscribe(
+                [wanted], backends=[holding.new_backend()], created_us=_now_us(), at_most=at_most
+            )
+            faults.reach("subscribe.durable")
+            recovered = await self._recovered(holding, asked.since) if done.made else None
+            made = Made(self.told(done.frontend, recovered=recovered), done.made)
+            if first is not None:
+                first(made)
+            self._activate(done.frontend)
+            return made
+        finally:
+            self._holder.unpin(holding)
+
+    async def subscribe_group(self, group: Group, asked: Subscribe, *, at_most: int) -> GroupSubscribed:
+        """For all who are in the group, from now on."""
+        holding = await self._hold(asked)
+
+        async def work() -> GroupSubscribed:
+            try:
+                done = await self._store.subscribe_group(
+                    group.id, holding.interest, mode=asked.mode, backends=[holding.new_backend()],
+                    created_us=_now_us(), at_most=at_most,
+                )  # fmt: skip
+                self.came(done.frontends)
+                return done
+            finally:
+                self._holder.unpin(holding)
+
+        return await self.to_the_end(work())
+
+    async def changing(self, work: Awaitable[list[Frontend]], *, came: bool) -> list[Frontend]:
+        """Whatever in the store makes frontends come or go: the core hears of it in any case."""
+
+        async def whole() -> list[Frontend]:
+            frontends = await work
+            if came:
+                self.came(frontends)
+            else:
+                self.went(frontends)
+            return frontends
+
+        return await self.to_the_end(whole())
+
+    async def unsubscribe(self, subscriber: int, public_id: str) -> None:
+        one = await self.find(subscriber, public_id)
+        await self.changing(self._store.unsubscribe([one.id]), came=False)
+
+    def came(self, frontends: Iterable[Frontend]) -> None:
+        for one in frontends:
+            self._activate(one)
+
+    def went(self, frontends: Iterable[Frontend]) -> None:
+        for one in frontends:
+            if self._ids.get((one.subscriber, one.interest)) == one.id:
+                del self._ids[one.subscriber, one.interest]
+                self._presence.unsubscribed(one.id)
+                self._machine.handle(ev.Unsubscribe(one.id))
+
+    async def _hold(self, asked: Subscribe) -> Holding:
+        return await self._holder.hold(full_name(asked.channel), values_text(asked.parameters))
+
+    def _activate(self, one: Frontend) -> None:
+        key = (one.subscriber, one.interest)
+        if self._ids.get(key) == one.id:
+            return
+        self._ids[key] = one.id
+        self._presence.subscribed(one.subscriber, one.id)
+        self._machine.handle(ev.Subscribe(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
+
+    async def _recovered(self, holding: Holding, since: Cursor | None) -> bool | None:
+        """Whether everything after `since` is still there; None when nobody asked, or the cluster does not answer."""
+        if since is None:
+            return None
+        try:
+            async for part in self._client.fetch([Range(holding.interest, since, None, 1)]):
+                if isinstance(part, FetchedPart) and part.gap is not None and part.gap > since:
+                    return False
+        except TocsinError:
+            return None
+        return True
+
+    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """The work, which goes on to its end although nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    # --- the cluster has changed
+
+    async def changed(self, changed: Changed) -> None:
+        gone = {one.interest for one in changed.gone}
+        for one in changed.gone:
+            self._machine.handle(ev.BackendGone(one.interest, f"the channel {one.channel} does not have it any more"))
+            self._holdings.remove(one)
+        if gone:
+            self._ids = {key: each for key, each in self._ids.items() if key[1] not in gone}
+        if changed.rebound:
+            await self._rebind({one.interest: old for old, one in changed.rebound})
+
+    async def _rebind(self, old_of: dict[int, int]) -> None:
+        """The cluster was restored, and calls interests otherwise: their subscriptions go on under the new numbers.
+        Who is connected connects again, and learns them."""
+        _log.warning("interests have other numbers at the cluster", count=len(old_of))
+        moved: list[Frontend] = []
+        async for frontends in self._store.frontends():
+            moved += [one for one in frontends if one.interest in old_of]
+        for one in moved:
+            self._ids.pop((one.subscriber, old_of[one.interest]), None)
+            self._presence.unsubscribed(one.id)
+            self._machine.handle(ev.Unsubscribe(one.id))
+        for one in moved:
+            self._activate(one)
+        for subscriber in {one.subscriber for one in moved}:
+            self._presence.shed(subscriber)
+
+    @property
+    def subscriptions(self) -> int:
+        return len(self._ids)
+
+
+def full_name(text: str) -> str:
+    """`dataverse.name`; a name alone is in the dataverse Default."""
+    return text if "." in text else f"Default.{text}"
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000

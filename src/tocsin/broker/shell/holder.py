@@ -1,0 +1,270 @@
+"""Makes and ends the broker's subscriptions at the cluster: many at once, one request after the other.
+
+One after the other, so that ending an interest and wanting it again cannot overtake each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import orjson
+import structlog
+
+from tocsin.broker.shell.cluster_client import ClusterClient, Granted
+from tocsin.broker.shell.holdings import OURS, Holding, Holdings
+from tocsin.rules.model.cursors import Cursor
+from tocsin.store.broker_rows import Rebound
+from tocsin.store.broker_store import BrokerStore
+from tocsin.wire.errors import InputError, NotFoundError, TocsinError, UnavailableError
+
+TOGETHER = 10_000
+
+_log = structlog.get_logger("tocsin.broker.holder")
+
+
+@dataclass(slots=True, eq=False)
+class _Want:
+    channel: str
+    parameters: str
+    answer: asyncio.Future[Holding]
+
+
+@dataclass(slots=True, eq=False)
+class _Release:
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a look at the cluster found. `gone`: holdings whose channel is not there any more. `rebound`: those that
+    have another number now, with the old one."""
+
+    gone: list[Holding]
+    rebound: list[tuple[int, Holding]]
+
+
+class Holder:
+    """`needed` says whether anybody here holds an interest."""
+
+    def __init__(
+        self, client: ClusterClient, holdings: Holdings, store: BrokerStore, needed: Callable[[int], bool]
+    ) -> None:
+        self._needed = needed
+        self._client = client
+        self._holdings = holdings
+        self._store = store
+        self._queue: list[_Want | _Release] = []
+        self._wake = asyncio.Event()
+        self._cluster = asyncio.Lock()
+        # News of interests that are not known yet: the cluster may tell of one before it has answered.
+        self._early: dict[int, Cursor] = {}
+        self._asking = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for one in self._queue:
+            if isinstance(one, _Want) and not one.answer.done():
+                one.answer.set_exception(UnavailableError("the broker is stopping"))
+
+    async def hold(self, channel: str, parameters: str) -> Holding:
+        """The holding of these values, pinned: the caller unpins it. InputError when the channel does not take them,
+        UnavailableError while the cluster is away."""
+        known = self._holdings.find(channel, parameters)
+        if known is None:
+            want = _Want(channel, parameters, asyncio.get_running_loop().create_future())
+            self._queue.append(want)
+            self._wake.set()
+            try:
+                return await want.answer
+            except asyncio.CancelledError:
+                if want.answer.done() and not want.answer.cancelled() and want.answer.exception() is None:
+                    self.unpin(want.answer.result())
+                raise
+        known.pins += 1
+        return known
+
+    def unpin(self, holding: Holding) -> None:
+        """What was going to need it does, or will not. Ended if nobody does."""
+        holding.pins -= 1
+        if not self._needed(holding.interest):
+            self.release(holding)
+
+    def release(self, holding: Holding) -> None:
+        """Nobody here needs the interest any more."""
+        if holding.pins or self._holdings.get(holding.interest) is not holding:
+            return
+        self._holdings.hide(holding)
+        self._queue.append(_Release(holding))
+        self._wake.set()
+
+    def told_early(self, interest: int, head: Cursor) -> None:
+        """News of an interest that is not held here: maybe it is just being asked for."""
+        if self._asking:
+            self._early[interest] = max(head, self._early.get(interest, head))
+
+    # --- one after the other
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            now, self._queue = self._queue, []
+            try:
+                async with self._alone():
+                    await self._work(now)
+            except Exception as error:
+                _log.error("the cluster was not asked", exc_info=error)
+                for one in now:
+                    if isinstance(one, _Want) and not one.answer.done():
+                        one.answer.set_exception(UnavailableError("something went wrong inside"))
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        async with self._cluster:
+            self._asking = True
+            try:
+                yield
+            finally:
+                self._asking = False
+                self._early.clear()
+
+    async def _work(self, now: Sequence[_Want | _Release]) -> None:
+        await self._end([one.holding for one in now if isinstance(one, _Release)])
+        wants: dict[str, dict[str, list[_Want]]] = {}
+        for one in now:
+            if isinstance(one, _Want):
+                wants.setdefault(one.channel, {}).setdefault(one.parameters, []).append(one)
+        for channel, of_channel in wants.items():
+            values = list(of_channel.items())
+            for begin in range(0, len(values), TOGETHER):
+                await self._ask(channel, values[begin : begin + TOGETHER])
+
+    async def _end(self, holdings: Sequence[Holding]) -> None:
+        """Here first: what only the cluster still has is ended when the broker looks there the next time."""
+        idle = [one for one in dict.fromkeys(holdings) if not one.pins and not self._needed(one.interest)]
+        if not idle:
+            return
+        try:
+            released = set(await self._store.release_backends([one.interest for one in idle]))
+        except TocsinError as error:
+            _log.warning("interests that nobody needs could not be ended", count=len(idle), error=str(error))
+            released = set()
+        for one in idle:
+            if one.interest in released:
+                self._holdings.remove(one)
+            else:
+                self._holdings.add(one)  # A group without members holds it.
+        try:
+            await self._remove_there(one for one in idle if one.interest in released)
+        except TocsinError as error:
+            _log.info("interests will be ended at the cluster later", count=len(released), error=str(error))
+
+    async def _remove_there(self, holdings: Iterable[Holding]) -> None:
+        by_channel: dict[str, list[str]] = {}
+        for one in holdings:
+            by_channel.setdefault(one.channel, []).append(one.subscription)
+        for channel, subscriptions in by_channel.items():
+            try:
+                await self._client.unsubscribe(channel, subscriptions)
+            except NotFoundError:
+                continue  # The channel is gone, and they with it.
+
+    async def _ask(self, channel: str, values: Sequence[tuple[str, list[_Want]]]) -> None:
+        """Where one of many does not fit, it is found by halves: the others are not its business."""
+        try:
+            granted = await self._subscribe(channel, [parameters for parameters, _ in values])
+        except InputError as error:
+            if len(values) > 1:
+                half = len(values) // 2
+                await self._ask(channel, values[:half])
+                await self._ask(channel, values[half:])
+            else:
+                _refuse(values, error)
+        except TocsinError as error:
+            _refuse(values, error)
+        else:
+            for (parameters, wants), one in zip(values, granted, strict=True):
+                self._granted(channel, parameters, wants, one)
+
+    def _granted(self, channel: str, parameters: str, wants: Sequence[_Want], one: Granted) -> None:
+        head = max(one.since, self._early.get(one.interest, one.since))
+        holding = self._holdings.add(Holding(one.interest, channel, parameters, one.subscription, one.since, head))
+        for want in wants:
+            # Who does not wait any more needs no pin.
+            if not want.answer.done():
+                holding.pins += 1
+                want.answer.set_result(holding)
+
+    async def _subscribe(self, channel: str, parameters: Sequence[str]) -> list[Granted]:
+        ids = [self._holdings.subscription_id(channel, one) for one in parameters]
+        return await self._client.subscribe(
+            channel, [(identity, orjson.Fragment(one)) for identity, one in zip(ids, parameters, strict=True)]
+        )
+
+    # --- what the cluster has
+
+    async def compare(self) -> Changed:
+        """What the cluster lost is made again; what is there and needed by nobody is ended."""
+        async with self._alone():
+            there: dict[str, int] = {}
+            strange: list[Holding] = []
+            ours = {one.subscription: one for one in self._holdings}
+            async for page in self._client.held():
+                for one in page:
+                    there[one.subscription] = one.interest
+                    if one.channel is not None and one.subscription.startswith(OURS) and one.subscription not in ours:
+                        begin = Cursor(0, 0, 0)
+                        strange.append(Holding(one.interest, one.channel, "", one.subscription, begin, begin))
+            await self._remove_there(strange)
+            return await self._again([one for one in ours.values() if there.get(one.subscription) != one.interest])
+
+    async def _again(self, lost: Sequence[Holding]) -> Changed:
+        changed = Changed([], [])
+        by_channel: dict[str, list[Holding]] = {}
+        for one in lost:
+            by_channel.setdefault(one.channel, []).append(one)
+        for channel, holdings in by_channel.items():
+            for begin in range(0, len(holdings), TOGETHER):
+                await self._again_in(channel, holdings[begin : begin + TOGETHER], changed)
+        return changed
+
+    async def _again_in(self, channel: str, holdings: Sequence[Holding], changed: Changed) -> None:
+        try:
+            granted = await self._subscribe(channel, [one.parameters for one in holdings])
+        except InputError as error:
+            if isinstance(error, NotFoundError) or len(holdings) == 1:
+                # No such channel, or one that takes other values now.
+                await self._store.drop_backends([one.interest for one in holdings])
+                changed.gone.extend(holdings)
+                return
+            half = len(holdings) // 2
+            await self._again_in(channel, holdings[:half], changed)
+            await self._again_in(channel, holdings[half:], changed)
+            return
+        other = [(one, given) for one, given in zip(holdings, granted, strict=True) if given.interest != one.interest]
+        await self._store.rebind(
+            [Rebound(one.interest, given.interest, given.subscription, given.since) for one, given in other]
+        )
+        for one, given in other:
+            self._holdings.remove(one)
+            old, one.interest, one.subscription = one.interest, given.interest, given.subscription
+            one.head = max(one.head, given.since, self._early.get(given.interest, given.since))
+            changed.rebound.append((old, one))
+        for _, one in changed.rebound:
+            self._holdings.add(one)
+
+
+def _refuse(values: Sequence[tuple[str, list[_Want]]], error: TocsinError) -> None:
+    for _, wants in values:
+        for want in wants:
+            if not want.answer.done():
+                want.answer.set_exception(error)

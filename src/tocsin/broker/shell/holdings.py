@@ -1,0 +1,97 @@
+"""What the broker holds at the cluster: interests, what they are called there, and how far they were told."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from tocsin.rules.model.cursors import Cursor
+from tocsin.store.broker_rows import Backend, NewBackend
+from tocsin.wire.errors import InputError
+
+# Subscriptions with this in front are ours: made by a broker, and ended by it when nobody needs them.
+OURS: Final = "broker:"
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """`head`: the cluster has told of results up to here. `pins`: subscriptions being made that will need it.
+    `opened`: the core has known it, and opens it at its head the next time."""
+
+    interest: int
+    channel: str
+    parameters: str
+    subscription: str
+    since: Cursor
+    head: Cursor
+    pins: int = 0
+    opened: bool = False
+
+    def new_backend(self) -> NewBackend:
+        return NewBackend(self.interest, self.channel, self.parameters, self.subscription, self.since)
+
+
+class Holdings:
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+        self._by_interest: dict[int, Holding] = {}
+        self._by_values: dict[tuple[str, str], Holding] = {}
+        # Different words for the same values, such as 1 and 1.0: few have any.
+        self._others: dict[int, set[tuple[str, str]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_interest)
+
+    def __iter__(self) -> Iterator[Holding]:
+        return iter(list(self._by_interest.values()))
+
+    def get(self, interest: int) -> Holding | None:
+        return self._by_interest.get(interest)
+
+    def find(self, channel: str, parameters: str) -> Holding | None:
+        return self._by_values.get((channel, parameters))
+
+    def channel_of(self, interest: int) -> str:
+        holding = self._by_interest.get(interest)
+        return holding.channel if holding is not None else ""
+
+    def add(self, holding: Holding) -> Holding:
+        """The holding of its interest, which may be an older one under other words."""
+        words = (holding.channel, holding.parameters)
+        there = self._by_interest.setdefault(holding.interest, holding)
+        self._by_values[words] = there
+        if words != (there.channel, there.parameters):
+            self._others.setdefault(there.interest, set()).add(words)
+        return there
+
+    def remember(self, stored: Backend) -> Holding:
+        words = stored.channel, stored.parameters, stored.subscription
+        return self.add(Holding(stored.interest, *words, stored.since, stored.head, opened=True))
+
+    def remove(self, holding: Holding) -> None:
+        self.hide(holding)
+        if self._by_interest.get(holding.interest) is holding:
+            del self._by_interest[holding.interest]
+
+    def hide(self, holding: Holding) -> None:
+        """It may go: who wants these values now has to ask the cluster for them."""
+        if self._by_interest.get(holding.interest) is holding:
+            for words in ((holding.channel, holding.parameters), *self._others.pop(holding.interest, ())):
+                self._by_values.pop(words, None)
+
+    def subscription_id(self, channel: str, parameters: str) -> str:
+        """The same for the same, so that asking the cluster twice makes one subscription."""
+        words = f"{self._broker}\0{channel}\0{parameters}".encode()
+        return OURS + hashlib.sha256(words).hexdigest()[:32]
+
+
+def values_text(values: Sequence[Any]) -> str:
+    """The values of a channel's parameters as one text: the same for the same JSON."""
+    try:
+        return orjson.dumps(list(values)).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"parameters: {error}") from None

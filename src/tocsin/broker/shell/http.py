@@ -1,0 +1,205 @@
+"""The broker's HTTP face: everything that it serves, and who may come in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from tocsin.broker.core import events as ev
+from tocsin.broker.shell.account_routes import AccountRoutes
+from tocsin.broker.shell.asyncapi import document as asyncapi
+from tocsin.broker.shell.metrics import BrokerCollector
+from tocsin.broker.shell.openapi import document as openapi
+from tocsin.broker.shell.publishing import Publisher
+from tocsin.broker.shell.requests import operator, read_json
+from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.subscriber_routes import SubscriberRoutes
+from tocsin.broker.shell.webhooks import Webhooks
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.serving.answers import Handler, answer
+from tocsin.serving.application import LIMITS, application
+from tocsin.serving.limits import Limits, read_body
+from tocsin.serving.metrics import ServerMetrics
+from tocsin.settings.broker import BrokerHttpSettings
+from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
+
+_PREFLIGHT_S: Final = "600"
+
+
+def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetrics | None = None) -> web.Application:
+    metrics = metrics or ServerMetrics()
+    http = service.settings.http
+    limits = Limits(
+        body_limit_bytes=http.body_limit_bytes,
+        connections_limit=http.connections_limit,
+        read_timeout_s=http.read_timeout_s,
+    )
+    app = application(limits=limits, metrics=metrics, access=origins(http))
+    metrics.registry.register(BrokerCollector(service))
+    publisher = Publisher(service.client, service.accounts, service.settings.publish, service.figures)
+    subscribers = SubscriberRoutes(service, webhooks, publisher)
+    own = BrokerRoutes(service, metrics)
+    app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])
+    app.on_shutdown.append(subscribers.stop)
+    app.on_response_prepare.append(_allow_origin)
+    return app
+
+
+class BrokerRoutes:
+    """What is about the broker itself."""
+
+    def __init__(self, service: Service, metrics: ServerMetrics) -> None:
+        self._service = service
+        self._metrics = metrics
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/", self.index),
+            web.get("/healthz", self.healthz),
+            web.get("/readyz", self.readyz),
+            web.get("/metrics", self.metrics),
+            web.get("/v1/openapi.json", self.openapi),
+            web.get("/v1/asyncapi.json", self.asyncapi),
+            web.post("/v1/announcements", self.announcements),
+            web.get("/v1/policies", self.policies, allow_head=False),
+            web.put("/v1/policies", self.choose),
+        ]
+
+    async def index(self, _request: web.Request) -> web.Response:
+        return answer(
+            {
+                "name": "tocsin broker",
+                "broker": self._service.settings.name,
+                "register": "/v1/register",
+                "login": "/v1/login",
+                "subscriptions": "/v1/subscriptions",
+                "stream": "/v1/stream",
+                "events": "/v1/events",
+                "poll": "/v1/poll",
+                "channels": "/v1/channels",
+                "openapi": "/v1/openapi.json",
+                "asyncapi": "/v1/asyncapi.json",
+                "health": "/healthz",
+                "ready": "/readyz",
+                "metrics": "/metrics",
+            }
+        )
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        return answer({"status": "alive"})
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """It serves subscribers also while the cluster is away; who routes new ones may want to know."""
+        if not self._service.link.connected:
+            raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
+        return answer({"status": "ready"})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        await operator(self._service.accounts, request)
+        return await self._metrics.expose(request)
+
+    async def openapi(self, _request: web.Request) -> web.Response:
+        return answer(openapi())
+
+    async def asyncapi(self, _request: web.Request) -> web.Response:
+        return answer(asyncapi())
+
+    async def announcements(self, request: web.Request) -> web.Response:
+        body = await read_body(request, request.app[LIMITS])
+        await self._service.link.announced(request.headers, body)
+        return answer({})
+
+    async def policies(self, request: web.Request) -> web.Response:
+        await operator(self._service.accounts, request)
+        return answer(self._policies())
+
+    async def choose(self, request: web.Request) -> web.Response:
+        """Other policies from now on. What is not named stays as it is."""
+        await operator(self._service.accounts, request)
+        said = await read_json(request)
+        known = {one.name: one.type for one in dataclasses.fields(CachingSettings)}
+        if not isinstance(said, dict) or not said.keys() <= known.keys():
+            raise InputError("expected caching settings", hint=f"known: {', '.join(known)}")
+        for name, value in said.items():
+            if not _fits(value, str(known[name])):
+                raise InputError(f"{name}: must be a value such as {getattr(CachingSettings(), name)!r}")
+        caches = self._service.machine.core.caches
+        try:
+            chosen = dataclasses.replace(caches.settings, **said)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        self._service.machine.handle(ev.PoliciesChosen(chosen))
+        return answer(self._policies())
+
+    def _policies(self) -> dict[str, Any]:
+        caches = self._service.machine.core.caches
+        return {
+            "policy": caches.settings.policy,
+            "settings": dataclasses.asdict(caches.settings),
+            "resident_bytes": caches.resident_bytes,
+            "figures": {
+                policy: {**dataclasses.asdict(one), "hit_ratio": one.hit_ratio}
+                for policy, one in caches.figures_of.items()
+            },
+        }
+
+
+def _fits(value: object, kind: str) -> bool:
+    wanted: dict[str, Callable[[object], bool]] = {
+        "int": lambda it: type(it) is int and abs(it) < 1 << 53,
+        "float": lambda it: type(it) in (int, float),
+        "bool": lambda it: isinstance(it, bool),
+        "str": lambda it: isinstance(it, str),
+    }
+    return wanted[kind](value)
+
+
+# ---------------------------------------------------------------- web pages
+
+
+_ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)
+
+
+def origins(http: BrokerHttpSettings) -> Any:
+    """No web page reaches a broker but those of its own origin, and of origins that are named."""
+    named = set(http.origins.split())
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is None:
+            return await handler(request)
+        same = _authority(origin) == request.headers.get(hdrs.HOST, "").lower()
+        if not (same or "*" in named or origin in named):
+            raise ForbiddenError(f"web pages of {origin[:100]!r} may not use this broker", hint="broker.http.origins")
+        request[_ALLOWED] = origin
+        asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+        if request.method == hdrs.METH_OPTIONS and asked is not None:
+            return web.Response(
+                status=204,
+                headers={
+                    hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, PUT, PATCH, DELETE",
+                    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
+                    hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_S,
+                },
+            )
+        return await handler(request)
+
+    return admit
+
+
+async def _allow_origin(request: web.Request, response: web.StreamResponse) -> None:
+    if (origin := request.get(_ALLOWED)) is not None:
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers[hdrs.VARY] = "Origin"
+
+
+def _authority(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None

@@ -1,0 +1,21 @@
+"""What a broker keeps of a result: its bytes as they stand in an envelope, made once, and when it was made."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tocsin.rules.caching.entries import Result
+from tocsin.wire.envelopes import item
+from tocsin.wire.results import FetchedResult
+
+
+class Kept(NamedTuple):
+    """The payload of a cached result."""
+
+    item: bytes
+    executed_us: int
+
+
+def kept(one: FetchedResult) -> Result:
+    text = item(one.cursor, one.executed_us, one.payload)
+    return Result(one.cursor, len(text), Kept(text, one.executed_us))

@@ -1,0 +1,311 @@
+"""The broker's link to its cluster: registered there, told of news, and asking for what it missed.
+
+    announcement ─▶ signature ─▶ does it follow our position? ─▶ core ─▶ store (position and heads together) ─▶ 200
+                                         └─ no ─▶ ask for everything since our position
+
+While the cluster is away the broker delivers what it has, and asks again and again, more and more slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import structlog
+
+from tocsin import faults
+from tocsin.broker.core import actions as ac
+from tocsin.broker.core import events as ev
+from tocsin.broker.shell.cluster_client import ClusterClient
+from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.holder import Changed, Holder
+from tocsin.broker.shell.holdings import Holding, Holdings
+from tocsin.broker.shell.kept import kept
+from tocsin.broker.shell.machine import Machine
+from tocsin.rules.model.cursors import Cursor, Position, Range
+from tocsin.store.broker_store import BrokerStore
+from tocsin.wire.announcements import Announcement, parse_announcement
+from tocsin.wire.errors import NotFoundError, TocsinError, UnauthorizedError, UnavailableError
+from tocsin.wire.results import FetchedPart
+from tocsin.wire.signatures import verify
+
+_log = structlog.get_logger("tocsin.broker.link")
+
+SECRET_EVERY_S: Final = 60.0
+"""A message with a bad signature makes us ask for a new secret at most so often."""
+
+
+class Link:
+    """`on_changed` is told of interests that are gone or have other numbers."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        machine: Machine,
+        *,
+        holdings: Holdings,
+        holder: Holder,
+        store: BrokerStore,
+        figures: Figures,
+        on_changed: Callable[[Changed], Awaitable[None]],
+        callback: str,
+        first_retry_s: float,
+        last_retry_s: float,
+        check_every_s: float,
+    ) -> None:
+        self._client = client
+        self._machine = machine
+        self._holdings = holdings
+        self._holder = holder
+        self._store = store
+        self._figures = figures
+        self._on_changed = on_changed
+        self._callback = callback
+        self._first_retry_s, self._last_retry_s, self._check_every_s = first_retry_s, last_retry_s, check_every_s
+        self._position = Position(0, 0)
+        self._epoch = 0
+        self._secret: str | None = None
+        self._secret_asked_s = -SECRET_EVERY_S
+        self._doubtful = False
+        self._compared = False
+        self._registered = False
+        self._news = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._reports: dict[int, Cursor] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        self.connected = False
+        client.on_away = self._away
+        machine.on(ac.SubscribeBackend, self._open)
+        machine.on(ac.UnsubscribeBackend, self._let_go)
+        machine.on(ac.Report, self._report)
+
+    # --- life
+
+    async def start(self) -> None:
+        known = await self._store.link()
+        self._epoch, self._position, self._secret = known.epoch, known.position, known.secret
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        tasks = [one for one in (self._task, self._reporting) if one is not None]
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def position(self) -> Position:
+        return self._position
+
+    async def _run(self) -> None:
+        wait_s = self._first_retry_s
+        while True:
+            try:
+                await self._meet()
+                self.connected = True
+                wait_s = self._first_retry_s
+                within_s = self._check_every_s
+            except TocsinError as error:
+                if self.connected or wait_s == self._first_retry_s:
+                    _log.warning("the cluster is away", error=str(error), retry=error.retry)
+                self.connected = False
+                self._registered = False
+                self._wake.clear()
+                within_s, wait_s = wait_s, min(2 * wait_s, self._last_retry_s)
+            except Exception as error:
+                _log.error("the link to the cluster broke", exc_info=error)
+                within_s = self._last_retry_s
+            try:
+                async with asyncio.timeout(within_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    def _away(self) -> None:
+        """Somebody has asked the cluster and was not answered: look at once."""
+        if self.connected:
+            self._wake.set()
+
+    async def _meet(self) -> None:
+        """Everything that can be put right between us is right afterwards."""
+        if not self._registered:
+            await self._register()
+        elif not self._doubtful:
+            await self._check()
+        if not self._compared:
+            changed = await self._holder.compare()
+            self._compared = True
+            await self._on_changed(changed)
+        some = await self.catch_up()
+        if self._doubtful:
+            self._doubtful = False
+            if some and time.monotonic() - self._secret_asked_s >= SECRET_EVERY_S:
+                # There was something to be told of, and what came was not signed with our secret.
+                await self._new_secret()
+
+    async def _register(self) -> None:
+        told = await self._client.register(self._callback)
+        secret = told.secret or self._secret or await self._client.new_secret()
+        async with self._news:
+            self._secret = secret
+            if self._epoch == 0:
+                self._position = told.position
+            if self._epoch != told.position.epoch:
+                self._compared = False
+            self._epoch = told.position.epoch
+            await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
+        self._registered = True
+        _log.info("registered at the cluster", epoch=self._epoch)
+
+    async def _check(self) -> None:
+        """The cluster may have been restored from a backup that does not know us, or that knows us otherwise."""
+        try:
+            url, position = await self._client.known()
+        except NotFoundError:
+            url, position = None, None
+        if url != self._callback or position is None or position.epoch != self._epoch:
+            self._compared = False
+            await self._register()
+
+    async def _new_secret(self) -> None:
+        self._secret_asked_s = time.monotonic()
+        secret = await self._client.new_secret()
+        async with self._news:
+            self._secret = secret
+            await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
+
+    # --- news
+
+    async def announced(self, headers: Mapping[str, str], body: bytes) -> None:
+        """A message of the cluster; when this returns, all that it tells is durable here. UnauthorizedError when it is
+        not the cluster's, UnavailableError when it could not be dealt with."""
+        if self._secret is None:
+            self._wake.set()
+            raise UnavailableError("the broker is not registered yet")
+        try:
+            verify(self._secret, headers, body, now_s=time.time())
+        except UnauthorizedError:
+            self._figures.announced("refused")
+            self._doubtful = True
+            self._wake.set()
+            raise
+        told = parse_announcement(body)
+        async with self._news:
+            if told.position <= self._position:
+                self._figures.announced("again")
+            elif told.after <= self._position:
+                # What begins earlier tells some of it again, and nothing is passed over.
+                await self._take(told)
+                self._figures.announced("taken")
+            else:
+                self._figures.announced("missed")
+                await self._ask()
+                return
+        if told.position.epoch != self._epoch:
+            self._compared = False
+            self._registered = False
+            self._wake.set()
+
+    async def catch_up(self) -> bool:
+        """Everything since our position, asked for. Whether there was something."""
+        async with self._news:
+            return await self._ask()
+
+    async def _ask(self) -> bool:
+        some = False
+        while True:
+            told = await self._client.news(self._position)
+            some = some or not told.is_empty
+            await self._take(told)
+            if not told.more:
+                return some
+
+    async def _take(self, told: Announcement) -> None:
+        heads: dict[int, Cursor] = {}
+        events: list[ev.Event] = []
+        for interests in told.news.values():
+            for interest, cursor in interests:
+                heads[interest] = cursor
+                events.append(ev.Announced(interest, cursor))
+        for one in told.pushed:
+            heads[one.interest] = one.results[-1].cursor
+            for result in one.results:
+                here = kept(result)
+                events.append(ev.Arrived(one.interest, here.cursor, here.size_bytes, here.payload))
+        for interest, cursor in heads.items():
+            holding = self._holdings.get(interest)
+            if holding is None:
+                self._holder.told_early(interest, cursor)
+            else:
+                holding.head = max(holding.head, cursor)
+        for event in events:
+            self._machine.handle(event)
+        for one in told.pushed:
+            self._machine.arrived(one.interest)
+        faults.reach("news.taken")
+        if told.position > self._position or heads:
+            await self._store.record_news(max(told.position, self._position), heads)
+            self._position = max(told.position, self._position)
+        faults.reach("news.recorded")
+        if told.gaps:
+            await self._look_for_gaps(set(told.gaps))
+
+    async def _look_for_gaps(self, channels: set[str]) -> None:
+        """Results of these channels went before they were told. Which interests lack something the cluster knows."""
+        holdings = [one for one in self._holdings if one.channel in channels]
+        for begin in range(0, len(holdings), 2_000):
+            some = holdings[begin : begin + 2_000]
+            ranges = [Range(one.interest, one.head, None, 1) for one in some]
+            async for part in self._client.fetch(ranges):
+                if isinstance(part, FetchedPart) and part.gap is not None:
+                    self._tell_gap(some[part.range], part.gap)
+
+    def _tell_gap(self, holding: Holding, gap: Cursor) -> None:
+        if gap > holding.head:
+            holding.head = gap
+            self._machine.handle(ev.Announced(holding.interest, gap))
+
+    # --- what the core wants
+
+    def _open(self, action: ac.SubscribeBackend) -> None:
+        """The cluster holds it already: nothing is subscribed here before it is held there."""
+        assert isinstance(action.interest, int)
+        holding = self._holdings.get(action.interest)
+        assert holding is not None, "a subscription is made for what is held"
+        since, holding.opened = holding.head if holding.opened else holding.since, True
+        self._machine.handle(ev.BackendReady(holding.interest, since))
+        self._machine.handle(ev.Announced(holding.interest, holding.head))
+
+    def _let_go(self, action: ac.UnsubscribeBackend) -> None:
+        assert isinstance(action.interest, int)
+        if (holding := self._holdings.get(action.interest)) is not None:
+            self._holder.release(holding)
+
+    def gone(self, interest: int) -> None:
+        """The cluster does not know an interest that we hold: look at all of them."""
+        if self._holdings.get(interest) is not None:
+            self._compared = False
+            self._wake.set()
+
+    def _report(self, action: ac.Report) -> None:
+        for interest, cursor in action.lowest.items():
+            assert isinstance(interest, int)
+            self._reports[interest] = cursor
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.get_running_loop().create_task(self._send_reports())
+
+    async def _send_reports(self) -> None:
+        while self._reports:
+            now, self._reports = self._reports, {}
+            try:
+                items = list(now.items())
+                for begin in range(0, len(items), 50_000):
+                    await self._client.acknowledge(dict(items[begin : begin + 50_000]))
+            except TocsinError as error:
+                # They are told with the next report: nothing is lost but room at the cluster.
+                _log.debug("the cluster was not told what is acknowledged", error=str(error))
+                self._reports = {**now, **self._reports}
+                return

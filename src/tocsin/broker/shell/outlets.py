@@ -1,0 +1,104 @@
+"""Where a subscriber's events go: its connections and its webhook.
+
+One subscriber is one listener, with one outlet or several. An outlet takes bytes of its kind and says whether it has
+room; what it has not been given because it had none, the core sends again once it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Protocol, runtime_checkable
+
+from tocsin.broker.shell.frames import http_chunk, websocket_frame
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.envelopes import server_sent
+
+
+class Kind(IntEnum):
+    """In which form an outlet takes events."""
+
+    WEBSOCKET = 0
+    SERVER_SENT = 1
+    PLAIN = 2
+
+
+class Told:
+    """An event in every form, each made when the first outlet needs it."""
+
+    __slots__ = ("_forms", "envelope", "interest", "kind", "to")
+
+    def __init__(self, kind: str, envelope: bytes, interest: int, to: Cursor | None) -> None:
+        self.kind = kind
+        self.envelope = envelope
+        self.interest = interest
+        self.to = to
+        self._forms: list[bytes | None] = [None, None, envelope]
+
+    def form(self, kind: Kind) -> bytes:
+        form = self._forms[kind]
+        if form is None:
+            if kind is Kind.WEBSOCKET:
+                form = websocket_frame(self.envelope)
+            else:
+                form = http_chunk(server_sent(self.kind, self.envelope, interest=self.interest, to=self.to))
+            self._forms[kind] = form
+        return form
+
+
+@runtime_checkable
+class Outlet(Protocol):
+    kind: Kind
+    listener: Listener | None
+
+    @property
+    def full(self) -> bool:
+        """It takes no more for now; when it does again, it says so by `Presence.room`."""
+
+    def write(self, told: Told) -> None:
+        """Never waits."""
+
+    def shed(self) -> None:
+        """It is too slow beside others of its subscriber, and is given up."""
+
+
+class Listener:
+    """A subscriber who is there. `born`: what began to be fanned out before that is not for it."""
+
+    __slots__ = ("behind", "born", "outlets", "patience", "subscriber")
+
+    def __init__(self, subscriber: int, born: int) -> None:
+        self.subscriber = subscriber
+        self.born = born
+        self.outlets: list[Outlet] = []
+        self.behind: set[int] = set()
+        self.patience: asyncio.TimerHandle | None = None
+
+    @property
+    def full(self) -> bool:
+        return any(outlet.full for outlet in self.outlets)
+
+
+class PlainOutlet:
+    """Hands envelopes to a function: what long polls collect and webhooks send."""
+
+    kind = Kind.PLAIN
+
+    __slots__ = ("_is_full", "_on_shed", "_take", "listener")
+
+    def __init__(self, take: Callable[[Told], None], is_full: Callable[[], bool], on_shed: Callable[[], None]) -> None:
+        self.listener: Listener | None = None
+        self._take = take
+        self._is_full = is_full
+        self._on_shed = on_shed
+
+    @property
+    def full(self) -> bool:
+        return self._is_full()
+
+    def write(self, told: Told) -> None:
+        self._take(told)
+
+    def shed(self) -> None:
+        self._on_shed()

@@ -1,0 +1,69 @@
+"""How fast somebody may ask: so many at once, and so many a second on the long run."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from tocsin.wire.errors import LimitError
+
+
+class Bucket:
+    """Tokens that come back with time; who asks takes one."""
+
+    __slots__ = ("_at_s", "_burst", "_left", "_per_s")
+
+    def __init__(self, per_s: float, burst: float, now_s: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._left = burst
+        self._at_s = now_s
+
+    def take(self, now_s: float) -> float:
+        """0, or how many seconds are missing; the token is taken in any case, so that who waits so long may go on."""
+        self._refill(now_s)
+        self._left -= 1.0
+        return max(0.0, -self._left / self._per_s)
+
+    def try_take(self, now_s: float) -> float:
+        """0 and the token is taken, or how many seconds are missing and nothing is."""
+        self._refill(now_s)
+        if self._left < 1.0:
+            return (1.0 - self._left) / self._per_s
+        self._left -= 1.0
+        return 0.0
+
+    def full(self, now_s: float) -> bool:
+        self._refill(now_s)
+        return self._left >= self._burst
+
+    def _refill(self, now_s: float) -> None:
+        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+
+
+class Pace:
+    """A bucket for everybody who has asked lately. Of those who asked longest ago it is forgotten: theirs are full."""
+
+    def __init__(self, per_s: float, burst: float, what: str, *, most: int = 100_000) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._what = what
+        self._most = most
+        self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
+
+    def check(self, who: Hashable, now_s: float) -> None:
+        """LimitError (429) when it is too fast; it says when the next is taken."""
+        bucket = self._buckets.get(who)
+        if bucket is None:
+            if len(self._buckets) >= self._most:
+                self._buckets.popitem(last=False)
+            bucket = self._buckets[who] = Bucket(self._per_s, self._burst, now_s)
+        else:
+            self._buckets.move_to_end(who)
+        missing_s = bucket.try_take(now_s)
+        if missing_s > 0:
+            raise LimitError(
+                f"more than {self._per_s:g} {self._what} per second", status=429, hint="ask less often",
+                retry_after_s=missing_s,
+            )  # fmt: skip

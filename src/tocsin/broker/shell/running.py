@@ -1,0 +1,109 @@
+"""A broker's shell, put together: started in the order in which the parts need each other, and stopped in reverse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from tocsin.broker.accounts.accounts import Accounts
+from tocsin.broker.core import actions as ac
+from tocsin.broker.core.broker import Broker
+from tocsin.broker.core.settings import CoreSettings
+from tocsin.broker.shell.acks import AckDesk
+from tocsin.broker.shell.cluster_client import ClusterClient
+from tocsin.broker.shell.desk import Desk
+from tocsin.broker.shell.fetcher import Fetcher
+from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.holder import Holder
+from tocsin.broker.shell.holdings import Holdings
+from tocsin.broker.shell.http import broker_application
+from tocsin.broker.shell.letters import Letters
+from tocsin.broker.shell.link import Link
+from tocsin.broker.shell.machine import Machine
+from tocsin.broker.shell.presence import Presence
+from tocsin.broker.shell.pulls import Pulls
+from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.trace import Trace
+from tocsin.broker.shell.webhooks import Webhooks
+from tocsin.settings.broker import BrokerSettings
+from tocsin.store.broker_store import BrokerStore
+
+_log = structlog.get_logger("tocsin.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    app: web.Application
+    service: Service
+
+
+def core_settings(settings: BrokerSettings) -> CoreSettings:
+    chosen = settings.delivery
+    return CoreSettings(
+        caching=settings.cache.caching(),
+        grace_s=chosen.grace_s,
+        page_results=chosen.page_results,
+        page_bytes=chosen.page_bytes,
+        fetch_retry_s=chosen.fetch_retry_s,
+        report_every_s=chosen.report_every_s,
+    )
+
+
+@asynccontextmanager
+async def running(
+    settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None
+) -> AsyncIterator[RunningBroker]:
+    """A broker over this store, which is open. `address`: where it listens."""
+    figures = Figures()
+    machine = Machine(Broker(core_settings(settings), time.monotonic()))
+    if trace is not None:
+        machine.trace = Trace(trace, machine.core, machine.now_s)
+    holdings = Holdings(settings.name)
+    delivery, cluster = settings.delivery, settings.cluster
+    letters = Letters(
+        settings.name, holdings.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
+    )
+    client = ClusterClient(cluster.url, cluster.token, settings.name, cluster.timeout_s)
+    presence = Presence(machine, letters, figures, patience_s=delivery.patience_s)
+    pulls = Pulls(machine, letters)
+    holder = Holder(client, holdings, store, machine.core.holds)
+    desk = Desk(machine, presence, holdings=holdings, holder=holder, store=store, client=client)
+    link = Link(
+        client, machine, holdings=holdings, holder=holder, store=store, figures=figures, on_changed=desk.changed,
+        callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
+        first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,
+    )  # fmt: skip
+    fetcher = Fetcher(client, machine, figures, link.gone, cluster.fetches)
+    acks = AckDesk(machine, store, figures, delivery.ack_every_s)
+    service = Service(settings, store, machine, presence, desk, acks, pulls, link, client, figures, accounts)
+    private = settings.webhooks.private
+    webhooks = Webhooks(service, private=private == "allowed" or (private == "auto" and settings.http.loopback))
+
+    def deliver(action: ac.Deliver) -> None:
+        (pulls if action.why is ac.Why.PULLED else presence).deliver(action)
+
+    machine.on(ac.Deliver, deliver)
+    machine.on(ac.Subscribed, lambda _action: None)
+    async with AsyncExitStack() as stack:
+        stack.callback(machine.close)
+        await client.open()
+        stack.push_async_callback(client.close)
+        stack.push_async_callback(presence.close)
+        stack.push_async_callback(fetcher.close)
+        count = await desk.recover()
+        _log.info("recovered", subscriptions=count, interests=len(holdings))
+        stack.push_async_callback(acks.close)
+        stack.push_async_callback(desk.close)
+        holder.start()
+        stack.push_async_callback(holder.close)
+        await webhooks.start()
+        stack.push_async_callback(webhooks.close)
+        await link.start()
+        stack.push_async_callback(link.close)
+        yield RunningBroker(broker_application(service, webhooks), service)

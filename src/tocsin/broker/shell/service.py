@@ -1,0 +1,127 @@
+"""What subscribers can do, whichever way they ask: the transports speak to this and to nothing behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import structlog
+
+from tocsin.broker.accounts.accounts import Accounts, Manager, Session
+from tocsin.broker.shell.acks import AckDesk
+from tocsin.broker.shell.cluster_client import ClusterClient
+from tocsin.broker.shell.desk import Desk, Made, full_name
+from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.link import Link
+from tocsin.broker.shell.machine import Machine
+from tocsin.broker.shell.pace import Pace
+from tocsin.broker.shell.presence import Presence
+from tocsin.broker.shell.pulls import Pulled, Pulls
+from tocsin.broker.shell.sessions import Sessions
+from tocsin.settings.broker import BrokerSettings
+from tocsin.store.broker_rows import Frontend, Group
+from tocsin.store.broker_store import BrokerStore
+from tocsin.wire.answers import Subscription
+from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError
+from tocsin.wire.subscriber import Acks, Pull, Subscribe
+
+_log = structlog.get_logger("tocsin.broker")
+
+
+@dataclass(slots=True)
+class Service:
+    PAGE: ClassVar[int] = 1_000
+
+    settings: BrokerSettings
+    store: BrokerStore
+    machine: Machine
+    presence: Presence
+    desk: Desk
+    acks: AckDesk
+    pulls: Pulls
+    link: Link
+    client: ClusterClient
+    figures: Figures
+    accounts: Accounts
+    sessions: Sessions = field(default_factory=Sessions)
+    paces: Pace | None = None
+
+    # --- who asks, and how much
+
+    async def identify(self, token: str | None) -> Session:
+        """The subscriber whose token this is."""
+        who = await self.accounts.who(token)
+        if isinstance(who, Manager):
+            if token is None:
+                raise UnauthorizedError("this needs a token", hint="POST /v1/login gives one")
+            raise ForbiddenError("this is for subscribers", hint="use the token of a login")
+        return who
+
+    def limit(self, who: Session, name: str) -> int:
+        """The application's own limit, or else the broker's."""
+        most: int = getattr(self.settings.limits, name)
+        return self.accounts.rights(who.application).limits.get(name, most)
+
+    def check_pace(self, who: Session) -> None:
+        if self.paces is None:
+            limits = self.settings.limits
+            self.paces = Pace(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
+        self.paces.check(who.subscriber, time.monotonic())
+
+    def page_after(self, text: str | None) -> int:
+        if text is None:
+            return 0
+        if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+            raise InputError("after: must be what the page before gave as next")
+        return int(text)
+
+    # --- subscriptions and results
+
+    async def subscribe(self, who: Session, asked: Subscribe, *, first: Callable[[Made], None] | None = None) -> Made:
+        channel = full_name(asked.channel)
+        if not self.accounts.rights(who.application).may_subscribe(channel):
+            raise ForbiddenError(f"the application {who.application_name} may not use the channel {channel}")
+        if asked.group is None:
+            at_most = self.limit(who, "subscriptions")
+            return await self.desk.subscribe(who.subscriber, asked, at_most=at_most, first=first)
+        group = await self.accounts.group(who, asked.group)
+        if asked.since is not None:
+            raise InputError("since: a group's members get what is made from now on")
+        done = await self.desk.subscribe_group(group, asked, at_most=self.limit(who, "group_subscriptions"))
+        page, _ = await self.desk.page(who.subscriber, 0, 1 << 31)
+        mine = next(one for one in page if one.interest == done.subscription.interest)
+        told = Subscription(
+            done.subscription.public_id, mine.channel, mine.parameters, mine.interest, mine.since, mine.mode,
+            group.name, mine.marker,
+        )  # fmt: skip
+        return Made(told, done.made)
+
+    async def unsubscribe_group(self, group: Group, public_id: str) -> None:
+        async def work() -> list[Frontend]:
+            gone = await self.store.unsubscribe_group(group.id, public_id)
+            if gone is None:
+                raise NotFoundError(f"the group {group.name} has no subscription {public_id[:60]}")
+            return gone
+
+        await self.desk.changing(work(), came=False)
+
+    async def pull(self, who: Session, asked: Pull, wait_s: float = 0.0) -> Pulled:
+        subscription = self.desk.subscription_of(who.subscriber, asked.interest)
+        if subscription is None:
+            raise NotFoundError(f"you have no subscription to the interest {asked.interest}")
+        return await self.pulls.pull(subscription, asked.interest, asked.after, asked.limit, wait_s)
+
+    def acknowledge(self, who: Session, acks: Acks) -> int:
+        """Interests that are not held (any more) are passed over. How many were."""
+        held = 0
+        for interest, cursor in acks.cursors.items():
+            subscription = self.desk.subscription_of(who.subscriber, interest)
+            if subscription is not None:
+                self.acks.acknowledge(subscription, interest, cursor)
+                held += 1
+        return held
+
+    def broke(self, error: BaseException) -> None:
+        _log.error("a request failed", exc_info=error)

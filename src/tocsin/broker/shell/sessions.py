@@ -1,0 +1,68 @@
+"""Open connections: how many each subscriber has, and which end with which token."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tocsin.broker.accounts.accounts import Session
+from tocsin.wire.errors import LimitError
+
+EXPIRED = "the token has expired"
+ENDED = "the token was ended"
+STOPPING = "the broker is stopping"
+
+
+class Sessions:
+    def __init__(self) -> None:
+        self._count: Counter[int] = Counter()
+        self._of_token: dict[str, set[Callable[[str], None]]] = {}
+        self._of_subscriber: dict[int, set[Callable[[str], None]]] = {}
+
+    @property
+    def connections(self) -> int:
+        return sum(self._count.values())
+
+    @contextmanager
+    def session(self, who: Session, at_most: int, close: Callable[[str], None]) -> Iterator[None]:
+        """A connection of this subscriber; `close` is called with the reason when its token ends."""
+        if self._count[who.subscriber] >= at_most:
+            raise LimitError(
+                f"you have {at_most} connections already", status=429, hint="close one of them", retry_after_s=5
+            )
+        self._count[who.subscriber] += 1
+        ends = (self._of_token.setdefault(who.token_id, set()), self._of_subscriber.setdefault(who.subscriber, set()))
+        for known in ends:
+            known.add(close)
+        timer = asyncio.get_running_loop().call_later(max(0.0, who.expires_us / 1e6 - time.time()), close, EXPIRED)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._count[who.subscriber] -= 1
+            for known in ends:
+                known.discard(close)
+            if not self._count[who.subscriber]:
+                del self._count[who.subscriber]
+                self._of_subscriber.pop(who.subscriber, None)
+            if not ends[0] and self._of_token.get(who.token_id) is ends[0]:
+                del self._of_token[who.token_id]
+
+    def close(self) -> None:
+        """The broker stops: everybody may come back later, here or elsewhere."""
+        for known in list(self._of_token.values()):
+            for close in list(known):
+                close(STOPPING)
+
+    def end(self, token: str) -> None:
+        """The token counts no more, and neither do its connections."""
+        for close in list(self._of_token.get(token, ())):
+            close(ENDED)
+
+    def end_all(self, subscriber: int) -> None:
+        """None of the subscriber's tokens counts any more."""
+        for close in list(self._of_subscriber.get(subscriber, ())):
+            close(ENDED)

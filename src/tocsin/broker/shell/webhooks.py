@@ -1,0 +1,240 @@
+"""Subscribers who are told by POST: signed as Standard Webhooks, one message at a time, again until it is taken.
+
+A message that was answered with 2xx is acknowledged. 410 ends the webhook. Whatever a receiver does, it costs the
+broker one message that waits, and nobody else anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import structlog
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from tocsin.broker.shell.outlets import PlainOutlet, Told
+from tocsin.broker.shell.service import Service
+from tocsin.settings.broker import WebhookSettings
+from tocsin.store.broker_rows import Webhook
+from tocsin.wire.envelopes import RESULTS
+from tocsin.wire.errors import InputError, NotFoundError, TocsinError
+from tocsin.wire.signatures import secret_text, signed
+
+SECRET_BYTES: Final = 32
+URL_LIMIT: Final = 2_048
+WAITING: Final = 4
+"""Messages of one receiver that wait in memory; what comes after them comes from the cache when there is room."""
+AT_ONCE: Final = 200
+
+_log = structlog.get_logger("tocsin.broker.webhooks")
+
+
+class Webhooks:
+    def __init__(self, service: Service, *, private: bool) -> None:
+        self._service = service
+        self._settings = service.settings.webhooks
+        self._private = private
+        self._senders: dict[int, Sender] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        resolver = None if self._private else PublicOnly()
+        connector = aiohttp.TCPConnector(limit=AT_ONCE, resolver=resolver, ttl_dns_cache=60)
+        timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "tocsin-broker", "Content-Type": "application/cloudevents+json"},
+        )  # fmt: skip
+        for one in await self._service.store.webhooks():
+            self._begin(one)
+
+    async def close(self) -> None:
+        for sender in list(self._senders.values()):
+            await sender.stop()
+        if self._session is not None:
+            await self._session.close()
+
+    async def put(self, subscriber: int, url: str) -> Webhook:
+        """In place of the one there was. Everything that is not acknowledged is sent there."""
+        self._check(url)
+        secret = secret_text(secrets.token_bytes(SECRET_BYTES))
+        made = await self._service.store.put_webhook(subscriber, url, secret, created_us=time.time_ns() // 1_000)
+        await self._end(subscriber)
+        self._begin(made)
+        return made
+
+    async def get(self, subscriber: int) -> Webhook:
+        found = await self._service.store.webhook(subscriber)
+        if found is None:
+            raise NotFoundError("you have no webhook", hint="PUT /v1/webhook makes one")
+        return found
+
+    async def remove(self, subscriber: int) -> None:
+        there = await self._service.store.remove_webhook(subscriber)
+        await self._end(subscriber)
+        if not there:
+            raise NotFoundError("you have no webhook")
+
+    async def removed(self, subscribers: list[int]) -> None:
+        """These subscribers are gone, and their webhooks with them."""
+        for one in subscribers:
+            await self._end(one)
+
+    def _begin(self, webhook: Webhook) -> None:
+        assert self._session is not None
+        self._senders[webhook.subscriber] = Sender(webhook, self._service, self._settings, self._session, self._gone)
+
+    async def _end(self, subscriber: int) -> None:
+        sender = self._senders.pop(subscriber, None)
+        if sender is not None:
+            await sender.stop()
+
+    async def _gone(self, subscriber: int) -> None:
+        """The receiver says that it wants nothing any more."""
+        self._senders.pop(subscriber, None)
+        try:
+            await self._service.store.remove_webhook(subscriber)
+        except TocsinError as error:
+            _log.warning("a webhook could not be ended", subscriber=subscriber, error=str(error))
+
+    def _check(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or len(url) > URL_LIMIT or any(letter.isspace() or not letter.isprintable() for letter in url):
+            raise InputError("url: must be an address such as https://example.org/hook")
+        if parts.username is not None or parts.password is not None:
+            raise InputError("url: must not carry a password")
+        if not self._private and _is_private(parts.hostname or ""):
+            raise InputError("url: must not be on this machine or in a private network")
+
+
+class Sender:
+    """Posts one subscriber's events, one after the other."""
+
+    def __init__(
+        self,
+        webhook: Webhook,
+        service: Service,
+        settings: WebhookSettings,
+        session: aiohttp.ClientSession,
+        on_gone: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._webhook = webhook
+        self._service = service
+        self._settings = settings
+        self._session = session
+        self._on_gone = on_gone
+        self._waiting: deque[Told] = deque()
+        self._some = asyncio.Event()
+        self._attached = False
+        self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= WAITING, self._shed)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._attach()
+
+    def _attach(self) -> None:
+        self._attached = True
+        self._service.presence.attach(self._webhook.subscriber, self._outlet)
+
+    def _take(self, told: Told) -> None:
+        self._waiting.append(told)
+        self._some.set()
+
+    def _shed(self) -> None:
+        """Too slow beside a connection of the same subscriber: it comes back when it has caught up."""
+        self._attached = False
+
+    async def stop(self) -> None:
+        self._service.presence.detach(self._outlet)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        wait_s = self._settings.first_retry_s
+        while True:
+            if not self._waiting:
+                if not self._attached:
+                    self._attach()
+                self._some.clear()
+                await self._some.wait()
+                continue
+            told = self._waiting[0]
+            status = await self._post(told)
+            counted = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
+            self._service.figures.webhooks[counted] = self._service.figures.webhooks.get(counted, 0) + 1
+            if counted == "gone":
+                self._service.presence.detach(self._outlet)
+                await self._on_gone(self._webhook.subscriber)
+                return
+            if counted == "failed":
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, self._settings.last_retry_s)
+                continue
+            wait_s = self._settings.first_retry_s
+            self._waiting.popleft()
+            self._acknowledge(told)
+            if len(self._waiting) < WAITING:
+                self._service.presence.room(self._outlet)
+
+    def _acknowledge(self, told: Told) -> None:
+        if told.kind != RESULTS or told.to is None:
+            return
+        subscription = self._service.desk.subscription_of(self._webhook.subscriber, told.interest)
+        if subscription is not None:
+            self._service.acks.acknowledge(subscription, told.interest, told.to)
+
+    async def _post(self, told: Told) -> int:
+        """The status; 0 when nobody answered."""
+        message_id = f"msg_{self._webhook.subscriber}_{told.interest}_{_name(told)}"
+        headers = signed(self._webhook.secret, message_id, int(time.time()), told.envelope)
+        try:
+            async with self._session.post(
+                self._webhook.url, data=told.envelope, headers=headers, allow_redirects=False
+            ) as response:
+                return response.status
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            _log.debug("a webhook did not answer", subscriber=self._webhook.subscriber, error=repr(error))
+            return 0
+
+
+def _name(told: Told) -> str:
+    """The same for the same event."""
+    return told.kind if told.to is None else "-".join(str(each) for each in told.to)
+
+
+class PublicOnly(AbstractResolver):
+    """Finds no address of this machine or of a private network, whatever name asks for it."""
+
+    def __init__(self) -> None:
+        self._resolver = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        public = [one for one in found if not _is_private(one["host"])]
+        if not public:
+            raise OSError(f"{host} is in a private network")
+        return public
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+def _is_private(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return not address.is_global

@@ -1,0 +1,63 @@
+"""`tocsin broker`: run a broker until told to stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+app = App(
+    name="broker",
+    help_format="plaintext",
+    help_epilogue="""Prints one line on standard output when it is ready, logs on standard error,
+and stops cleanly on Ctrl-C or SIGTERM. It needs a running cluster to subscribe at,
+and goes on with what it has while that is away. What subscribers have and hold is
+in broker-NAME.db in the data folder: start it again, and it goes on.
+
+Examples:
+
+    tocsin broker
+    tocsin broker --name Downtown --port 8481
+    tocsin broker --cluster http://cluster.example:8470 --host 0.0.0.0
+    tocsin broker --trace events.jsonl
+""",
+)
+
+
+@app.default
+def broker(
+    *,
+    name: Annotated[str | None, Parameter(help="What the cluster calls it: dataverse.name.")] = None,
+    data: Annotated[Path | None, Parameter(help="The folder that holds its file; made if absent.")] = None,
+    host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
+    port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
+    cluster: Annotated[str | None, Parameter(help="Where the cluster is.")] = None,
+    trace: Annotated[Path | None, Parameter(help="Write every event there, for the lab.")] = None,
+    config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
+    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
+) -> None:
+    """Run a broker; returns when it was stopped."""
+    import uvloop
+
+    from tocsin import compose_broker
+    from tocsin.cli.logs import log_to_stderr
+    from tocsin.settings import Settings
+
+    flags = {
+        "data": data,
+        "broker.name": name,
+        "broker.http.host": host,
+        "broker.http.port": port,
+        "broker.cluster.url": cluster,
+    }
+    settings = Settings.load(config, os.environ, flags)
+    log_to_stderr(verbose)
+
+    def on_ready(address: str) -> None:
+        sys.stdout.write(f"tocsin broker {settings.broker.name} ready at {address} (data: {settings.data})\n")
+        sys.stdout.flush()
+
+    uvloop.run(compose_broker.serve_broker(settings, on_ready, trace))

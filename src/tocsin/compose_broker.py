@@ -1,0 +1,60 @@
+"""Where the parts become a broker: beside `compose`, so that a broker starts without the cluster's engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from tocsin.broker.accounts.accounts import LIMITS
+from tocsin.broker.accounts.local import LocalAccounts
+from tocsin.broker.accounts.policy import AccountPolicy
+from tocsin.broker.shell.running import RunningBroker, running
+from tocsin.serving.application import serve
+from tocsin.settings import BrokerSettings, Settings
+from tocsin.store.sqlite_broker import SqliteBrokerStore
+
+
+async def serve_broker(settings: Settings, on_ready: Callable[[str], None], trace: Path | None = None) -> None:
+    """Run a broker until it is told to stop."""
+    http = settings.broker.http
+    await serve(lambda address: broker(settings, address, trace), host=http.host, port=http.port, on_ready=on_ready)
+
+
+@asynccontextmanager
+async def broker(settings: Settings, address: str, trace: Path | None = None) -> AsyncIterator[RunningBroker]:
+    """A broker on its own store in the data folder, which nobody else may use meanwhile."""
+    chosen = settings.broker
+    settings.data.mkdir(parents=True, exist_ok=True)
+    store = SqliteBrokerStore(broker_file(settings))
+    await store.open()
+    try:
+        accounts = LocalAccounts(store, account_policy(chosen))
+        await accounts.open()
+        try:
+            async with running(chosen, store, accounts, address=address, trace=trace) as made:
+                yield made
+        finally:
+            await accounts.close()
+    finally:
+        await store.close()
+
+
+def broker_file(settings: Settings) -> Path:
+    # A name may hold what a file's name may not.
+    return settings.data / f"broker-{quote(settings.broker.name, safe=' ')}.db"
+
+
+def account_policy(settings: BrokerSettings) -> AccountPolicy:
+    accounts, limits = settings.accounts, settings.limits
+    return AccountPolicy(
+        operator_token=accounts.admin_token,
+        everybody_operates=settings.http.loopback and not accounts.admin_token,
+        open_registration=settings.open_registration,
+        token_s=accounts.token_s,
+        password_characters=accounts.password_characters,
+        threads=accounts.password_threads,
+        waiting=accounts.password_waiting,
+        limits={name: getattr(limits, name) for name in LIMITS},
+    )

@@ -1,0 +1,57 @@
+"""What settings are made of: sections that refuse unknown keys, and kinds of values."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def number(value: object) -> object:
+    # Python counts booleans as numbers; a person who writes `port = true` made a mistake.
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+def folder(value: object) -> object:
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        raise ValueError("must name a folder")
+    # Shells expand it and files do not; a folder that is really called ~ is nobody's wish.
+    if str(value).startswith("~"):
+        raise ValueError("must be written out, ~ is not expanded here")
+    return value
+
+
+def dotted(value: object) -> object:
+    # Unquoted, `spark.sql.x = "1"` is three nested tables in TOML; what is meant is one name with dots.
+    if not isinstance(value, Mapping):
+        return value
+    flat: dict[str, object] = {}
+    for key, inner in value.items():
+        nested = dotted(inner)
+        flat |= {f"{key}.{k}": v for k, v in nested.items()} if isinstance(nested, dict) else {str(key): nested}
+    return flat
+
+
+Whole = Annotated[int, BeforeValidator(number)]
+Seconds = Annotated[float, BeforeValidator(number), Field(gt=0, le=86_400)]
+Folder = Annotated[Path, BeforeValidator(folder)]
+Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$")]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
