@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
@@ -31,8 +32,11 @@ SAMPLE: Final = 8
 WIDE_SAMPLE: Final = 32
 REPRESENTATIVES: Final = 3
 _ROUNDS: Final = 4
-# Of so many interests it is found out on which records they fail; where they are more, it may be few records instead.
+# Of so many interests it is found out on which records each fails; where they are more, it may be few records instead.
 FEW_INTERESTS: Final = 16
+# Of so many records it is found out for whom they fail, up to so many interests.
+FEW_RECORDS: Final = 4
+MOST_ON_A_RECORD: Final = 256
 # So many are found at one go, and the others at the next.
 MOST_INTERESTS: Final = 512
 _ALL: Final = 1 << 62
@@ -51,6 +55,15 @@ class Culprit:
     reason: str
     interest: int | None = None
     known: bool = False  # it was found before, and is left out since
+
+
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """A new record, by its place in its dataset's, on which the query fails, and how."""
+
+    folder: str
+    place: int
+    reason: str
 
 
 Run = Callable[[Mapping[str, str], Ids | None], Found]
@@ -87,19 +100,21 @@ class Search:
             outcome = self._outcome({}, self._rest())
         culprits: list[Culprit] = []
         if isinstance(outcome, StatementError):
-            outcome, culprits = self._without_records(outcome, self._rest())
+            outcome, records = self._without_records(outcome, self._rest())
+            outcome, culprits = self._for_whom(outcome, records)
         parts = [outcome]
-        for interest, error in sorted(aside.items()):
-            partly = None
-            if len(aside) <= FEW_INTERESTS and _count(self._rows) > 1:
-                partly = self._partly(interest)
+        for group in [sorted(aside)] if len(aside) > FEW_INTERESTS else [[one] for one in sorted(aside)]:
+            partly = self._partly(group) if group and _count(self._rows) > 1 else None
             if partly is None:
-                self._interests.strike(interest, error.message)
-                culprits.append(Culprit("", [str(interest)], error.message, interest))
-            else:
-                self._interests.doubt(interest)
-                parts.append(partly[0])
-                culprits += [replace(one, interest=interest) for one in partly[1]]
+                for one in group:
+                    self._interests.strike(one, aside[one].message)
+                    culprits.append(Culprit("", [str(one)], aside[one].message, one))
+                continue
+            parts.append(partly[0])
+            named = self._named(partly[1])
+            for one in group:
+                self._interests.doubt(one)
+                culprits += [replace(each, interest=one) for each in named]
         return together(parts), culprits
 
     def _rest(self) -> Ids:
@@ -107,17 +122,60 @@ class Search:
 
     # ------------------------------------------------------------ interests
 
-    def _partly(self, interest: int) -> tuple[Found, list[Culprit]] | None:
-        """The results of one interest without those of records on which it fails; None where it fails on all."""
-        alone = Ids(interest, interest)
+    def _partly(self, group: Sequence[int]) -> tuple[Found, list[_Bad]] | None:
+        """The results of some interests without those of records on which one of them fails; None where each does."""
+        alone = Ids(only=tuple(group))
         whole = self._outcome({}, alone)
         if isinstance(whole, Found):
             return whole, []
         try:
-            found, culprits = self._without_records(whole, alone)
+            found, records = self._without_records(whole, alone)
         except StatementError:
             return None
-        return (found, culprits) if len(culprits) < _count(self._rows) else None
+        return (found, records) if len(records) < _count(self._rows) else None
+
+    def _for_whom(self, found: Found, records: Sequence[_Bad]) -> tuple[Found, list[Culprit]]:
+        """What was found without these records, and with them what is found for interests that do not fail on them."""
+        ids = sorted(self._interests.identities() - self._left)
+        spoilt: dict[int, dict[int, str]] = {}  # of an interest, the records on which it fails, and how
+        for_all = set(range(len(records)))
+        if len(ids) >= 2 and len(records) <= FEW_RECORDS:
+            for number, record in enumerate(records):
+                errors = self._failing_on(record, ids)
+                if errors:
+                    for_all.discard(number)
+                for one, error in errors.items():
+                    spoilt.setdefault(one, {})[number] = error.message
+        groups: dict[frozenset[int], list[int]] = {}
+        for one, reasons in sorted(spoilt.items()):
+            groups.setdefault(frozenset(reasons), []).append(one)
+        parts: list[Found] = []
+        if groups:
+            others = Ids(without=tuple(sorted({*self._left, *spoilt})))
+            for without, among in [(frozenset[int](), others), *((k, Ids(only=tuple(v))) for k, v in groups.items())]:
+                gone = [records[number] for number in sorted(for_all | without)]
+                outcome = self._outcome(self._rows_without(gone), among)
+                if isinstance(outcome, StatementError):
+                    return found, self._named(records)
+                parts.append(outcome)
+        culprits = self._named([records[number] for number in sorted(for_all)])
+        for one, reasons in sorted(spoilt.items()):
+            mine = [replace(records[number], reason=reason) for number, reason in sorted(reasons.items())]
+            culprits += [replace(each, interest=one) for each in self._named(mine)]
+        return (together(parts) if parts else found), culprits
+
+    def _failing_on(self, record: _Bad, ids: Sequence[int]) -> dict[int, StatementError]:
+        """Interests that fail on this record; none where that cannot be said of some alone."""
+        part = {**self._nothing, record.folder: self._rows[record.folder].slice(record.place, 1)}
+        some = spread(ids, SAMPLE)
+        tried = [self._outcome(part, Ids(one, one)) for one in some]
+        if all(isinstance(one, StatementError) for one in tried):
+            return {}
+        tried += (self._outcome(part, Ids(one, one)) for one in spread(ids, WIDE_SAMPLE) if one not in some)
+        if not any(isinstance(one, Found) and len(one) for one in tried):
+            return {}  # nobody is known who would lose something
+        found = self._failing(ids, part, StatementError(record.reason), MOST_ON_A_RECORD)
+        return found if len(found) <= MOST_ON_A_RECORD else {}
 
     def _blamed(self, first: StatementError) -> dict[int, StatementError]:
         """Interests on which it fails, and how, where it does not fail on others. None: it is the records, if any."""
@@ -191,23 +249,33 @@ class Search:
 
     # ------------------------------------------------------------ records
 
-    def _without_records(self, first: StatementError, ids: Ids) -> tuple[Found, list[Culprit]]:
-        rows = dict(self._rows)
-        culprits: list[Culprit] = []
+    def _without_records(self, first: StatementError, ids: Ids) -> tuple[Found, list[_Bad]]:
+        """The results of these interests without the records on which the query fails for them, and those records."""
+        bad: list[_Bad] = []
         for _ in range(_ROUNDS):
+            rows = self._rows_without(bad)
             found = self._culprits(rows, first, ids)
             if not found:
                 raise first
             for folder, reasons in found.items():
-                culprits += _named(self._reading.entries[folder], rows[folder], reasons)
-                stays = np.setdiff1d(np.arange(rows[folder].num_rows), list(reasons))
-                # Of no rows pyarrow cannot take structs.
-                rows[folder] = rows[folder].take(pa.array(stays)) if len(stays) else rows[folder].slice(0, 0)
-            outcome = self._outcome(rows, ids)
+                stays = _stays(self._rows[folder], folder, bad)
+                bad += [_Bad(folder, int(stays[at]), reason) for at, reason in reasons.items()]
+            outcome = self._outcome(self._rows_without(bad), ids)
             if isinstance(outcome, Found):
-                return outcome, culprits
+                return outcome, bad
             first = outcome
         raise first
+
+    def _rows_without(self, bad: Sequence[_Bad]) -> Part:
+        made: dict[str, pa.Table] = {}
+        for folder, rows in self._rows.items():
+            stays = _stays(rows, folder, bad)
+            # Of no rows pyarrow cannot take structs.
+            made[folder] = rows.take(pa.array(stays)) if len(stays) else rows.slice(0, 0)
+        return made
+
+    def _named(self, bad: Sequence[_Bad]) -> list[Culprit]:
+        return [_named(self._reading.entries[one.folder], self._rows[one.folder], one) for one in bad]
 
     def _culprits(self, rows: Part, first: StatementError, ids: Ids) -> dict[str, dict[int, str]]:
         """Per dataset the places of records that make it fail, and how."""
@@ -276,14 +344,16 @@ def _collected(reading: Reading, folder: str) -> pa.Table:
     return rows
 
 
-def _named(entry: DatasetEntry, rows: pa.Table, reasons: Mapping[int, str]) -> list[Culprit]:
+def _stays(rows: pa.Table, folder: str, bad: Sequence[_Bad]) -> npt.NDArray[np.int64]:
+    """The places of the others."""
+    return np.setdiff1d(np.arange(rows.num_rows), [one.place for one in bad if one.folder == folder])
+
+
+def _named(entry: DatasetEntry, rows: pa.Table, bad: _Bad) -> Culprit:
     def value(row: Any, path: Sequence[str]) -> str:
         for name in path:
             row = row.get(physical(name)) if isinstance(row, dict) else None
         return str(row)
 
-    bad = rows.take(pa.array(list(reasons))).to_pylist()
-    return [
-        Culprit(f"{entry.dataverse}.{entry.name}", [value(row, path) for path in entry.keys], reason)
-        for row, reason in zip(bad, reasons.values(), strict=True)
-    ]
+    (row,) = rows.slice(bad.place, 1).to_pylist()
+    return Culprit(f"{entry.dataverse}.{entry.name}", [value(row, path) for path in entry.keys], bad.reason)

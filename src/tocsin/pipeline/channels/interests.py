@@ -51,13 +51,16 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Interests from one id to another, or all but a few."""
+    """Interests from one id to another, or all but a few, or just these."""
 
     first: int = 0
     last: int = (1 << 63) - 1
     without: tuple[int, ...] = ()
+    only: tuple[int, ...] = ()
 
     def condition(self) -> str:
+        if self.only:
+            return f"`{ID}` IN ({', '.join(map(str, self.only))})"
         within = f"`{ID}` BETWEEN {self.first} AND {self.last}"
         return f"{within} AND `{ID}` NOT IN ({', '.join(map(str, self.without))})" if self.without else within
 
