@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
+from importlib import resources
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -64,6 +66,7 @@ class BrokerRoutes:
             web.get("/metrics", self.metrics),
             web.get("/v1/openapi.json", self.openapi),
             web.get("/v1/asyncapi.json", self.asyncapi),
+            web.get("/v1/tocsin.js", self.javascript),
             web.post("/v1/announcements", self.announcements),
             web.get("/v1/policies", self.policies, allow_head=False),
             web.put("/v1/policies", self.choose),
@@ -83,6 +86,7 @@ class BrokerRoutes:
                 "channels": "/v1/channels",
                 "openapi": "/v1/openapi.json",
                 "asyncapi": "/v1/asyncapi.json",
+                "javascript": "/v1/tocsin.js",
                 "health": "/healthz",
                 "ready": "/readyz",
                 "metrics": "/metrics",
@@ -107,6 +111,11 @@ class BrokerRoutes:
 
     async def asyncapi(self, _request: web.Request) -> web.Response:
         return answer(asyncapi())
+
+    async def javascript(self, _request: web.Request) -> web.Response:
+        """The client for web pages."""
+        headers = {hdrs.CACHE_CONTROL: "max-age=600"}
+        return web.Response(body=_client(), content_type="text/javascript", charset="utf-8", headers=headers)
 
     async def announcements(self, request: web.Request) -> web.Response:
         body = await read_body(request, request.app[LIMITS])
@@ -146,6 +155,11 @@ class BrokerRoutes:
                 for policy, one in caches.figures_of.items()
             },
         }
+
+
+@functools.cache
+def _client() -> bytes:
+    return resources.files("tocsin").joinpath("sdk/tocsin.js").read_bytes()
 
 
 def _fits(value: object, kind: str) -> bool:

@@ -91,6 +91,13 @@ def _own() -> list[dict[str, Any]]:
         },
         _op("get", "/v1/openapi.json", "openapi", "This document.", {"type": "object"}, open_=True),
         _op("get", "/v1/asyncapi.json", "asyncapi", "The same for streams.", {"type": "object"}, open_=True),
+        {
+            **_op("get", "/v1/tocsin.js", "javascript", "The client for web pages.", {}, open_=True),
+            "responses": {
+                "200": {"description": "A module.", "content": {"text/javascript": {"schema": {"type": "string"}}}},
+                **_refusals("503"),
+            },
+        },
         _op("post", "/v1/announcements", "announce", "The cluster's signed word.", obj({}), raw=True, open_=True),
         _op("get", "/v1/policies", "policies", "The caching policies and their figures; for the operator.", figures),
         _op("put", "/v1/policies", "choosePolicies", "Other caching policies from now on; for the operator.", figures,
