@@ -132,7 +132,8 @@ class Bench:
     def reached(self, what: str, value: float, *, bar: float | None, unit: str) -> None:
         """A value that must reach the bar; one without a bar is only shown."""
         marks = ("", "") if bar is None else (f"≥ {bar:,g} {unit}", self._mark(what, value, bar, least=True))
-        self._rows.append((what, f"{value:,.0f} {unit}", "", "", "", "", *marks))
+        shown = f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
+        self._rows.append((what, f"{shown} {unit}", "", "", "", "", *marks))
 
     def note(self, words: str) -> None:
         """Something that a reader of the figures must know."""
@@ -160,4 +161,6 @@ class Bench:
 
 
 def _ms(seconds: float) -> str:
+    if seconds < 1e-4:
+        return f"{seconds * 1e6:.2f} µs"
     return f"{seconds * 1000:.2f} ms" if seconds < 10 else f"{seconds:.1f} s"
