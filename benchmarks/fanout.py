@@ -29,6 +29,7 @@ from benchmarks import stand_in
 from benchmarks.crowd import Crowd, many_files
 from benchmarks.harness import Bench, beside
 from tests.broker_world import world
+from tocsin.cli.logs import log_to_stderr
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.envelopes import EnvelopeWriter, item
 
@@ -76,6 +77,7 @@ async def main() -> None:
     if given.clients:
         size = replace(size, clients=(given.clients,))
     many_files()
+    log_to_stderr(False)
     bench = Bench("fanout")
     bench.note(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for clients in size.clients:

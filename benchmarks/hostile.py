@@ -24,6 +24,7 @@ from benchmarks.crowd import Crowd, many_files
 from benchmarks.harness import Bench, Compared
 from benchmarks.hostile_clients import Hostile
 from tests.broker_world import World, world
+from tocsin.cli.logs import log_to_stderr
 from tocsin.cluster.entries import ChannelEntry
 
 RESULT_BYTES: Final = 300
@@ -76,6 +77,7 @@ class Place:
 async def main() -> None:
     size = SMALL if "--small" in sys.argv[1:] else Size()
     many_files()
+    log_to_stderr(False)
     bench = Bench("hostile")
     bench.note(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as scratch:

@@ -220,8 +220,14 @@ class Desk:
         """The work, which goes on to its end although nobody waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._done)
         return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            # Whoever asked may have gone: what was refused then is nobody's business.
+            task.exception()
 
     # --- the cluster has changed
 

@@ -208,14 +208,18 @@ class RunningChannel:
                 details["culprits"] = [asdict(one) for one in culprits[:_CULPRITS_KEPT]]
                 details["interests_aside"] = sum(not one.dataset for one in culprits)
         faults.reach("channel.execution.found")
+        ended = datetime.now(UTC)
         execution = Execution(
-            number=state.last_execution + 1, started_us=micros(started), ended_us=micros(datetime.now(UTC)),
+            number=state.last_execution + 1, started_us=micros(started), ended_us=micros(ended),
             vector={**state.vector, **reading.vector}, tick_us=micros(now), details=details,
         )  # fmt: skip
         committed = await rooms.store.commit_execution(self.entry.channel_id, execution, interests, payloads)
         faults.reach("channel.execution.committed")
         self.counts.executions += 1
         self.counts.last_execution_s = (datetime.now(UTC) - started).total_seconds()
+        finding_s = (ended - started).total_seconds()
+        self.counts.finding_s += finding_s
+        self.counts.keeping_s += self.counts.last_execution_s - finding_s
         self.counts.results += committed.results
         rooms.announce(committed)
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)

@@ -19,6 +19,8 @@ class Counts:
     """What a channel has done since it was started."""
 
     executions: int = 0
+    finding_s: float = 0.0
+    keeping_s: float = 0.0
     results: int = 0
     failures: int = 0
     failing: int = 0
@@ -36,8 +38,10 @@ class ChannelFigures:
     counts: Counts
 
 
-_COUNTS: Final[dict[str, tuple[str, Callable[[Counts], int]]]] = {
+_COUNTS: Final[dict[str, tuple[str, Callable[[Counts], float]]]] = {
     "tocsin_channel_executions": ("Executions that came to their end.", lambda one: one.executions),
+    "tocsin_channel_finding_seconds": ("Seconds until they had found their results.", lambda one: one.finding_s),
+    "tocsin_channel_keeping_seconds": ("Seconds until those were durable.", lambda one: one.keeping_s),
     "tocsin_channel_results": ("Results kept, once for each interest.", lambda one: one.results),
     "tocsin_channel_failures": ("Executions that failed and were tried again.", lambda one: one.failures),
     "tocsin_channel_missed_ticks": ("Ticks that a later one made up for.", lambda one: one.missed_ticks),

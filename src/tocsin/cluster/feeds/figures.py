@@ -26,6 +26,7 @@ class FeedCounts:
     refused: Counter[int] = field(default_factory=Counter)
     """Requests that kept nothing, by the status of their answer."""
     batches: int = 0
+    landing_s: float = 0.0
     failures: int = 0
     set_aside: int = 0
     sockets_dropped: int = 0
@@ -53,11 +54,12 @@ class FeedFigures:
     state: FeedState | None
 
 
-_COUNTS: Final[dict[str, tuple[str, Callable[[FeedCounts], int]]]] = {
+_COUNTS: Final[dict[str, tuple[str, Callable[[FeedCounts], float]]]] = {
     "tocsin_feed_records_accepted": ("Records acknowledged.", lambda one: one.accepted),
     "tocsin_feed_records_rejected": ("Records refused when they came.", lambda one: one.rejected),
     "tocsin_feed_taken_bytes": ("Bytes of the bodies that records came in.", lambda one: one.taken_bytes),
     "tocsin_feed_batches_landed": ("Batches that came from the log into a dataset.", lambda one: one.batches),
+    "tocsin_feed_landing_seconds": ("Seconds that those batches took.", lambda one: one.landing_s),
     "tocsin_feed_landing_failures": ("Batches that could not land and were tried again.", lambda one: one.failures),
     "tocsin_feed_records_set_aside": ("Records refused on their way into a dataset.", lambda one: one.set_aside),
     "tocsin_feed_sockets_dropped": ("Socket connections ended by the cluster.", lambda one: one.sockets_dropped),

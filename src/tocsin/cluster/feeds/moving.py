@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -152,5 +153,8 @@ class Mover:
     def _batch(self) -> None:
         entries = self._log.read(self.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
         if entries:
+            begun_s = time.perf_counter()
             self.target.land(entries)
+            if self.target.counted:
+                self._counts.landing_s += time.perf_counter() - begun_s
             self._landed()
