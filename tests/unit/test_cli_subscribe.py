@@ -159,7 +159,7 @@ async def test_subscribers_are_listed_and_shown(broker: FakeBroker, capsys: pyte
         assert status.value.code == 0
         return capsys.readouterr().out.splitlines()
 
-    assert [line.split() for line in await printed("list")] == [["USER", "REGISTERED"], ["ann"]]
+    assert [line.split() for line in await printed("list")] == [["REGISTERED", "USER"], ["ann"]]
     assert [json.loads(line)["user"] for line in await printed("list", "--json")] == ["ann"]
     shown = await printed("show", "ann")
     assert shown[0].split() == ["user", "ann"]

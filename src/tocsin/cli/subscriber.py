@@ -53,14 +53,14 @@ def list_subscribers(
     async def work(door: Door) -> None:
         params = _params(application)
         if not as_json:
-            _line(("USER", "REGISTERED"))
+            _print(f"{'REGISTERED':<29}USER")
         while True:
             page = await door.call("GET", "/v1/subscribers", token=token, params=params)
             for one in page["subscribers"]:
                 if as_json:
                     _print(json.dumps(one, ensure_ascii=False))
                 else:
-                    _line((one["user"], one.get("created_at", "")))
+                    _print(f"{one.get('created_at', ''):<29}{one['user']}")
             if page["next"] is None:
                 return
             params["after"] = page["next"]
@@ -90,11 +90,14 @@ def show(
         for name, value in one.items():
             _print(f"{name.replace('_', ' '):<14}{_plain(value)}")
         _print("")
-        _line(("SUBSCRIPTION", "MODE", "ACKNOWLEDGED", "CHANNEL"))
+        rows = [("SUBSCRIPTION", "MODE", "ACKNOWLEDGED", "CHANNEL")]
         for each in held:
             values = json.dumps(each["parameters"], ensure_ascii=False)
             group = f" (group {each['group']})" if each.get("group") else ""
-            _line((each["id"], each["mode"], each.get("marker", ""), f"{each['channel']}{values}{group}"))
+            rows.append((each["id"], each["mode"], each.get("marker", ""), f"{each['channel']}{values}{group}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         if more:
             _print("… and more")
 
@@ -107,11 +110,6 @@ def _params(application: str | None) -> dict[str, str]:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _line(cells: tuple[str, ...]) -> None:
-    *first, last = cells
-    _print("  ".join([*(cell.ljust(28) for cell in first), last]).rstrip())
 
 
 def _print(line: str) -> None:
