@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.serving import tokens as minting
 from tocsin.serving.application import serve
+from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
 from tocsin.store.channel_store import ChannelStore, Committed
@@ -78,10 +80,30 @@ def store_of(settings: Settings) -> ClusterStore:
     return SqliteStore(settings.data / CATALOG)
 
 
-async def serve_cluster(settings: Settings, on_ready: Callable[[str], None]) -> None:
-    """Run a cluster until it is told to stop."""
+async def serve_cluster(
+    settings: Settings,
+    on_ready: Callable[[str], None],
+    beside: Callable[[str], Mapping[str, Sequence[str]]] = lambda _address: {},
+) -> None:
+    """Run a cluster until it is told to stop, and beside it these processes (their names and command lines)."""
     http = settings.cluster.http
-    await serve(lambda address: cluster(settings, address), host=http.host, port=http.port, on_ready=on_ready)
+    supervisor = Supervisor()
+
+    def ready(address: str) -> None:
+        on_ready(address)
+        supervisor.start([Command(name, line, os.environ) for name, line in beside(address).items()])
+
+    @asynccontextmanager
+    async def start(address: str) -> AsyncIterator[Cluster]:
+        async with cluster(settings, address) as made:
+            # What is beside it goes first, while it still answers.
+            made.app.on_shutdown.insert(0, lambda _app: supervisor.stop())
+            yield made
+
+    try:
+        await serve(start, host=http.host, port=http.port, on_ready=ready)
+    finally:
+        await supervisor.stop()
 
 
 @asynccontextmanager

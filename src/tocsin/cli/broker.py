@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +38,7 @@ def broker(
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
     cluster: Annotated[str | None, Parameter(help="Where the cluster is.")] = None,
     trace: Annotated[Path | None, Parameter(help="Write every event there, for the lab.")] = None,
+    beside: Annotated[bool, Parameter(negative="", help="End when standard input does.")] = False,
     config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
     verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
 ) -> None:
@@ -55,9 +58,18 @@ def broker(
     }
     settings = Settings.load(config, os.environ, flags)
     log_to_stderr(verbose)
+    if beside:
+        threading.Thread(target=_end_with_input, daemon=True).start()
 
     def on_ready(address: str) -> None:
         sys.stdout.write(f"tocsin broker {settings.broker.name} ready at {address} (data: {settings.data})\n")
         sys.stdout.flush()
 
     uvloop.run(compose_broker.serve_broker(settings, on_ready, trace))
+
+
+def _end_with_input() -> None:
+    """Whoever started us has gone, and we go, too."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`tocsin up`: run a cluster until told to stop."""
+"""`tocsin up`: run a cluster, and brokers beside it, until told to stop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ app = App(
     help_epilogue="""Prints one line on standard output when it is ready, logs on standard error,
 and stops cleanly on Ctrl-C or SIGTERM (a second Ctrl-C ends it at once).
 Only this machine can reach it unless --host says otherwise; then it asks for
-tokens, which "tocsin token create" makes.
+tokens, which "tocsin token create" makes. Brokers are processes of their own, at
+consecutive ports from broker.http.port on; one that ends is started again.
 
 Examples:
 
     tocsin up
     tocsin up --data /var/lib/tocsin --port 9000
     tocsin up --host 0.0.0.0 --config tocsin.toml
+    tocsin up --brokers 2
 """,
 )
 
@@ -32,6 +34,7 @@ def up(
     data: Annotated[Path | None, Parameter(help="The folder that holds everything; made if absent.")] = None,
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
+    brokers: Annotated[int, Parameter(help="How many brokers to run beside it: Default.broker1 and so on.")] = 0,
     config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
     verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
 ) -> None:
@@ -40,14 +43,19 @@ def up(
 
     from tocsin import compose
     from tocsin.cli.logs import log_to_stderr
+    from tocsin.cli.supervised import broker_commands, check_brokers
     from tocsin.settings import Settings
 
     flags = {"data": data, "cluster.http.host": host, "cluster.http.port": port}
     settings = Settings.load(config, os.environ, flags)
+    check_brokers(settings, brokers)
     log_to_stderr(verbose)
 
-    def on_ready(address: str) -> None:
+    def say(address: str) -> None:
         sys.stdout.write(f"tocsin cluster ready at {address} (data: {settings.data})\n")
         sys.stdout.flush()
 
-    uvloop.run(compose.serve_cluster(settings, on_ready))
+    def beside(address: str) -> dict[str, list[str]]:
+        return broker_commands(settings, address, brokers, config=config, verbose=verbose)
+
+    uvloop.run(compose.serve_cluster(settings, say, beside) if brokers else compose.serve_cluster(settings, say))

@@ -1,0 +1,43 @@
+"""The brokers that `tocsin up` runs beside its cluster, as command lines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from tocsin.settings import Settings
+from tocsin.wire.errors import InputError
+
+MOST: Final = 64
+
+
+def check_brokers(settings: Settings, count: int) -> None:
+    """InputError where they could not run."""
+    if not 0 <= count <= MOST:
+        raise InputError(f"--brokers: must be from 0 to {MOST}, got {count}")
+    if count and settings.cluster.token_needed and not settings.broker.cluster.token:
+        raise InputError(
+            "the cluster asks for tokens, and its brokers have none",
+            hint='make one with "tocsin token create brokers --role writer" and set broker.cluster.token',
+        )
+
+
+def broker_commands(
+    settings: Settings, address: str, count: int, *, config: Path | None, verbose: bool
+) -> dict[str, list[str]]:
+    """Broker i is Default.broker<i>, at the i-th port from `broker.http.port` on, or at a free one where that is 0."""
+    made = {}
+    for number in range(1, count + 1):
+        port = settings.broker.http.port
+        arguments = [
+            sys.executable, "-m", "tocsin.cli.main", "broker", "--name", f"Default.broker{number}",
+            "--data", str(settings.data), "--port", str(port + number - 1 if port else 0), "--cluster", address,
+            "--beside",
+        ]  # fmt: skip
+        if config is not None:
+            arguments += ["--config", str(config)]
+        if verbose:
+            arguments.append("--verbose")
+        made[f"Default.broker{number}"] = arguments
+    return made

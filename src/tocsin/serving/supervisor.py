@@ -1,0 +1,84 @@
+"""Keeps processes running: one that ends is started again, more and more slowly while it does not stay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+FIRST_PAUSE_S: Final = 0.5
+LAST_PAUSE_S: Final = 30.0
+STAYED_S: Final = 10.0
+"""One that ran for so long is started again at once, and with a short pause the next time."""
+STOP_S: Final = 15.0
+
+_log = structlog.get_logger("tocsin.supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run. `environment`: all of it. The process has a pipe as its standard input, which ends with us."""
+
+    name: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+
+
+class Supervisor:
+    def __init__(self, *, first_pause_s: float = FIRST_PAUSE_S, stayed_s: float = STAYED_S) -> None:
+        self._first_pause_s = first_pause_s
+        self._stayed_s = stayed_s
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, commands: Sequence[Command]) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks += [loop.create_task(self._keep(one)) for one in commands]
+
+    async def stop(self) -> None:
+        """All are told to stop, and are gone when this returns."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _keep(self, command: Command) -> None:
+        pause_s = self._first_pause_s
+        while True:
+            began_s = time.monotonic()
+            try:
+                code = await self._run(command)
+                said = f"it ended with {code}"
+            except OSError as error:
+                said = str(error)
+            if time.monotonic() - began_s >= self._stayed_s:
+                pause_s = self._first_pause_s
+            _log.warning("a process is started again", name=command.name, why=said, after_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+    async def _run(self, command: Command) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *command.arguments, env=dict(command.environment), stdin=asyncio.subprocess.PIPE
+        )
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                await asyncio.shield(_end(process))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
