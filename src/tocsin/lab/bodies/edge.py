@@ -61,7 +61,8 @@ def core_settings(caching: CachingSettings) -> CoreSettings:
 
 
 class Edge:
-    """One run. `area_*` are integrals over time, for means; retrievals are counted by whoever got something."""
+    """One run. `area_*` are integrals over time, for means; `lives_s` sums the times to live of arriving results, and
+    retrievals are counted by whoever got something."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Edge:
         self.area_bytes_s = 0.0
         self.area_results_s = 0.0
         self.most_bytes = 0
+        self.lives_s = 0.0
         self.retrievals = 0
         self.retrievals_missed = 0
         self._caches = self.broker.caches
@@ -132,6 +134,8 @@ class Edge:
         if self.broker.holds(interest):
             self._heads[interest] = cursor
             self._handle(Arrived(interest, cursor, size), at_s)
+            if interest in self._caches:
+                self.lives_s += self._caches[interest].ttl_s
 
     def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
