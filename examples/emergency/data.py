@@ -10,10 +10,10 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 EARTH_RADIUS_M: Final = 6_371_008.8
 METRES_PER_DEGREE: Final = math.radians(1) * EARTH_RADIUS_M
@@ -73,21 +73,25 @@ class Shelter:
     open: bool
 
 
+def report(rng: Random, *, at: datetime, around: Place = WELLINGTON) -> Report:
+    kind, _, smallest_m, largest_m, message = rng.choices(_KINDS, weights=[weight for _, weight, *_ in _KINDS])[0]
+    return Report(
+        kind,
+        severity=rng.randint(1, 10),
+        center=near(rng, around, 12_000),
+        radius_m=float(round(rng.uniform(smallest_m, largest_m))),
+        timestamp=at,
+        message=message,
+    )
+
+
 def reports(
     rng: Random, count: int, *, until: datetime, minutes: float = 60, around: Place = WELLINGTON
 ) -> Iterator[Report]:
     """Reports of the `minutes` before `until`, oldest first."""
     ages_s = sorted((rng.uniform(0, minutes * 60) for _ in range(count)), reverse=True)
     for age_s in ages_s:
-        kind, _, smallest_m, largest_m, message = rng.choices(_KINDS, weights=[weight for _, weight, *_ in _KINDS])[0]
-        yield Report(
-            kind,
-            severity=rng.randint(1, 10),
-            center=near(rng, around, 12_000),
-            radius_m=float(round(rng.uniform(smallest_m, largest_m))),
-            timestamp=until - timedelta(seconds=age_s),
-            message=message,
-        )
+        yield report(rng, at=until - timedelta(seconds=age_s), around=around)
 
 
 def locations(rng: Random, count: int, *, at: datetime, around: Place = WELLINGTON) -> Iterator[UserLocation]:
@@ -121,47 +125,15 @@ def distance_m(a: Place, b: Place) -> float:
     return 2 * EARTH_RADIUS_M * math.asin(math.sqrt(math.sin(up) ** 2 + narrow * math.sin(over) ** 2))
 
 
-# ---------------------------------------------------------------- a minute
+def towards(here: Place, goal: Place, walked_m: float) -> Place:
+    """Where somebody is who has walked so far from here; at the goal, if that is nearer."""
+    share = min(1.0, walked_m / max(distance_m(here, goal), 1e-6))
+    latitude = here.latitude + share * (goal.latitude - here.latitude)
+    longitude = here.longitude + share * (goal.longitude - here.longitude)
+    return Place(round(latitude, 5), round(longitude, 5))
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
-    """What is sent within one minute, each with the second in which it is."""
-
-    reports: Sequence[tuple[float, Report]]
-    places: Sequence[tuple[float, UserLocation]]
-
-    @property
-    def last_places(self) -> dict[str, UserLocation]:
-        return {one.user_name: one for _, one in self.places}
-
-
-MINUTE_S: Final = 60.0
-_TOLD_EVERY_S: Final = 10.0  # how often a phone says where it is
-_WALKED_M: Final = 15.0  # how far its owner may have come in that time
-
-
-def minute(rng: Random, *, began: datetime, speed: float = 1.0, report_count: int = 60, users: int = 500) -> Minute:
-    """Reports come at any moment, each phone every ten seconds. Played `speed` times as fast, they are stamped so."""
-
-    def at(second: float) -> datetime:
-        return began + timedelta(seconds=second / speed)
-
-    made = reports(rng, report_count, until=began + timedelta(seconds=MINUTE_S), minutes=1)
-    seconds = ((one, (one.timestamp - began).total_seconds()) for one in made)
-    places: list[tuple[float, UserLocation]] = []
-    for user in locations(rng, users, at=began):
-        second, place = rng.uniform(0, _TOLD_EVERY_S), user.place
-        while second < MINUTE_S:
-            places.append((second, UserLocation(user.user_name, place, at(second))))
-            second, place = second + _TOLD_EVERY_S, near(rng, place, _WALKED_M)
-    return Minute(
-        [(second, replace(one, timestamp=at(second))) for one, second in seconds],
-        sorted(places, key=lambda each: (each[0], each[1].user_name)),
-    )
-
-
-# ---------------------------------------------------------------- as a script and as a file say them
+# ---------------------------------------------------------------- as Tocsin takes them
 
 
 def report_text(report: Report) -> str:
@@ -180,26 +152,24 @@ def location_text(location: UserLocation) -> str:
     )
 
 
-def report_json(report: Report) -> bytes:
-    """A report as a line that a feed takes."""
-    zone = {"center": [report.center.latitude, report.center.longitude], "radius": report.radius_m}
-    fields = {
+def report_record(report: Report, **more: Any) -> dict[str, Any]:
+    """A report as a feed takes it, with fields of one's own."""
+    return {
         "emergencyType": report.emergency_type,
         "severity": report.severity,
-        "impactZone": zone,
+        "impactZone": {"center": [report.center.latitude, report.center.longitude], "radius": report.radius_m},
         "timestamp": report.timestamp.isoformat(),
         "message": report.message,
+        **more,
     }
-    return json.dumps(fields).encode() + b"\n"
 
 
-def location_json(location: UserLocation) -> bytes:
-    fields = {
+def location_record(location: UserLocation) -> dict[str, Any]:
+    return {
         "userName": location.user_name,
         "place": [location.place.latitude, location.place.longitude],
         "timestamp": location.timestamp.isoformat(),
     }
-    return json.dumps(fields).encode() + b"\n"
 
 
 def records(texts: Sequence[str]) -> str:

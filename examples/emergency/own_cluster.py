@@ -1,4 +1,4 @@
-"""A cluster of the demo's own: a `tocsin up` process with a folder and a port that nobody else uses."""
+"""Servers of the demo's own: a cluster and a broker with a folder and ports that nobody else uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -15,7 +17,7 @@ from rich.console import Console
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 30.0
 _TICK_S = 3.0
-# As `tocsin up` from a terminal, with the Python that runs this.
+# As `tocsin` from a terminal, with the Python that runs this.
 _TOCSIN = (sys.executable, "-P", "-c", "from tocsin.cli.main import main; main()")
 
 
@@ -23,26 +25,39 @@ class DemoError(Exception):
     """What went wrong, in words for the person who watches."""
 
 
-class Cluster:
-    """A `tocsin up` process; leaving the block stops it, whatever happened inside."""
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    cluster: str
+    broker: str
+
+
+class Servers:
+    """A `tocsin up --brokers 1`: a cluster, and a broker that is started again should it end.
+
+    Leaving the block stops both, whatever happened inside.
+    """
 
     def __init__(self, folder: Path, console: Console) -> None:
         self._folder = folder.resolve()
         self._log = self._folder.with_name(f"{folder.name}.log")
         self._console = console
+        self._began_s = perf_counter()
 
-    async def __aenter__(self) -> str:
-        """Its address, once it is ready."""
+    async def __aenter__(self) -> Addresses:
+        """Where they are, once both are ready."""
         self._folder.mkdir(parents=True, exist_ok=True)
         # With the default settings: neither the caller's variables nor a settings file where the demo was started.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
+        # A broker that is started again must be where it was.
+        environment["TOCSIN_BROKER__HTTP__PORT"] = str(_free_port())
         with self._log.open("wb") as log:
+            # In a session of its own: Ctrl-C is for the demo, which stops its servers when it has heard everything.
             self._process = await asyncio.create_subprocess_exec(
-                *_TOCSIN, "up", "--data", str(self._folder), "--port", "0",
-                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self._folder, env=environment,
+                *_TOCSIN, "up", "--brokers", "1", "--data", str(self._folder), "--port", "0",
+                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self._folder, env=environment, start_new_session=True,
             )  # fmt: skip
         try:
-            return await self._ready()
+            return Addresses(await self._ready("cluster"), await self._ready("broker"))
         except BaseException:
             await self._stop()
             raise
@@ -50,21 +65,20 @@ class Cluster:
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
-    async def _ready(self) -> str:
+    async def _ready(self, what: str) -> str:
         assert self._process.stdout is not None
-        began_s = perf_counter()
         line = asyncio.ensure_future(self._process.stdout.readline())
         while not (await asyncio.wait((line,), timeout=_TICK_S))[0]:
-            waited_s = perf_counter() - began_s
+            waited_s = perf_counter() - self._began_s
             if waited_s > START_LIMIT_S:
                 line.cancel()
-                raise DemoError(f"the cluster was not ready after {waited_s:.0f} s:\n{self._last_words()}")
-            self._console.print(f"  … Spark is starting ({waited_s:.0f} s)")
+                raise DemoError(f"the {what} was not ready after {waited_s:.0f} s:\n{self._last_words()}")
+            self._console.print(f"  … {'Spark' if what == 'cluster' else what} is starting ({waited_s:.0f} s)")
         said = line.result().decode()
-        if " ready at " not in said:
-            raise DemoError(f"the cluster did not start:\n{self._last_words()}")
+        if f"tocsin {what}" not in said or " ready at " not in said:
+            raise DemoError(f"the {what} did not start:\n{self._last_words()}")
         address = said.split(" ready at ")[1].split()[0]
-        self._console.print(f"  ready at {address} after {perf_counter() - began_s:.1f} s")
+        self._console.print(f"  {what} ready at {address} after {perf_counter() - self._began_s:.1f} s")
         return address
 
     def _last_words(self) -> str:
@@ -81,3 +95,9 @@ class Cluster:
                 await self._process.wait()
         if self._process.returncode == 0:
             self._log.unlink(missing_ok=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

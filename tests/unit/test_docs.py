@@ -304,18 +304,14 @@ def test_the_same_seed_makes_the_same_world() -> None:
     assert len({one.user_name for one in made if isinstance(one, data.UserLocation)}) == 45
 
 
-def test_a_minute_of_the_example_is_the_same_at_any_speed_but_for_its_moments() -> None:
-    began = datetime(2026, 11, 15, tzinfo=UTC)
-    slow, fast = (data.minute(Random(7), began=began, speed=speed, users=30) for speed in (1, 10))
-    assert [second for second, _ in slow.places] == [second for second, _ in fast.places]
-    for minute, speed in ((slow, 1), (fast, 10)):
-        for told in (minute.reports, minute.places):
-            assert [second for second, _ in told] == sorted(second for second, _ in told)
-            for second, one in told:
-                assert 0 <= second <= data.MINUTE_S
-                assert abs((one.timestamp - began).total_seconds() * speed - second) < 1e-4
-    assert len(slow.reports) == 60
-    assert len(slow.places) == 6 * len(slow.last_places) == 180
+def test_who_walks_arrives_and_does_not_walk_further() -> None:
+    here, goal = data.WELLINGTON, data.near(Random(7), data.WELLINGTON, 5_000)
+    way_m = data.distance_m(here, goal)
+    half = data.towards(here, goal, way_m / 2)
+    assert abs(data.distance_m(here, half) - way_m / 2) < 5
+    assert abs(data.distance_m(half, goal) - way_m / 2) < 5
+    assert data.towards(here, goal, way_m + 100) == goal
+    assert data.towards(goal, goal, 100) == goal
 
 
 def test_distances_of_the_example_are_those_on_the_ground() -> None:

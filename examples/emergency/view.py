@@ -1,0 +1,152 @@
+"""What is seen of the demo: a picture that lives in a terminal, lines elsewhere, and the table at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from statistics import quantiles
+from time import localtime, strftime, time
+from typing import Final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from examples.emergency.auditor import RULES, Heard, History, Verdict, channel_of
+from examples.emergency.data import METRES_PER_DEGREE, WELLINGTON, Place, Report
+from examples.emergency.people import FLARE, Person
+
+_LATEST: Final = 6
+_LINE_EVERY_S: Final = 5.0
+_PICTURE_EVERY_S: Final = 0.5
+_ZONE_S: Final = 5.0  # for so long a zone is seen
+_ROWS, _COLUMNS = 18, 54
+_REACH_M: Final = 9_000.0  # from the middle of the map to its border
+_COLOURS: Final = {"earthquake": "magenta", "fire": "red", "flood": "blue", "storm": "cyan", "landslide": "yellow"}
+
+
+class View:
+    def __init__(self, console: Console, history: History, people: Sequence[Person]) -> None:
+        self._console = console
+        self._history = history
+        self._people = people
+        self.phase = "living"
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        if not self._console.is_terminal:
+            while True:
+                await asyncio.sleep(_LINE_EVERY_S)
+                self._console.print(f"  {clock(time())} {self._figures()}", soft_wrap=True)
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                live.update(self._picture(time()), refresh=True)
+                await asyncio.sleep(_PICTURE_EVERY_S)
+
+    def _figures(self) -> str:
+        online = sum(one.online for one in self._people)
+        return (
+            f"{self.phase}: {online} of {len(self._people)} online, published {places_of(self._history):,} places and "
+            f"{len(self._history.reports):,} reports, delivered {len(self._history.heard):,} notifications"
+        )
+
+    def _picture(self, now_s: float) -> RenderableType:
+        return Group(Text(self._figures(), style="bold"), *self._map(now_s), *self._latest())
+
+    def _map(self, now_s: float) -> Iterator[Text]:
+        """Zones that were just reported, who is online (•) and who is not (·), and who was just told (●)."""
+        zones = [one.report for one in self._history.reports[-20:] if one.sent_s > now_s - _ZONE_S]
+        told = {one.user for one in self._history.heard[-500:] if one.at_s > now_s - 1.0}
+        people = {cell_of(one.here): one for one in self._people}
+        people |= {cell_of(one.here): one for one in self._people if one.name in told}
+        for row in range(_ROWS):
+            line = Text("  ")
+            for column in range(_COLUMNS):
+                zone = next((one for one in reversed(zones) if one.covers(place_of(row, column))), None)
+                line.append(*_seen(people.get((row, column)), zone, told))
+            yield line
+
+    def _latest(self) -> Iterator[Text]:
+        for heard in [one for one in self._history.heard[-200:] if kind_of(one) != FLARE][-_LATEST:]:
+            report = heard.notification.result["report"]
+            line = Text(f"  {clock(heard.at_s)}  ", style="dim", overflow="ellipsis", no_wrap=True)
+            line.append(f"{heard.user}: ", style="not dim bold")
+            line.append(f"{kind_of(heard)} of severity {report['severity']}. {report['message']}", style="not dim")
+            yield line if heard.live else line.append(", was away", style="not dim cyan")
+
+
+def _seen(person: Person | None, zone: Report | None, told: set[str]) -> tuple[str, str]:
+    """A cell of the map and its style."""
+    ground = f" on {_COLOURS.get(zone.emergency_type, 'white')}" if zone is not None else ""
+    if person is None:
+        return " ", ground
+    if person.name in told:
+        return "●", f"bold bright_white{ground}"
+    return ("•", f"green{ground}") if person.online else ("·", f"dim{ground}")
+
+
+def cell_of(place: Place) -> tuple[int, int]:
+    """Row and column of the map."""
+    north_m = (place.latitude - WELLINGTON.latitude) * METRES_PER_DEGREE
+    east_m = (place.longitude - WELLINGTON.longitude) * METRES_PER_DEGREE * 0.75
+    return int((_REACH_M - north_m) / (2 * _REACH_M) * _ROWS), int((_REACH_M + east_m) / (2 * _REACH_M) * _COLUMNS)
+
+
+def place_of(row: int, column: int) -> Place:
+    """The middle of a cell."""
+    north_m = _REACH_M - (row + 0.5) * 2 * _REACH_M / _ROWS
+    east_m = (column + 0.5) * 2 * _REACH_M / _COLUMNS - _REACH_M
+    return Place(
+        WELLINGTON.latitude + north_m / METRES_PER_DEGREE, WELLINGTON.longitude + east_m / METRES_PER_DEGREE / 0.75
+    )
+
+
+def clock(at_s: float) -> str:
+    return strftime("%H:%M:%S", localtime(at_s))
+
+
+def places_of(history: History) -> int:
+    return sum(map(len, history.places.values()))
+
+
+def kind_of(heard: Heard) -> str:
+    return str(heard.notification.result["report"]["emergencyType"])
+
+
+# ---------------------------------------------------------------- at the end
+
+
+def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    results = {(one.notification.interest, one.notification.cursor) for one in history.heard}
+    interests = {interest for _, interest in history.watches}
+    away = sum(not one.live for one in history.heard)
+    for name, value in (
+        ("published", f"{len(history.reports):,} reports, {places_of(history):,} places of {people:,} people"),
+        ("matched", f"{len(results):,} results for {len(interests):,} interests"),
+        ("delivered", f"{len(history.heard):,} notifications, {away:,} of them to people who had been away"),
+        ("hit ratio", hit_ratio),
+        ("latency", latency_text(history)),
+        ("had to arrive", f"{verdict.due:,}"),
+        ("told again", f"{verdict.again:,}"),
+        ("told wrongly", f"{len(verdict.wrong):,}"),
+        ("lost", f"{len(verdict.lost):,}"),
+    ):
+        bad = (name == "lost" and verdict.lost) or (name == "told wrongly" and verdict.wrong)
+        table.add_row(Text(name, style="bold"), Text(value, style="bold red" if bad else ""))
+    return table
+
+
+def latency_text(history: History) -> str:
+    """From sending a report to hearing of it, through channels at once and of people who were there."""
+    took_s = [
+        one.at_s - history.reports[one.number].sent_s
+        for one in history.heard
+        if one.live and RULES[channel_of(one)].window_s is None and kind_of(one) != FLARE
+    ]
+    if len(took_s) < 2:
+        return "–"
+    cuts = quantiles(took_s, n=100)
+    return f"{cuts[49]:.2f} s in the median, {cuts[98]:.2f} s at the 99th percentile"
