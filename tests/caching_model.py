@@ -24,6 +24,16 @@ class Object:
     resident: bool
     inserted_s: float
     sequence: int
+    reads: int = 1
+    worth: float = 0.0
+    """For `gdsf`."""
+    unread: int | None = None
+    """For `worth` and `saving`: how many needed it when it came, until one of them has it."""
+    fresh_until_s: float = 0.0
+
+
+# What these drop follows from queues; the model takes their word for it and checks that it had to be.
+QUEUES = {"sieve", "s3fifo", "wtinylfu"}
 
 
 @dataclass
@@ -54,6 +64,7 @@ class PlainCaches:
         self.sequence = 0
         self.usual_s = self.all_s = settings.latency_first_s
         self.measured = False
+        self.level = 0.0
         for interest in range(interests):
             self.real.open(interest, at(0), 0.0)
             self.models[interest] = Model(interest + 1, at(0), 0.0)
@@ -77,7 +88,7 @@ class PlainCaches:
             return
         self.real.detach(self.real[interest], model.markers.pop(who))
         for one in model.objects:
-            one.needed_by.discard(who)
+            self._less(one, who)
         self._consume(model)
 
     def put(self, interest: int, size: int) -> None:
@@ -91,11 +102,15 @@ class PlainCaches:
         model.objects.append(made)
         if kept and self.settings.put_is_access:
             model.last_access_s = self.now_s
-        while self.resident_bytes > self.limit:
-            self._victim(None if self.settings.newcomer_may_go else made).resident = False
-        resident = self.real.put(
-            self.real[interest], Result(cursor, size, f"{interest}:{cursor.execution}"), self.now_s
-        )
+        self._came(made)
+        result = Result(cursor, size, f"{interest}:{cursor.execution}")
+        if self.settings.eviction in QUEUES:
+            resident = self.real.put(self.real[interest], result, self.now_s)
+            self._follow(None if self.settings.newcomer_may_go else made)
+        else:
+            while self.resident_bytes > self.limit:
+                self._drop(self._victim(None if self.settings.newcomer_may_go else made))
+            resident = self.real.put(self.real[interest], result, self.now_s)
         assert resident == made.resident
 
     def ack(self, interest: int, who: str, to: int) -> None:
@@ -107,7 +122,7 @@ class PlainCaches:
         model.markers[who] = marker
         for one in model.objects:
             if one.cursor <= marker:
-                one.needed_by.discard(who)
+                self._less(one, who)
         self._consume(model)
         self.real.advance(self.real[interest], before, marker)
 
@@ -128,6 +143,8 @@ class PlainCaches:
             if at(after) < one.cursor <= at(to):
                 (run,) = [run for run in runs if run.after < one.cursor <= run.to]
                 assert isinstance(run, Cached) == one.resident
+                one.reads += 1
+                one.worth = self.level + one.reads / max(1, one.size)
         for run in runs:
             if isinstance(run, Cached):
                 inside = [one for one in model.objects if run.after < one.cursor <= run.to]
@@ -157,11 +174,18 @@ class PlainCaches:
             self.admission = admission(settings.admission)
         # A life that has ended ends before the switch, under the policy that gave it.
         self.pass_time(0.0)
+        begins = settings.eviction != self.settings.eviction
         self.settings = settings
         self.real.switch(settings, self.now_s)
         self.pass_time(0.0)
+        if begins:
+            self.level = 0.0
+            for one in self.objects():
+                self._came(one)
+        if settings.eviction in QUEUES:
+            self._follow(None)
         while self.resident_bytes > self.limit:
-            self._victim(None).resident = False
+            self._drop(self._victim(None))
 
     # --- what must hold
 
@@ -200,13 +224,54 @@ class PlainCaches:
         for one in model.objects:
             one.resident = one.resident and bool(one.needed_by)
 
+    def objects(self) -> list[Object]:
+        return [one for model in self.models.values() for one in model.objects]
+
+    def _came(self, one: Object) -> None:
+        one.reads, one.worth = 1, self.level + 1 / max(1, one.size)
+        one.unread, one.fresh_until_s = len(one.needed_by), self.now_s + self.settings.fresh_s
+
+    def _less(self, one: Object, who: str) -> None:
+        one.needed_by.discard(who)
+        if one.unread is not None and len(one.needed_by) < one.unread:
+            one.unread = None
+
+    def _drop(self, one: Object) -> None:
+        one.resident = False
+        if self.settings.eviction == "gdsf":
+            self.level = one.worth
+
+    def _follow(self, spared: Object | None) -> None:
+        """What a policy of queues dropped was resident, was no more than had to go, and was not who is spared."""
+        dropped = []
+        for interest, model in self.models.items():
+            kept = {entry.cursor for entry in self.real[interest] if entry.resident}
+            dropped += [one for one in model.objects if one.resident and one.cursor not in kept]
+        before = self.resident_bytes
+        for one in dropped:
+            assert one is not spared
+            one.resident = False
+        if dropped:
+            assert before > self.limit >= self.resident_bytes
+            assert self.resident_bytes + max(one.size for one in dropped) > self.limit
+
     def _victim(self, spared: Object | None) -> Object:
         candidates = []
+        if self.settings.eviction in {"worth", "saving", "gdsf"}:
+            residents = [one for one in self.objects() if one.resident and one is not spared]
+            return min(residents, key=lambda one: (self._worth(one), one.sequence))
         for interest, model in self.models.items():
             tail = model.tail
             if tail is not None and tail is not spared:
                 candidates.append((self._rank(interest, model, tail), tail))
         return min(candidates, key=lambda pair: pair[0])[1]
+
+    def _worth(self, one: Object) -> float:
+        if self.settings.eviction == "gdsf":
+            return one.worth
+        fresh = one.unread is not None and self.now_s < one.fresh_until_s
+        needed = len(one.needed_by) * (1e6 if fresh else 1.0)
+        return needed / max(1, one.size) if self.settings.eviction == "worth" else needed
 
     def _rank(self, interest: int, model: Model, tail: Object) -> tuple[float, float, int]:
         needed = len(tail.needed_by)

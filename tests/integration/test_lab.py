@@ -120,7 +120,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def test_every_command_teaches_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tocsin lab run queues --quick" in said(capsys, "--help")
-    for command in ("list", "run", "report", "replay", "scenario"):
+    for command in ("list", "run", "report", "replay", "scenario", "relive"):
         assert "Usage" in said(capsys, command, "--help")
 
 

@@ -30,6 +30,7 @@ Examples:
     tocsin lab report queues --quick                 the verdicts again
     tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
     tocsin lab scenario city.jsonl --seed 7          an hour of a city, to be played
+    tocsin lab relive events.jsonl                   a live broker's trace, lived through again
 """,
 )
 
@@ -195,6 +196,26 @@ def scenario(
         raise InputError(f"{file}: {error.strerror}") from None
     sys.stdout.write(f"{file}: {len(made.steps):,} steps in {made.span_s():,.0f} s\n")
     return 0
+
+
+@app.command
+def relive(file: Annotated[Path, Parameter(help="What tocsin broker --trace wrote.")], /) -> int:
+    """Give a live broker's events to its core again, under virtual time, and compare what the caches did.
+
+    Exits with 1 where the hits, misses, evictions or bytes are not those of the live broker.
+    """
+    from tocsin.lab.bodies.recorded import relive as again
+
+    done = again(file)
+    figures = done.figures
+    sys.stdout.write(
+        f"{done.events:,} events, {done.policy}: {figures.hits:,} hits, {figures.misses:,} misses, "
+        f"{figures.evicted:,} evicted, {figures.expired:,} expired; compared {done.compared} times\n"
+    )
+    for one in done.differences:
+        sys.stderr.write(f"{one}\n")
+    sys.stderr.write("NOT the same as the live broker\n" if done.differences else "the same as the live broker\n")
+    return 1 if done.differences else 0
 
 
 def _tell(name: str) -> None:

@@ -38,7 +38,7 @@ class Delivery:
     ) -> None:
         """Algorithm 1's GET of `(after, head]`, a page of it, for several who lack the same."""
         cache = backend.held
-        runs = self._caches.get(cache, after, cache.head, now_s)
+        runs = self._caches.get(cache, after, cache.head, now_s, len(askers))
         runs = page(runs, self._settings.page_results, self._settings.page_bytes)
         to = runs[-1].to if runs else after
         if len(runs) == 1 and type(runs[0]) is Cached and why is Why.PULLED:

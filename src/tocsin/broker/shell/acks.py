@@ -117,7 +117,7 @@ class AckDesk:
         try:
             if markers:
                 await self._store.acknowledge(markers)
-            faults.reach("acks.durable")
+            faults.reach("delivery.acks.kept")
         except TocsinError as error:
             _log.warning("acknowledgements could not be written", count=len(markers), error=str(error))
             # What came meanwhile is further.

@@ -138,7 +138,7 @@ class Desk:
             (done,) = await self._store.subscribe(
                 [wanted], backends=[holding.new_backend()], created_us=_now_us(), at_most=at_most
             )
-            faults.reach("subscribe.durable")
+            faults.reach("delivery.subscription.kept")
             recovered = await self._recovered(holding, asked.since) if done.made else None
             made = Made(self.told(done.frontend, recovered=recovered), done.made)
             if first is not None:

@@ -245,11 +245,11 @@ class Link:
             self._machine.handle(event)
         for one in told.pushed:
             self._machine.arrived(one.interest)
-        faults.reach("news.taken")
+        faults.reach("delivery.news.taken")
         if told.position > self._position or heads:
             await self._store.record_news(max(told.position, self._position), heads)
             self._position = max(told.position, self._position)
-        faults.reach("news.recorded")
+        faults.reach("delivery.news.recorded")
         if told.gaps:
             await self._look_for_gaps(set(told.gaps))
 

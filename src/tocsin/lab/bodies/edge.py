@@ -6,7 +6,8 @@ got, and pull again while there is more. Because round trips are constant, what 
 order of time, and no heap is needed.
 
 Clients that were told together and share a marker pull and acknowledge together. With `together=False` each does so by
-itself: the same hits, misses and evictions, at an event for each of them.
+itself: the same hits, misses and evictions, at an event for each of them. With a page of one result (`core_settings`)
+each result is an event for each of them as well.
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ class RoundTrips:
     cluster_bytes_per_s: float = 10e6
 
 
-def core_settings(caching: CachingSettings) -> CoreSettings:
+def core_settings(caching: CachingSettings, *, page_results: int = 1 << 30) -> CoreSettings:
     """One answer holds all that is asked for, as in the paper; the cluster is not told of markers."""
-    return CoreSettings(caching=caching, page_results=1 << 30, page_bytes=1 << 60, report_every_s=1e9)
+    return CoreSettings(caching=caching, page_results=page_results, page_bytes=1 << 60, report_every_s=1e9)
 
 
 class Edge:
-    """One run. `area_*` are integrals over time, for means; retrievals are counted by whoever got something."""
+    """One run. `area_*` are integrals over time, for means; `lives_s` sums the times to live of arriving results, and
+    retrievals are counted by whoever got something."""
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class Edge:
         self.area_bytes_s = 0.0
         self.area_results_s = 0.0
         self.most_bytes = 0
+        self.lives_s = 0.0
         self.retrievals = 0
         self.retrievals_missed = 0
         self._caches = self.broker.caches
@@ -132,6 +135,8 @@ class Edge:
         if self.broker.holds(interest):
             self._heads[interest] = cursor
             self._handle(Arrived(interest, cursor, size), at_s)
+            if interest in self._caches:
+                self.lives_s += self._caches[interest].ttl_s
 
     def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
@@ -216,12 +221,14 @@ class Edge:
     def _answer(self, at_s: float, fetch: Fetch) -> None:
         interest = fetch.interest
         assert isinstance(interest, int)
-        found = tuple(self._results[interest][fetch.after.execution : fetch.to.execution])
+        first = fetch.after.execution
+        to = fetch.to if fetch.to.execution - first <= fetch.limit else Cursor(1, first + fetch.limit, 0)
+        found = tuple(self._results[interest][first : to.execution])
         took_s = self.trips.to_cluster_s + size_bytes(found) / self.trips.cluster_bytes_per_s
         if self._cohort_waits.get(interest) == fetch.fetch:
             del self._cohort_waits[interest]
         retrievals = self.retrievals
-        self._handle(Fetched(fetch.fetch, fetch.to, found, took_s), at_s)
+        self._handle(Fetched(fetch.fetch, to, found, took_s), at_s)
         self.retrievals_missed += self.retrievals - retrievals
 
     # --- the subscribers

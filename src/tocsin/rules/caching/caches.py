@@ -12,10 +12,13 @@ combination of policies:
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final
 
 from tocsin.rules.caching.admission import admission
-from tocsin.rules.caching.entries import Missing, Result, Run, size_bytes
-from tocsin.rules.caching.eviction import EVICTION, TIES
+from tocsin.rules.caching.by_result import ByResult, MostHits
+from tocsin.rules.caching.entries import Entry, Missing, Result, Run, size_bytes
+from tocsin.rules.caching.eviction import EVICTION, TIES, Eviction, FirstInFirstOut
 from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS, set_times_to_live
 from tocsin.rules.caching.figures import CachingFigures
 from tocsin.rules.caching.latency import LatencyEstimate
@@ -23,6 +26,8 @@ from tocsin.rules.caching.ranking import Rank, RankHeap
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
+
+_SEQUENCE: Final = attrgetter("sequence")
 
 
 class ResultCaches:
@@ -32,13 +37,14 @@ class ResultCaches:
         self.resident_bytes = 0
         self.ttl_due_s = now_s + settings.ttl_every_s
         self.figures_of: dict[str, CachingFigures] = {}
+        self._by_result: ByResult | None = None
         self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
         # What caches without a fetch of their own are ranked by: it changes only when all are ranked anew.
         self._usual_latency_s = settings.latency_first_s
         self._caches: dict[Hashable, ResultCache] = {}
-        self._made = 0
+        self._made = self._told = 0
         self._sequence = 0
-        self._choose(settings)
+        self._choose(settings, now_s)
 
     # --- caches
 
@@ -48,6 +54,7 @@ class ResultCaches:
         self._made += 1
         ttl_s = min(self.settings.ttl_first_s, self.settings.ttl_cap_s)
         made = ResultCache(interest, since, number=self._made, now_s=now_s, ttl_s=ttl_s)
+        made.on_gone = None if self._by_result is None else self._by_result.gone
         self._caches[interest] = made
         return made
 
@@ -89,15 +96,21 @@ class ResultCaches:
             cache.last_access_s = now_s
         cache.rates.arrived_bytes += size
         self.resident_bytes += size
+        if self._by_result is not None and (newest := cache.newest) is not None:
+            newest.needed = cache.subscribers
+            self._came(cache, newest, now_s)
         if was_empty:
             self._ranks_changed(cache)
-        self._hold_limit(None if self.settings.newcomer_may_go else cache)
+        self._hold_limit(None if self.settings.newcomer_may_go else cache, now_s)
         newest = cache.newest
         return newest is not None and newest.resident
 
-    def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float) -> list[Run]:
+    def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float, readers: int = 1) -> list[Run]:
         """Algorithm 1: the range as cached and missing runs, oldest first. An access of the cache."""
         cache.last_access_s = now_s
+        if self._by_result is not None and self._by_result.reads:
+            for entry in cache.between(after, to):
+                self._by_result.read(entry, readers)
         return cache.get(after, to)
 
     def served(self, cached: Sequence[Result], missed: Sequence[Result], readers: int) -> None:
@@ -119,7 +132,7 @@ class ResultCaches:
 
     def fill(self, cache: ResultCache, missing: Missing, results: Sequence[Result], now_s: float) -> None:
         """Keeps what was fetched because it was missing, where the settings want that and there can be room."""
-        if not self.settings.fetched_enters or not self._eviction.keeps or not results:
+        if not self.settings.fetched_enters or not self._keeps_any or not results:
             return
         if size_bytes(results) > self.limit_bytes:
             return
@@ -127,16 +140,25 @@ class ResultCaches:
         self._sequence += 1
         cache.fill(missing.after, missing.to, results, now_s=now_s, sequence=self._sequence)
         self.resident_bytes += cache.resident_bytes - before_bytes
+        if self._by_result is not None:
+            cache.count_needed()
+            for entry in cache.between(missing.after, missing.to):
+                if entry.owner is None:
+                    self._came(cache, entry, now_s)
+                else:
+                    self._by_result.needed(entry)
         self._ranks_changed(cache)
-        self._hold_limit(None)
+        self._hold_limit(None, now_s)
 
     # --- subscribers
 
     def attach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         cache.attach(marker, count)
+        self._needed_by(cache, marker, cache.head, count)
 
     def detach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         residents = cache.residents
+        self._needed_by(cache, marker, cache.head, -count)
         self.resident_bytes -= cache.detach(marker, count)
         self.figures.consumed += residents - cache.residents
         self._ranks_changed(cache)
@@ -144,6 +166,7 @@ class ResultCaches:
     def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
         """So many subscribers acknowledge everything up to `after`."""
         residents, needed = cache.residents, cache.needed
+        self._needed_by(cache, before, after, -count)
         self.resident_bytes -= cache.advance(before, after, count)
         if cache.residents != residents:
             self.figures.consumed += residents - cache.residents
@@ -179,18 +202,25 @@ class ResultCaches:
 
     def switch(self, settings: CachingSettings, now_s: float) -> None:
         """Other policies from now on. Content stays, unless the new limit has no room for it."""
-        self._choose(settings, self.settings)
+        self._choose(settings, now_s, self.settings)
         self.ttl_due_s = min(self.ttl_due_s, now_s + settings.ttl_every_s)
         self._set_times_to_live()
         self._rank_all()
         self.pass_time(now_s)
-        self._hold_limit(None)
+        self._hold_limit(None, now_s)
 
     # --- inside
 
-    def _choose(self, settings: CachingSettings, before: CachingSettings | None = None) -> None:
+    def _choose(self, settings: CachingSettings, now_s: float, before: CachingSettings | None = None) -> None:
         self.settings = settings
-        self._eviction = EVICTION[settings.eviction]()
+        chosen = EVICTION[settings.eviction]()
+        self._keeps_any = chosen.keeps
+        if before is None or (settings.eviction, settings.fresh_s) != (before.eviction, before.fresh_s):
+            self._by_result = chosen if isinstance(chosen, ByResult) else None
+            self._eviction: Eviction = FirstInFirstOut() if isinstance(chosen, ByResult) else chosen
+            if isinstance(chosen, MostHits):
+                chosen.fresh_s = settings.fresh_s
+            self._tell_all(now_s)
         self._expiry = EXPIRY[settings.expiry]()
         self._ties = TIES[settings.ties]
         learns = settings.buffer_learns_first
@@ -207,14 +237,51 @@ class ResultCaches:
         if not subscribers or not self._admission.admits(subscribers):
             return False
         # Larger than everything together: dropping all the others for it would help nobody.
-        if not self._eviction.keeps or size_bytes > self.limit_bytes:
+        if not self._keeps_any or size_bytes > self.limit_bytes:
             return False
         self.figures.admitted += 1
         self.figures.copies += subscribers
         return True
 
-    def _hold_limit(self, newcomer: ResultCache | None) -> None:
+    def _tell_all(self, now_s: float) -> None:
+        """A policy that looks at every result is told of all that are there, in the order in which they came."""
+        policy = self._by_result
+        residents: list[Entry] = []
+        for cache in self:
+            cache.on_gone = None if policy is None else policy.gone
+            cache.count_needed()
+            for entry in cache:
+                entry.owner = None
+                if entry.resident:
+                    residents.append(entry)
+                    entry.owner = cache
+        if policy is not None:
+            for entry in sorted(residents, key=_SEQUENCE):
+                self._came(entry.owner, entry, now_s)
+
+    def _came(self, cache: ResultCache, entry: Entry, now_s: float) -> None:
+        assert self._by_result is not None, "somebody is to be told"
+        self._told += 1
+        entry.owner, entry.order = cache, self._told
+        self._by_result.came(entry, now_s)
+
+    def _needed_by(self, cache: ResultCache, after: Cursor, to: Cursor, more: int) -> None:
+        """So many more subscribers need what lies between."""
+        if self._by_result is not None and self._by_result.counts:
+            for entry in cache.between(after, to):
+                entry.needed += more
+                self._by_result.needed(entry)
+
+    def _hold_limit(self, newcomer: ResultCache | None, now_s: float) -> None:
         """Drops until the limit holds. A newcomer is spared while it is all that its cache holds."""
+        while self._by_result is not None and self.resident_bytes > self.limit_bytes:
+            victim = self._by_result.victim(newcomer.newest if newcomer is not None else None, now_s)
+            owner: ResultCache = victim.owner
+            freed = owner.drop(owner.place(victim))
+            self.figures.evicted += 1
+            self.figures.evicted_bytes += freed
+            self.resident_bytes -= freed
+            self._ranks_changed(owner)
         while self.resident_bytes > self.limit_bytes:
             spared = newcomer if newcomer is not None and newcomer.residents == 1 else None
             found = self._evictable.lowest(besides=spared)
@@ -231,7 +298,8 @@ class ResultCaches:
 
     def _ranks_changed(self, cache: ResultCache) -> None:
         if cache.residents:
-            self._evictable.changed(cache)
+            if self._by_result is None:
+                self._evictable.changed(cache)
             if self._expiry.expires:
                 self._expiring.changed(cache)
 

@@ -33,10 +33,14 @@ class Entry:
     """A result that is kept, or a hole: results known to be there whose bytes are not.
 
     A hole stands for all results after the entry before it and up to its cursor; neighbouring holes are one.
-    `reached` counts the subscribers whose marker is at this entry or between it and the next.
+    `reached` counts the subscribers whose marker is at this entry or between it and the next. `needed` counts those who
+    still need it, and `worth` is what it is ranked by, where the eviction policy looks at every result.
     """
 
-    __slots__ = ("cursor", "inserted_s", "reached", "resident", "result", "sequence", "size_bytes")
+    __slots__ = (
+        "cursor", "inserted_s", "needed", "order", "owner", "reached", "resident", "result", "sequence", "size_bytes",
+        "worth",
+    )  # fmt: skip
 
     def __init__(self, result: Result, *, resident: bool, inserted_s: float, sequence: int) -> None:
         self.cursor = result.cursor
@@ -46,6 +50,11 @@ class Entry:
         self.inserted_s = inserted_s
         self.sequence = sequence
         self.reached = 0
+        self.needed = 0
+        self.worth = 0.0
+        # Its cache, and a number of its own, once the policy was told of it.
+        self.owner: Any = None
+        self.order = 0
 
     def __repr__(self) -> str:
         return f"{'Entry' if self.resident else 'Hole'}({tuple(self.cursor)}, {self.size_bytes} B, {self.reached})"

@@ -1,7 +1,8 @@
-"""Whom to drop when the cache is full.
+"""Whom to drop when the cache is full: every policy by its name.
 
-A policy ranks caches by their tail, the oldest result they hold; the lowest value goes first. The mechanism does the
-rest (caches.py). What each optimises is on its page in docs/policies.
+Those of this file rank caches by their tail, the oldest result they hold; the lowest value goes first. Those of
+by_result.py and queues.py look at every result. The mechanism does the rest (caches.py). What each optimises is on its
+page in docs/policies.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Final, Protocol
 
+from tocsin.rules.caching.by_result import ByResult, GreedyDual, MostBytes, MostHits
 from tocsin.rules.caching.entries import Entry
+from tocsin.rules.caching.queues import Sieve, SmallThenMain, WindowedFrequency
 from tocsin.rules.caching.result_cache import ResultCache
 
 
@@ -81,7 +84,7 @@ class NoCaching(FirstInFirstOut):
     keeps: ClassVar[bool] = False
 
 
-EVICTION: Final[dict[str, type[Eviction]]] = {
+EVICTION: Final[dict[str, type[Eviction] | type[ByResult]]] = {
     "lru": LeastRecentlyUsed,
     "lsc": FewestSubscribers,
     "lscz": FewestSubscribersPerByte,
@@ -89,6 +92,12 @@ EVICTION: Final[dict[str, type[Eviction]]] = {
     "exp": EarliestToExpire,
     "fifo": FirstInFirstOut,
     "none": NoCaching,
+    "worth": MostHits,
+    "saving": MostBytes,
+    "gdsf": GreedyDual,
+    "sieve": Sieve,
+    "s3fifo": SmallThenMain,
+    "wtinylfu": WindowedFrequency,
 }
 
 # Between tails of equal value: which goes first.

@@ -13,7 +13,7 @@ always resident: what lies before it, holes too, is merely missing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -30,7 +30,7 @@ class ResultCache:
 
     __slots__ = (
         "_entries", "_start", "counts", "floor", "head", "interest", "last_access_s", "latency_s", "needed",
-        "number", "rates", "resident_bytes", "residents", "subscribers", "ttl_s",
+        "number", "on_gone", "rates", "resident_bytes", "residents", "subscribers", "ttl_s",
     )  # fmt: skip
 
     def __init__(self, interest: Hashable, since: Cursor, *, number: int, now_s: float, ttl_s: float) -> None:
@@ -47,6 +47,8 @@ class ResultCache:
         self.latency_s: float | None = None
         self.ttl_s = ttl_s
         self.rates = Rates(now_s)
+        # Who wants to know of every resident that goes, for whatever reason.
+        self.on_gone: Callable[[Entry], None] | None = None
         self._entries: list[Entry] = []
         self._start = 0
 
@@ -75,6 +77,26 @@ class ResultCache:
     def needing(self, index: int) -> int:
         """How many subscribers still need the entry with this place, oldest = 0. Linear: not for ranking."""
         return self.needed + sum(entry.reached for entry in self._entries[self._start : self._start + index])
+
+    def between(self, after: Cursor, to: Cursor) -> Iterator[Entry]:
+        """The residents in this range, oldest first."""
+        for index in range(bisect_right(self._entries, after, self._start, key=_CURSOR), len(self._entries)):
+            entry = self._entries[index]
+            if entry.cursor > to:
+                return
+            if entry.resident:
+                yield entry
+
+    def place(self, entry: Entry) -> int:
+        """The entry's place, oldest = 0."""
+        return bisect_right(self._entries, entry.cursor, self._start, key=_CURSOR) - 1 - self._start
+
+    def count_needed(self) -> None:
+        """Writes into every entry how many still need it."""
+        needed = self.needed
+        for entry in self:
+            entry.needed = needed
+            needed += entry.reached
 
     def get(self, after: Cursor, to: Cursor) -> list[Run]:
         """The range split into what is here and what is missing, oldest first; nothing when the range is empty."""
@@ -165,6 +187,8 @@ class ResultCache:
         entry.resident, entry.result = False, None
         self.resident_bytes -= freed
         self.residents -= 1
+        if self.on_gone is not None and entry.owner is not None:
+            self.on_gone(entry)
         for first in (at, at - 1):
             if first + 1 < len(self._entries) and not (
                 self._entries[first].resident or self._entries[first + 1].resident
@@ -251,13 +275,16 @@ class ResultCache:
         if entry.resident:
             self.resident_bytes -= entry.size_bytes
             self.residents -= 1
+            entry.resident = False
+            if self.on_gone is not None and entry.owner is not None:
+                self.on_gone(entry)
 
     def _let_go_of_consumed(self) -> int:
         freed = 0
         while self.needed == 0 and self._start < len(self._entries):
             entry = self._entries[self._start]
-            self._let_go(entry)
             freed += entry.size_bytes if entry.resident else 0
+            self._let_go(entry)
         self._drop_holes()
         self._trim()
         self.rates.consumed_bytes += freed

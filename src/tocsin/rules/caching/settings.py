@@ -34,6 +34,8 @@ class CachingSettings:
     """May the result that fills the cache be the one that is dropped?"""
     ties: str = "oldest"
     """Between two of equal value: the `oldest`, the `newest` or the `largest` goes."""
+    fresh_s: float = 2.0
+    """For `worth` and `saving`: how long after it came a result's readers are on their way at most."""
     fetched_enters: bool = False
     """Is what was fetched because it was missing kept?"""
 
@@ -71,7 +73,7 @@ class CachingSettings:
             raise ValueError(f"ceiling: must be >= 1 and finite, got {self.ceiling:g}")
         if not 0 < self.latency_share <= 1:
             raise ValueError(f"latency_share: must be > 0 and <= 1, got {self.latency_share:g}")
-        for name in ("ttl_every_s", "ttl_first_s", "ttl_cap_s", "rate_window_s", "latency_first_s"):
+        for name in ("ttl_every_s", "ttl_first_s", "ttl_cap_s", "rate_window_s", "latency_first_s", "fresh_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: must be > 0 and finite, got {getattr(self, name):g}")
 

@@ -12,10 +12,14 @@ import pytest
 
 from tests.broker_world import World, world
 from tests.integration.broker_processes import BrokerProcess, Subscriber, broker_process, free_port
+from tocsin import faults
 from tocsin.cluster.entries import ChannelEntry
 
-POINTS = ["news.taken:3", "news.recorded:3", "subscribe.durable:3", "acks.durable:3", "broker-store.written:9",
-          "broker-store.committed:9"]  # fmt: skip
+POINTS = [
+    *(f"{point}:3" for point in faults.POINTS if point.startswith("delivery.")),
+    "broker-store.written:9",
+    "broker-store.committed:9",
+]
 
 
 class Load:

@@ -1,0 +1,113 @@
+"""One run of Table II in the lab, beside the same core driven with an audience of one for every delivery.
+
+python -m benchmarks.lab [--small]
+
+The trace is made beforehand, round trips are constant. Whoever is told together and shares a marker pulls and
+acknowledges a range together. The slow one, over a shorter span, has a pull, a delivery and an acknowledgement for each
+subscriber and result; in between lies one whose deliveries have an audience of one, and hold as many results as there
+are. Costs are per result that a subscriber gets, after the same beginning, in which everybody has subscribed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+from typing import Final
+
+from benchmarks.harness import Bench, beside, process_cpu_s
+from tocsin.lab.bodies.edge import Edge, core_settings
+from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
+from tocsin.lab.workloads.events import Events
+from tocsin.rules.caching.settings import CachingSettings
+
+BUDGET_BYTES: Final = 200_000_000
+BEGIN_S: Final = 600.0
+STRETCH_S: Final = 300.0
+ROUNDS: Final = 3
+BARS: Final = {"whole": 15.0, "renewed": 7.0}
+MEMORY_GB: Final = 2.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a tenth of the table, one hour instead of six")
+    small = parser.parse_args().small
+    bench = Bench("lab")
+    part = 10 if small else 1
+    whole_s = 3600.0 if small else 6 * 3600.0
+    took_s = whole_run(bench, part, whole_s)
+    for lifetimes, bar in BARS.items():
+        stretches(bench, part, lifetimes, bar=None if small else bar)
+    bench.reached("simulated seconds per second of CPU, six hours", whole_s / took_s, bar=None, unit="")
+    bench.finish()
+
+
+def workload(part: int, span_s: float, lifetimes: str) -> EdgeWorkload:
+    return EdgeWorkload(subscribers=10_000 // part, interests=1_000 // part, span_s=span_s, lifetimes=lifetimes)
+
+
+def edge(part: int, *, together: bool, page_results: int = 1 << 30) -> Edge:
+    settings = CachingSettings(budget_bytes=BUDGET_BYTES // part, eviction="lsc")
+    return Edge(core_settings(settings, page_results=page_results), 1_000 // part, together=together)
+
+
+def whole_run(bench: Bench, part: int, span_s: float) -> float:
+    """All of it once; how many CPU seconds that took."""
+    events = make_edge_events(workload(part, span_s, "whole"), 1)
+    played = edge(part, together=True)
+    begun = process_cpu_s()
+    played.play(events, span_s)
+    took_s = process_cpu_s() - begun
+    figures = played.broker.caches.figures
+    memory_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    bench.reached("six hours of Table II", took_s, bar=None, unit="s of CPU")
+    bench.bar("six hours of Table II: memory", memory_gb, bar=MEMORY_GB, unit="GB")
+    bench.reached("results that subscribers got", figures.hits + figures.misses, bar=None, unit="")
+    return took_s
+
+
+class Stretches:
+    """One run, stretch after stretch."""
+
+    def __init__(self, events: Events, run: Edge) -> None:
+        self._events = events
+        self._edge = run
+        self._at_s = BEGIN_S
+        self._number = self._edge.play(events, BEGIN_S)
+
+    def next(self) -> float:
+        """The CPU seconds of the next stretch for each thousand results that subscribers got."""
+        gc.collect()
+        figures = self._edge.broker.caches.figures
+        before = figures.hits + figures.misses
+        begun = process_cpu_s()
+        self._at_s += STRETCH_S
+        self._number = self._edge.play(self._events, self._at_s, self._number)
+        return 1_000 * (process_cpu_s() - begun) / (figures.hits + figures.misses - before)
+
+
+def stretches(bench: Bench, part: int, lifetimes: str, *, bar: float | None) -> None:
+    events = make_edge_events(workload(part, BEGIN_S + ROUNDS * STRETCH_S, lifetimes), 2)
+    fast, again = (Stretches(events, edge(part, together=True)) for _ in range(2))
+    slow = {
+        "a range to one subscriber": Stretches(events, edge(part, together=False)),
+        "a result to one subscriber": Stretches(events, edge(part, together=False, page_results=1)),
+    }
+    first: list[float] = []
+    second: list[float] = []
+    taken: dict[str, list[float]] = {name: [] for name in slow}
+    for _ in range(ROUNDS):
+        first.append(fast.next())
+        for name, run in slow.items():
+            taken[name].append(run.next())
+        second.append(again.next())
+    for name, seconds in taken.items():
+        found = beside(seconds, first, second, name=name)
+        bench.compared(f"1,000 results, subscriptions {lifetimes}: {name}", found, bar=None, baseline="cohorts")
+        wanted = bar if name == "a result to one subscriber" else None
+        bench.reached(f"subscriptions {lifetimes}: times less CPU than {name}", found.ratio, bar=wanted, unit="×")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""One run of Table II: one policy, one cache size, one law of popularity; or the bound that no policy can pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.experiments.declaration import Run
+from tocsin.lab.experiments.edge_caching.optimum import bound, requests
+from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
+from tocsin.lab.workloads.events import Events
+from tocsin.rules.caching.caches import ResultCaches
+from tocsin.rules.caching.figures import CachingFigures
+from tocsin.rules.caching.settings import CachingSettings
+
+PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl")
+MODERN: Final = ("s3fifo", "sieve", "gdsf", "wtinylfu")
+OURS: Final = ("worth", "saving")
+OPTIMUM: Final = "optimum"
+# The paper's names for what is a choice of eviction and expiry here.
+_SPELLED: Final[dict[str, dict[str, str]]] = {
+    "nc": {"eviction": "none"},
+    "ttl": {"eviction": "exp", "expiry": "ttl"},
+}
+# What the paper leaves open, one choice at a time; `usual` is what the live broker does.
+CHOICES: Final[dict[str, dict[str, Any]]] = {
+    "usual": {},
+    "put is no access": {"put_is_access": False},
+    "newcomer stays": {"newcomer_may_go": False},
+    "newest of equals goes": {"ties": "newest"},
+    "largest of equals goes": {"ties": "largest"},
+    "lives without end": {"ttl_first_s": 1e9, "ttl_cap_s": 1e9},
+    "first life 30 s": {"ttl_first_s": 30.0},
+    "equal weights": {"weights": "equal"},
+    "averages of 1 minute": {"rate_window_s": 60.0},
+    "averages of 1 hour": {"rate_window_s": 3600.0},
+    "fetched results enter": {"fetched_enters": True},
+    "subscriptions end": {"lifetimes": "once"},
+    "subscriptions are renewed": {"lifetimes": "renewed"},
+}
+_STEP_S: Final = 300.0
+
+
+def model(run: Run) -> Mapping[str, float]:
+    workload = workload_of(run)
+    events = edge_events(workload, run.seed, run.kept)
+    window = (min(run.number("warm_up_s"), workload.span_s / 2), workload.span_s)
+    if run.text("policy") == OPTIMUM:
+        return _bound(run, events, window)
+    settings = caching_of(run)
+    alike = run.text("as_much_as")
+    if alike:
+        other = replace(settings, **{"eviction": "lru", "expiry": "never", **_spelled(alike)})
+        mean_mb = _played(other, workload, events, window, run)["mean_mb"]
+        settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
+    return _played(settings, workload, events, window, run)
+
+
+def workload_of(run: Run) -> EdgeWorkload:
+    """Table II, or a part of it: fewer subscribers and interests, as many subscribers for each interest."""
+    scale = run.number("scale")
+    chosen = CHOICES[run.text("choice")]
+    return EdgeWorkload(
+        subscribers=round(10_000 * scale),
+        interests=round(1_000 * scale),
+        span_s=run.number("span_s"),
+        popularity=run.text("popularity"),
+        lifetimes=chosen.get("lifetimes", "whole"),
+    )
+
+
+def caching_of(run: Run) -> CachingSettings:
+    chosen = {name: value for name, value in CHOICES[run.text("choice")].items() if name != "lifetimes"}
+    budget = int(run.number("size_mb") * 1e6 * run.number("scale"))
+    return CachingSettings(budget_bytes=budget, **_spelled(run.text("policy")), **chosen)
+
+
+def _spelled(policy: str) -> dict[str, Any]:
+    return dict(_SPELLED.get(policy, {"eviction": policy}))
+
+
+def _played(
+    settings: CachingSettings, workload: EdgeWorkload, events: Events, window: tuple[float, float], run: Run
+) -> dict[str, float]:
+    edge = Edge(core_settings(settings), workload.interests, trace=run.trace)
+    begin_s, end_s = window
+    number = edge.play(events, begin_s)
+    before = _Counts.of(edge)
+    edge.most_bytes = 0
+    growth = []
+    at_s = begin_s
+    while at_s < end_s:
+        at_s = min(end_s, at_s + _STEP_S)
+        number = edge.play(events, at_s, number)
+        growth.append(_in_expectation(edge.broker.caches))
+    scale = run.number("scale")
+    return {
+        **_metrics(_Counts.of(edge).since(before), edge.trips, end_s - begin_s, scale),
+        "most_mb": edge.most_bytes / 1e6 / scale,
+        "rho_t_mb": sum(growth) / len(growth) / 1e6 / scale,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    figures: CachingFigures
+    retrievals: int
+    retrievals_missed: int
+    area_bytes_s: float
+    area_results_s: float
+    lives_s: float
+
+    @classmethod
+    def of(cls, edge: Edge) -> _Counts:
+        figures = replace(edge.broker.caches.figures)
+        return cls(
+            figures, edge.retrievals, edge.retrievals_missed, edge.area_bytes_s, edge.area_results_s, edge.lives_s
+        )
+
+    def since(self, before: _Counts) -> _Counts:
+        names = CachingFigures.__dataclass_fields__
+        passed = {name: getattr(self.figures, name) - getattr(before.figures, name) for name in names}
+        return _Counts(
+            CachingFigures(**passed),
+            self.retrievals - before.retrievals,
+            self.retrievals_missed - before.retrievals_missed,
+            self.area_bytes_s - before.area_bytes_s,
+            self.area_results_s - before.area_results_s,
+            self.lives_s - before.lives_s,
+        )
+
+
+def _metrics(counted: _Counts, trips: RoundTrips, span_s: float, scale: float) -> dict[str, float]:
+    figures = counted.figures
+    results, delivered_bytes = figures.hits + figures.misses, figures.hit_bytes + figures.miss_bytes
+    retrievals = max(1, counted.retrievals)
+    # Per retrieval and per result: a round trip and the transfer, and for what is missing those to the cluster as well.
+    transfer_s = delivered_bytes / trips.subscriber_bytes_per_s + figures.miss_bytes / trips.cluster_bytes_per_s
+    return {
+        "hit_ratio": figures.hit_ratio,
+        "hit_gb": figures.hit_bytes / 1e9 / scale,
+        "miss_gb": figures.miss_bytes / 1e9 / scale,
+        "fetch_gb": (figures.arrived_bytes + figures.fetched_bytes) / 1e9 / scale,
+        "vol_gb": figures.arrived_bytes / 1e9 / scale,
+        "latency_s": trips.to_subscriber_s + (transfer_s + figures.misses * trips.to_cluster_s) / max(1, results),
+        "retrieval_s": trips.to_subscriber_s
+        + (transfer_s + counted.retrievals_missed * trips.to_cluster_s) / retrievals,
+        "holding_s": counted.area_results_s / figures.admitted if figures.admitted else 0.0,
+        "life_s": counted.lives_s / max(1, figures.arrived),
+        "mean_mb": counted.area_bytes_s / span_s / 1e6 / scale,
+    }
+
+
+def _in_expectation(caches: ResultCaches) -> float:
+    """Σ ρ·T: what the caches are expected to hold."""
+    return sum(cache.rates.growth_bytes_s * cache.ttl_s for cache in caches)
+
+
+def _bound(run: Run, events: Events, window: tuple[float, float]) -> dict[str, float]:
+    trips, scale = RoundTrips(), run.number("scale")
+    all_of_them = requests(events, trips.to_subscriber_s, *window)
+    found = bound(all_of_them, run.number("size_mb") * 1e6 * scale, window[1] - window[0])
+    miss_bytes = found.requested_bytes - found.hit_bytes
+    nothing = dict.fromkeys(
+        ("fetch_gb", "vol_gb", "latency_s", "retrieval_s", "holding_s", "most_mb", "rho_t_mb", "life_s"), 0.0
+    )
+    return {
+        **nothing,
+        "hit_ratio": found.hit_ratio,
+        "hit_gb": found.hit_bytes / 1e9 / scale,
+        "miss_gb": miss_bytes / 1e9 / scale,
+        "mean_mb": run.number("size_mb"),
+    }

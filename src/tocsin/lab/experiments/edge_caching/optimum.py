@@ -1,0 +1,188 @@
+"""The most that any policy could serve from the cache, knowing the future: a proven upper bound for one trace.
+
+A result that is kept until a moment gives a hit for every request up to then, and takes its size times how long it was
+kept. Whatever a policy does, its residents take at most B bytes on average over time (all but `ttl` keep this at every
+moment, which is harder). So no policy has more hits than the best choice of one moment per result under that single
+constraint; and for every price λ ≥ 0 of a byte and second, by weak duality, no more than
+
+    U(λ) = Σ_results max_moments (requests served − λ · size · time kept) + λ · B · span.
+
+The lowest U over all prices is the bound. U is convex, so a search in one dimension finds it; any price gives a true
+bound, so the search needs no care. For saved bytes a request counts its size.
+
+Requests are taken at the earliest moment at which they can come: a round trip after the result for who is online, and
+a round trip after their return for the others. Later ones cost more room, so the bound stays one. It holds for policies
+that do not take in again what they have dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.lab.workloads.events import Events, Kind
+
+Floats = NDArray[np.float64]
+_SEARCH: Final = 40
+_PRICES: Final = (1e-15, 1e6)
+_GOLDEN: Final = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Of one interest: for each result its size, and in order of time its requests' room and how many came by then."""
+
+    size_bytes: Floats
+    room_s: NDArray[np.float32]
+    """How long the result is kept within the window until this request; infinite beyond the last one."""
+    counted: NDArray[np.float32]
+    """How many requests have come within the window up to this one."""
+
+    @property
+    def requests(self) -> float:
+        return float(self.counted[:, -1].sum()) if self.counted.size else 0.0
+
+    @property
+    def requested_bytes(self) -> float:
+        return float((self.counted[:, -1] * self.size_bytes).sum()) if self.counted.size else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    hit_ratio: float
+    hit_bytes: float
+    requests: float
+    requested_bytes: float
+
+
+def requests(events: Events, trip_s: float, begin_s: float, end_s: float) -> list[Requests]:
+    """All requests between two moments, by interest."""
+    sessions = _sessions(events)
+    produced = events.of(Kind.PRODUCED)
+    at_s, interest, size = events.at_s[produced], events.interest[produced], events.size_bytes[produced]
+    order = np.argsort(interest, kind="stable")
+    bounds = np.searchsorted(interest[order], np.arange(int(interest.max(initial=-1)) + 2))
+    holds = _subscriptions(events)
+    found = []
+    for number in range(len(bounds) - 1):
+        mine = order[bounds[number] : bounds[number + 1]]
+        if len(mine) and number in holds:
+            found.append(
+                _of_interest(at_s[mine], size[mine], holds[number], sessions, trip_s=trip_s, window=(begin_s, end_s))
+            )
+    return found
+
+
+def bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> Bound:
+    """The bounds of the hit ratio and of the bytes served from the cache, each with its own best price."""
+    total = sum(one.requests for one in all_of_them)
+    total_bytes = sum(one.requested_bytes for one in all_of_them)
+    room = budget_bytes * span_s
+
+    def hits(price: float) -> float:
+        return sum(_best(one, price * one.size_bytes) for one in all_of_them) + price * room
+
+    def hit_bytes(price: float) -> float:
+        # A request counts its size and so does its room: per byte all results are alike.
+        return (
+            sum(_best(one, np.full(len(one.size_bytes), price), one.size_bytes) for one in all_of_them) + price * room
+        )
+
+    most = _lowest(hits) if total else 0.0
+    most_bytes = _lowest(hit_bytes) if total else 0.0
+    return Bound(min(1.0, most / total) if total else 0.0, min(total_bytes, most_bytes), total, total_bytes)
+
+
+def _best(one: Requests, price: Floats, weight: Floats | None = None) -> float:
+    """Σ over results of the best of: not kept at all, or kept until one of its requests."""
+    gain = one.counted - price[:, None].astype(np.float32) * one.room_s
+    best = np.maximum(gain.max(axis=1), 0.0)
+    return float((best * weight).sum() if weight is not None else best.sum(dtype=np.float64))
+
+
+def _lowest(of: Callable[[float], float]) -> float:
+    """The lowest value of a convex function over positive prices, searched by their logarithm."""
+    left, right = (float(np.log(price)) for price in _PRICES)
+    inner = [right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)]
+    values = [of(float(np.exp(one))) for one in inner]
+    lowest = min(values)
+    for _ in range(_SEARCH):
+        if values[0] < values[1]:
+            right, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = right - _GOLDEN * (right - left)
+            values[0] = of(float(np.exp(inner[0])))
+        else:
+            left, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = left + _GOLDEN * (right - left)
+            values[1] = of(float(np.exp(inner[1])))
+        lowest = min(lowest, *values)
+        if right - left < 0.005:
+            break
+    return lowest
+
+
+Sessions = dict[int, tuple[Floats, Floats]]
+Holds = dict[int, list[tuple[int, float, float]]]
+
+
+def _sessions(events: Events) -> Sessions:
+    """When each subscriber logs in and out."""
+    moments: list[dict[int, Floats]] = []
+    for kind in (Kind.LOGGED_IN, Kind.LOGGED_OUT):
+        chosen = events.of(kind)
+        who, at_s = events.subscriber[chosen], events.at_s[chosen]
+        order = np.argsort(who, kind="stable")
+        people, starts = np.unique(who[order], return_index=True)
+        moments.append(dict(zip(people.tolist(), np.split(at_s[order], starts[1:]), strict=True)))
+    nothing = np.empty(0)
+    return {who: (moments[0].get(who, nothing), moments[1].get(who, nothing)) for who in {*moments[0], *moments[1]}}
+
+
+def _subscriptions(events: Events) -> Holds:
+    """Who holds which interest from when to when."""
+    holds: Holds = {}
+    begun: dict[tuple[int, int], float] = {}
+    chosen = events.of(Kind.SUBSCRIBED) | events.of(Kind.UNSUBSCRIBED)
+    columns = (events.at_s, events.kind, events.subscriber, events.interest)
+    for at_s, kind, who, interest in zip(*(column[chosen].tolist() for column in columns), strict=True):
+        if kind == Kind.SUBSCRIBED:
+            begun[who, interest] = at_s
+        else:
+            holds.setdefault(interest, []).append((who, begun.pop((who, interest)), at_s))
+    for (who, interest), at_s in begun.items():
+        holds.setdefault(interest, []).append((who, at_s, np.inf))
+    return holds
+
+
+def _of_interest(
+    at_s: Floats,
+    size: NDArray[Any],
+    holds: list[tuple[int, float, float]],
+    sessions: Sessions,
+    *,
+    trip_s: float,
+    window: tuple[float, float],
+) -> Requests:
+    begin_s, end_s = window
+    asked_s = np.full((len(at_s), len(holds)), np.inf)
+    for column, (who, from_s, to_s) in enumerate(holds):
+        known = sessions.get(who)
+        if known is None:
+            continue
+        asked_s[:, column] = np.where((at_s > from_s) & (at_s < to_s), _asked(at_s, *known, trip_s=trip_s), np.inf)
+        asked_s[asked_s[:, column] >= min(to_s, end_s), column] = np.inf
+    asked_s.sort(axis=1)
+    counts = np.cumsum((asked_s >= begin_s) & np.isfinite(asked_s), axis=1)
+    room_s = np.maximum(0.0, asked_s - np.maximum(at_s, begin_s)[:, None])
+    return Requests(size.astype(np.float64), room_s.astype(np.float32), counts.astype(np.float32))
+
+
+def _asked(at_s: Floats, logins: Floats, logouts: Floats, *, trip_s: float) -> Floats:
+    """When somebody can ask at the earliest for results of these moments."""
+    ins, outs = np.searchsorted(logins, at_s, "right"), np.searchsorted(logouts, at_s, "right")
+    later = np.append(logins, np.inf)[np.minimum(ins, len(logins))]
+    return np.asarray(np.where(ins > outs, at_s, later) + trip_s)

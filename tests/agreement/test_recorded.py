@@ -1,0 +1,95 @@
+"""A live broker and its core under virtual time: fed with its trace, the core makes the same hits and evictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker_shell import BrokerHere, Listener, both, until
+from tests.broker_world import World, world
+from tocsin.cli import lab as cli_lab
+from tocsin.lab.bodies.recorded import relive
+from tocsin.wire.errors import InputError
+
+POLICIES = ["lsc+never", "lru+never", "worth+never", "saving+never", "s3fifo+never", "exp+ttl"]
+
+
+async def live(here: World, made: BrokerHere, turns: int) -> None:
+    """Subscribers who come and go while results are made, under one policy after the other."""
+    channel = await here.channel("c")
+    people = [f"p{number}" for number in range(3)]
+    held: dict[str, int] = {}
+    for number, name in enumerate(people):
+        await made.user(name)
+        # Two share an interest; who is away pulls later what the others got at once.
+        mode = "notify" if number == 1 else "inline"
+        held[name] = int((await made.subscribe(name, "v.c", number // 2, mode=mode))["interest"])
+    caches = made.service.machine.core.caches
+    total = caches.figures.arrived
+    for turn in range(turns):
+        async with Listener(made.url, made.tokens[people[0]]) as listener:
+            before = len(listener.events)
+            wanted = total = total + 2 * len(set(held.values()))
+            made_now = [{"n": turn, "pad": "x" * (17 * turn % 120)}, {"n": -turn}]
+            await here.execute(channel, dict.fromkeys(set(held.values()), made_now))
+            await until(lambda wanted=wanted: caches.figures.arrived == wanted)
+            await listener.until(lambda before=before, seen=listener.events: len(seen) > before)
+            await listener.ack(str(held[people[0]]), listener.events[-1]["data"]["to"])
+        if turn % 3 == 2:
+            async with Listener(made.url, made.tokens[people[2]]) as back:
+                await back.until(lambda seen=back.events: bool(seen))
+                await back.ack(str(held[people[2]]), back.events[-1]["data"]["to"])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_the_core_fed_with_a_live_trace_does_what_the_live_broker_did(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "events.jsonl"
+    eviction, _, expiry = policy.partition("+")
+    chosen: dict[str, Any] = {"cache__budget_bytes": 500, "cache__eviction": eviction, "cache__expiry": expiry}
+    if expiry == "ttl":
+        chosen["cache__ttl_first_s"] = 0.05
+    async with world(tmp_path / "cluster") as here, both(tmp_path / "broker", here, trace=trace, **chosen) as made:
+        await live(here, made, 9)
+    done = relive(trace)
+    assert done.differences == ()
+    assert done.compared >= 1
+    assert done.figures.evicted + done.figures.expired > 0
+    assert done.figures.hits + done.figures.pushed > 0
+    assert done.policy == f"all+{policy}"
+    assert cli_lab.relive(trace) == 0
+    assert "\nthe same as the live broker" in "\n" + capsys.readouterr().err
+
+
+def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"budget_bytes": 100, "eviction": "fifo"}
+    figures = {"hits": 1, "evicted": 0}
+    lines: list[dict[str, Any]] = [
+        {"settings": {"caching": settings}, "policy": "all+fifo+never"},
+        {"at_s": 0.0, "event": "Subscribe", "subscription": 1, "subscriber": "a", "interest": 1, "since": None,
+         "mode": "notify"},
+        {"at_s": 0.1, "event": "BackendReady", "interest": 1, "since": [0, 0, 0]},
+        {"at_s": 0.2, "event": "Arrived", "interest": 1, "cursor": [1, 1, 0], "size_bytes": 60},
+        {"at_s": 0.3, "event": "Arrived", "interest": 1, "cursor": [1, 2, 0], "size_bytes": 60},
+        {"at_s": 0.4, "policy": "all+fifo+never", "figures": figures, "resident_bytes": 60},
+    ]  # fmt: skip
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"at_s": 0.5, "eve', "utf-8")
+    done = relive(path)
+    assert [one.split(": ")[1] for one in done.differences] == ["hits 0, live 1", "evicted 1, live 0"]
+    assert cli_lab.relive(path) == 1
+    assert "NOT the same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON\n", '{"settings": {"no": 1}}\n', '{"settings": {"caching": {}}}\n{"at_s": 1}\n']
+)
+def test_what_is_no_trace_of_a_broker_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError, match=r"t\.jsonl"):
+        relive(path)
