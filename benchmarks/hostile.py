@@ -56,10 +56,12 @@ class Place:
     interest: int
     crowd: Crowd
     size: Size
+    broker: stand_in.Server
 
-    async def stretch(self) -> list[float]:
-        """How late each delivery of this stretch was, in order."""
+    async def stretch(self) -> tuple[list[float], float]:
+        """How late each delivery of this stretch was, in order, and the part of a core that the broker used."""
         loop = asyncio.get_running_loop()
+        cpu_s = self.broker.cpu_s()
         await asyncio.to_thread(self.crowd.ask, do="measure", on=True)
         begun_s = loop.time()
         count = int(self.size.stretch_s / EVERY_S)
@@ -71,7 +73,7 @@ class Place:
             while len(late_s) < count * self.size.clients:
                 await asyncio.sleep(0.05)
                 late_s += (await asyncio.to_thread(self.crowd.ask, do="measure", on=True))["late_s"]
-        return sorted(late_s)
+        return sorted(late_s), (self.broker.cpu_s() - cpu_s) / (loop.time() - begun_s)
 
 
 async def main() -> None:
@@ -97,7 +99,7 @@ async def main() -> None:
                     args = (broker.address, "/v1/stream", folder / "tokens", size.clients, [subscribe])
                     await asyncio.to_thread(crowd.connect, *args)
                     interest = await stand_in.interest(broker.address, tokens[0], "v.c", 17)
-                    place = Place(cluster, channel, interest, crowd, size)
+                    place = Place(cluster, channel, interest, crowd, size, broker)
                     await fill(broker, keeper, cluster, heavy, size)
                     await measured(bench, place, hostile, bad)
     bench.finish()
@@ -116,14 +118,16 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
         {"channel": "v.c", "parameters": [17]},
     ]
     seen: Counter[str] = Counter()
+    cores: list[tuple[float, float]] = []
     rows: dict[str, list[list[float]]] = {"before": [], "with": [], "after": []}
     for turn in range(size.rounds + 1):
-        without = await place.stretch()
+        without, used = await place.stretch()
         hostile.begin(bad[HOSTILE * turn : HOSTILE * (turn + 1)], greedy, "v.many")
-        among = await place.stretch()
+        among, used_among = await place.stretch()
         seen.update(await asyncio.to_thread(hostile.end))
-        again = await place.stretch()
+        again, _ = await place.stretch()
         if turn > 0:  # the first warms up
+            cores.append((used, used_among))
             for name, late_s in (("before", without), ("with", among), ("after", again)):
                 rows[name].append(late_s)
     for name, share, bar in (("p50", 0.50, None), ("p99", 0.99, BAR)):
@@ -138,6 +142,8 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
         )
         what = f"{size.clients:,} others' delivery, {name} (wall time)"
         bench.compared(what, found, bar=bar, baseline="without the three")
+    used, used_among = (statistics.median(each) for each in zip(*cores, strict=True))
+    bench.note(f"the broker uses {used:.2f} of a core without the three, {used_among:.2f} with them")
     bench.note("the three, in all rounds: " + ", ".join(f"{count:,} {what}" for what, count in sorted(seen.items())))
 
 
