@@ -19,8 +19,9 @@ STOPPING = "the broker is stopping"
 class Sessions:
     def __init__(self) -> None:
         self._count: Counter[int] = Counter()
-        self._of_token: dict[str, set[Callable[[str], None]]] = {}
-        self._of_subscriber: dict[int, set[Callable[[str], None]]] = {}
+        # Lists: nearly all have one connection, and a set of one takes three times the room.
+        self._of_token: dict[str, list[Callable[[str], None]]] = {}
+        self._of_subscriber: dict[int, list[Callable[[str], None]]] = {}
 
     @property
     def connections(self) -> int:
@@ -34,9 +35,9 @@ class Sessions:
                 f"you have {at_most} connections already", status=429, hint="close one of them", retry_after_s=5
             )
         self._count[who.subscriber] += 1
-        ends = (self._of_token.setdefault(who.token_id, set()), self._of_subscriber.setdefault(who.subscriber, set()))
+        ends = (self._of_token.setdefault(who.token_id, []), self._of_subscriber.setdefault(who.subscriber, []))
         for known in ends:
-            known.add(close)
+            known.append(close)
         timer = asyncio.get_running_loop().call_later(max(0.0, who.expires_us / 1e6 - time.time()), close, EXPIRED)
         try:
             yield
@@ -44,7 +45,7 @@ class Sessions:
             timer.cancel()
             self._count[who.subscriber] -= 1
             for known in ends:
-                known.discard(close)
+                known.remove(close)
             if not self._count[who.subscriber]:
                 del self._count[who.subscriber]
                 self._of_subscriber.pop(who.subscriber, None)

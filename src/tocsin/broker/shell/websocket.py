@@ -78,6 +78,8 @@ async def _login(service: Service, websocket: web.WebSocketResponse) -> tuple[Se
 class Conversation:
     """One connection of a subscriber who is known."""
 
+    __slots__ = ("_bad", "_closing", "_connection", "_outlet", "_pace", "_service", "_tasks", "_websocket", "_who")
+
     def __init__(
         self, service: Service, websocket: web.WebSocketResponse, who: Session, connection: Connection
     ) -> None:
