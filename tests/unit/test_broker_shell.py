@@ -414,6 +414,28 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
         assert made.service.desk.subscriptions == 0
 
 
+async def test_a_subscriber_changes_its_password_who_knows_the_old_one(cluster: Any, tmp_path: Path) -> None:
+    admin = "an operator's token"
+    async with cluster as here, broker(tmp_path / "b", here.url, accounts__admin_token=admin) as made:
+        _, shop = await made.ask("POST", "/v1/applications", {"name": "shop"}, token=admin)
+        ann = {"user": "ann", "password": "first secret"}
+        assert await made.ask("POST", "/v1/register", ann, token=shop["token"]) == (
+            201, {"user": "ann", "application": "shop"},
+        )  # fmt: skip
+        _, said = await made.ask("POST", "/v1/login", {**ann, "application": "shop"})
+        place = "/v1/subscribers/ann/password"
+        for wrong in ({}, {"old": "wrong secret"}):
+            changed = await made.ask("PUT", place, {"password": "second secret", **wrong}, token=said["token"])
+            assert changed[0] == 401
+        changed = await made.ask(
+            "PUT", place, {"password": "second secret", "old": "first secret"}, token=said["token"]
+        )
+        assert changed == (200, {})
+        assert (await made.ask("POST", "/v1/login", {**ann, "application": "shop"}))[0] == 401
+        again = {"user": "ann", "password": "second secret", "application": "shop"}
+        assert (await made.ask("POST", "/v1/login", again))[0] == 200
+
+
 async def test_logging_out_ends_the_connections_of_that_token(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here) as made:
         old = made.tokens["ada"]

@@ -9,10 +9,11 @@ from aiohttp import web
 from tocsin.cluster.channels.announcer import Announcer
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.retention import Retention
-from tocsin.cluster.requests import path_name, read_object, seconds
+from tocsin.cluster.path_names import path_name
 from tocsin.rules.model.cursors import Cursor
 from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
+from tocsin.serving.requests import read_object, seconds
 from tocsin.serving.tokens import require
 from tocsin.store.channel_store import Broker, ChannelStore
 from tocsin.wire.cursors import parse_cursor, parse_position, position_text
@@ -53,7 +54,9 @@ class BrokerRoutes:
     async def register(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         dataverse, name = path_name(request)
-        said = await read_object(request, '{"url": "http://…"}, or null where there is no callback', {"url"}, set())
+        said = await read_object(
+            request, '{"url": "http://…"}, or null where there is no callback', {"url"}, unpack=True
+        )
         url = said["url"]
         if not (url is None or isinstance(url, str)):
             raise InputError("url: must be an address, or null")
@@ -95,7 +98,7 @@ class BrokerRoutes:
         require(request[PRINCIPAL], "broker")
         broker = Broker(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
-        said = await read_object(request, _ACKS, set(), {"cursors", "position", "trim"})
+        said = await read_object(request, _ACKS, (), {"cursors", "position", "trim"}, unpack=True)
         cursors = _cursors(said.get("cursors", {}))
         trim = said.get("trim", False)
         if not isinstance(trim, bool):

@@ -12,12 +12,12 @@ import orjson
 from aiohttp import hdrs, web
 from prometheus_client import Counter
 
-from tocsin.cluster.requests import read_json, whole
 from tocsin.rules.model.cursors import Cursor, Range
 from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_error, is_gone
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import Gate
 from tocsin.serving.metrics import ServerMetrics
+from tocsin.serving.requests import read_json, whole
 from tocsin.serving.tokens import require
 from tocsin.store.channel_store import ChannelStore, Fetched
 from tocsin.wire.cursors import cursor_text, parse_cursor
@@ -54,7 +54,7 @@ class ResultRoutes:
         if not (asked.isascii() and asked.isdecimal() and len(asked) <= 20):
             raise InputError("an interest is a whole number")
         to = request.query.get("to")
-        limit = whole(request, "limit", LIMIT, least=1, most=100_000)
+        limit = whole(request, "limit", LIMIT, most=100_000)
         if (after := request.query.get("after")) is None:
             raise InputError("after: which cursor?", hint="?after=0-0-0 asks for everything that is kept")
         # A number that no interest can have is not found, rather than refused.
@@ -87,7 +87,7 @@ class ResultRoutes:
 
     async def fetch(self, request: web.Request) -> web.StreamResponse:
         require(request[PRINCIPAL], "reader")
-        ranges = parse_ranges(await read_json(request))
+        ranges = parse_ranges(await read_json(request, unpack=True))
         async with self._gate.passed(), aclosing(self._fetch(ranges)) as chunks:
             return await self._streamed(request, ranges, chunks)
 

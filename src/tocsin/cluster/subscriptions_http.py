@@ -13,12 +13,13 @@ from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SubscriptionRequest, Subscriptions
 from tocsin.cluster.entries import ChannelEntry
-from tocsin.cluster.requests import full_name, path_name, read_object, whole
+from tocsin.cluster.path_names import full_name, path_name
 from tocsin.cluster.type_json import type_to_json
 from tocsin.rules.model.jsonform import plain
 from tocsin.rules.model.values import datetime_text
 from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
+from tocsin.serving.requests import read_object, whole
 from tocsin.serving.tokens import require
 from tocsin.store.channel_store import PAGE, Broker, Subscription
 from tocsin.wire.cursors import cursor_text
@@ -66,7 +67,7 @@ class SubscriptionRoutes:
     async def subscribe(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
-        said = await read_object(request, _SHAPE, {"broker", "subscriptions"}, set())
+        said = await read_object(request, _SHAPE, {"broker", "subscriptions"}, unpack=True)
         requests = _requests(said["subscriptions"])
         broker = await self._broker(request, said["broker"])
         made = await self._subscriptions.subscribe(channel, broker, requests)
@@ -82,7 +83,7 @@ class SubscriptionRoutes:
     async def remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
-        said = await read_object(request, _IDS, {"ids"}, set())
+        said = await read_object(request, _IDS, {"ids"}, unpack=True)
         ids = said["ids"]
         if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
             raise InputError(f"expected {_IDS}")
@@ -104,7 +105,7 @@ class SubscriptionRoutes:
     async def change(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel, identity = self._channel(request), request.match_info["id"]
-        said = await read_object(request, '{"broker": "v.b"}', {"broker"}, set())
+        said = await read_object(request, '{"broker": "v.b"}', {"broker"}, unpack=True)
         await self._check_owned(request, channel, [identity])
         broker = await self._broker(request, said["broker"])
         return answer(_told(await self._subscriptions.change_broker(channel, identity, broker)))
@@ -115,7 +116,7 @@ class SubscriptionRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
-        limit = whole(request, "limit", PAGE, least=1, most=PAGE_LIMIT)
+        limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
         page = await self._subscriptions.page(self._channel(request), request.query.get("after", ""), limit)
         following = page[-1].id if len(page) == limit else None
         return answer({"subscriptions": [_told(one) for one in page], "next": following})
@@ -125,7 +126,7 @@ class SubscriptionRoutes:
         require(request[PRINCIPAL], "broker")
         broker = Broker(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
-        limit = whole(request, "limit", PAGE, least=1, most=PAGE_LIMIT)
+        limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
         channel, _, identity = request.query.get("after", "0 ").partition(" ")
         if not (channel.isascii() and channel.isdecimal() and len(channel) <= 18):
             raise InputError("after: must be what the page before gave as next")

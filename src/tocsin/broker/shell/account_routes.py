@@ -11,10 +11,11 @@ from aiohttp import web
 from tocsin.broker.accounts.accounts import LIMITS as NAMES
 from tocsin.broker.accounts.accounts import Accounts, GroupChanged, Manager, Principal, Removed, Session
 from tocsin.broker.shell.pace import Pace
-from tocsin.broker.shell.requests import check_query, names_of, principal, read_json, read_object, token_of, whole
+from tocsin.broker.shell.requests import names_of, principal, token_of
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.serving.answers import answer
+from tocsin.serving.requests import check_query, read_json, read_object, whole
 from tocsin.store.broker_rows import PAGE, Application, Group, Subscriber
 from tocsin.wire.envelopes import moment_text
 from tocsin.wire.errors import ForbiddenError, InputError
@@ -70,7 +71,9 @@ class AccountRoutes:
         token = token_of(request)
         by = None if token is None else await self._accounts.who(token)
         made = await self._accounts.register(by, credentials)
-        return answer({"user": made.user, "application": credentials.application}, status=201)
+        # An application's token registers for its own, whether that is named or not.
+        of = by.application_name if isinstance(by, Manager) and not by.is_operator else credentials.application
+        return answer({"user": made.user, "application": of}, status=201)
 
     async def login(self, request: web.Request) -> web.Response:
         self._logins.check(request.remote, time.monotonic())
@@ -119,10 +122,11 @@ class AccountRoutes:
 
     async def set_password(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        password = (await read_object(request, '{"password": "…"}', {"password"}))["password"]
-        if not isinstance(password, str):
-            raise InputError("password: must be a text")
-        changed = await self._accounts.set_password(by, request.match_info["user"], password, application)
+        said = await read_object(request, '{"password": "…", "old": "…"}', {"password"}, {"old"})
+        password, old = said["password"], said.get("old")
+        if not isinstance(password, str) or not (old is None or isinstance(old, str)):
+            raise InputError("password and old: must be texts")
+        changed = await self._accounts.set_password(by, request.match_info["user"], password, application, old=old)
         self._service.sessions.end_all(changed.id)
         return answer({})
 

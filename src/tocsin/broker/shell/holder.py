@@ -252,7 +252,10 @@ class Holder:
             return
         other = [(one, given) for one, given in zip(holdings, granted, strict=True) if given.interest != one.interest]
         await self._store.rebind(
-            [Rebound(one.interest, given.interest, given.subscription, given.since) for one, given in other]
+            [
+                Rebound(one.interest, given.interest, given.subscription, given.since, self._early.get(given.interest))
+                for one, given in other
+            ]
         )
         for one, given in other:
             self._holdings.remove(one)

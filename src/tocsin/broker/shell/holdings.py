@@ -32,7 +32,7 @@ class Holding:
     opened: bool = False
 
     def new_backend(self) -> NewBackend:
-        return NewBackend(self.interest, self.channel, self.parameters, self.subscription, self.since)
+        return NewBackend(self.interest, self.channel, self.parameters, self.subscription, self.since, self.head)
 
 
 class Holdings:

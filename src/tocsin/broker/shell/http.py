@@ -17,7 +17,7 @@ from tocsin.broker.shell.asyncapi import document as asyncapi
 from tocsin.broker.shell.metrics import BrokerCollector
 from tocsin.broker.shell.openapi import document as openapi
 from tocsin.broker.shell.publishing import Publisher
-from tocsin.broker.shell.requests import operator, read_json
+from tocsin.broker.shell.requests import operator
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.subscriber_routes import SubscriberRoutes
 from tocsin.broker.shell.webhooks import Webhooks
@@ -26,6 +26,7 @@ from tocsin.serving.answers import Handler, answer
 from tocsin.serving.application import LIMITS, application
 from tocsin.serving.limits import Limits, read_body
 from tocsin.serving.metrics import ServerMetrics
+from tocsin.serving.requests import read_json
 from tocsin.settings.broker import BrokerHttpSettings
 from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
 

@@ -124,7 +124,7 @@ def _people() -> list[dict[str, Any]]:
         _op("delete", "/v1/subscribers/{user}", "removeSubscriber", "It goes, with all it has.", obj({}), parameters=of,
             also=("404",)),
         _op("put", "/v1/subscribers/{user}/password", "setPassword", "Another password; all its tokens end.", obj({}),
-            parameters=of, body=obj({"password": TEXT}), also=("404",)),
+            parameters=of, body=obj({"password": TEXT, "old": TEXT}, ("password",)), also=("404",)),
     ]  # fmt: skip
 
 

@@ -10,12 +10,13 @@ from aiohttp import web
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.shell import events_stream, websocket
 from tocsin.broker.shell.polling import poll
-from tocsin.broker.shell.requests import check_query, read_json, read_object, seconds, token_of, whole
+from tocsin.broker.shell.requests import token_of
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.serving.answers import answer
 from tocsin.serving.application import LIMITS
 from tocsin.serving.limits import read_body
+from tocsin.serving.requests import check_query, read_json, read_object, seconds, whole
 from tocsin.wire.answers import events_page, subscriptions_page
 from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.errors import InputError
