@@ -11,7 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from tests.broker_shell import BrokerHere, Listener, both, broker, until, values
+from tests.broker_shell import PASSWORD, BrokerHere, Listener, both, broker, until, values
 from tests.broker_world import World, world
 from tocsin.rules.model import types as t
 from tocsin.serving.application import bound
@@ -406,6 +406,8 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
             await made.subscribe("ann", "v.c", n)
         many = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [9]}, user="ann")
         assert (many[0], many[1]["error"]["code"]) == (429, "limit")
+        assert len(made.service.desk._holdings) == 2, "the cluster was not asked for it"
+        assert (await made.subscribe("ann", "v.c", 1))["parameters"] == [1]
         changed = {"limits": {"subscriptions": 3}}
         assert (await made.ask("PATCH", "/v1/applications/shop", changed, token=admin))[1]["channels"] == ["v.c"]
         await made.subscribe("ann", "v.c", 9)
@@ -447,6 +449,17 @@ async def test_logging_out_ends_the_connections_of_that_token(cluster: Any, tmp_
             assert second.close_code is None
             assert (await made.ask("GET", "/v1/subscriptions", token=old))[0] == 401
             assert (await made.ask("GET", "/v1/subscriptions", token=new))[0] == 200
+
+
+async def test_another_password_ends_every_connection(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here) as made:
+        place, new = "/v1/subscribers/ada/password", {"password": "another good one"}
+        assert (await made.ask("PUT", place, new, user="ada"))[0] == 401
+        async with Listener(made.url, made.tokens["ada"]) as ada:
+            await until(lambda: made.service.sessions.connections == 1)
+            assert (await made.ask("PUT", place, {**new, "old": PASSWORD}, user="ada"))[0] == 200
+            await ada.until(lambda: ada.close_code == 4401)
+        assert (await made.ask("GET", "/v1/subscriptions", user="ada"))[0] == 401
 
 
 async def test_limits_are_told_clearly(cluster: Any, tmp_path: Path) -> None:

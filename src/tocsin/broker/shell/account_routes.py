@@ -126,6 +126,8 @@ class AccountRoutes:
         password, old = said["password"], said.get("old")
         if not isinstance(password, str) or not (old is None or isinstance(old, str)):
             raise InputError("password and old: must be texts")
+        # Passwords are checked here, too: no faster than at a login.
+        self._logins.check(request.remote, time.monotonic())
         changed = await self._accounts.set_password(by, request.match_info["user"], password, application, old=old)
         self._service.sessions.end_all(changed.id)
         return answer({})

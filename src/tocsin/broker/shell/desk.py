@@ -26,7 +26,7 @@ from tocsin.rules.model.cursors import Cursor, Range
 from tocsin.store.broker_rows import Frontend, Group, GroupSubscribed, Wanted
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.answers import Subscription
-from tocsin.wire.errors import NotFoundError, TocsinError
+from tocsin.wire.errors import LimitError, NotFoundError, TocsinError
 from tocsin.wire.results import FetchedPart
 from tocsin.wire.subscriber import Subscribe
 
@@ -61,6 +61,8 @@ class Desk:
         self._store = store
         self._client = client
         self._ids: dict[tuple[int, int], int] = {}
+        # Those who have some by a group, too: what their own are only the store can tell.
+        self._in_groups: set[int] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def recover(self) -> int:
@@ -125,6 +127,7 @@ class Desk:
         self, subscriber: int, asked: Subscribe, *, at_most: int, first: Callable[[Made], None] | None = None
     ) -> Made:
         """Durable when this returns. `first` hears of it before anything of it is delivered."""
+        self._check_room(subscriber, asked, at_most)
         holding = await self._hold(asked)
         return await self.to_the_end(self._subscribe(subscriber, asked, holding, at_most, first))
 
@@ -193,6 +196,14 @@ class Desk:
                 self._presence.unsubscribed(one.id)
                 self._machine.handle(ev.Unsubscribe(one.id))
 
+    def _check_room(self, subscriber: int, asked: Subscribe, at_most: int) -> None:
+        """Who has too many already is refused before the cluster is bothered; the store has the last word."""
+        if len(self._machine.core.subscriptions_of(subscriber)) < at_most or subscriber in self._in_groups:
+            return
+        known = self._holdings.find(full_name(asked.channel), values_text(asked.parameters))
+        if known is None or (subscriber, known.interest) not in self._ids:
+            raise LimitError(f"you have {at_most} subscriptions already", status=429, hint="end some of them")
+
     async def _hold(self, asked: Subscribe) -> Holding:
         return await self._holder.hold(full_name(asked.channel), values_text(asked.parameters))
 
@@ -201,6 +212,8 @@ class Desk:
         if self._ids.get(key) == one.id:
             return
         self._ids[key] = one.id
+        if one.groups:
+            self._in_groups.add(one.subscriber)
         self._presence.subscribed(one.subscriber, one.id)
         self._machine.handle(ev.Subscribe(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
 

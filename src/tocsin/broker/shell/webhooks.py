@@ -141,6 +141,7 @@ class Sender:
         self._attached = False
         self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= WAITING, self._shed)
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_ended)
         self._attach()
 
     def _attach(self) -> None:
@@ -206,6 +207,11 @@ class Sender:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             _log.debug("a webhook did not answer", subscriber=self._webhook.subscriber, error=repr(error))
             return 0
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a webhook broke", exc_info=error)
 
 
 def _name(told: Told) -> str:
