@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tests.broker_shell import PASSWORD, BrokerHere, Listener, both, broker, until, values
 from tests.broker_world import World, world
+from tocsin.broker.shell.pace import Bucket
 from tocsin.rules.model import types as t
 from tocsin.serving.application import bound
 from tocsin.wire.signatures import verify
@@ -479,6 +480,22 @@ async def test_limits_are_told_clearly(cluster: Any, tmp_path: Path) -> None:
                     statuses.append((answer.status, answer.headers.get("Retry-After")))
         assert (429, "1") in statuses
         assert statuses[0] == (200, None)
+
+
+async def test_a_connection_ends_with_its_token_and_asking_for_much_counts_for_more(
+    cluster: Any, tmp_path: Path
+) -> None:
+    limits = {"limits__requests_burst": 12, "limits__requests_per_s": 1, "accounts__token_s": 2.0}
+    async with cluster as here, both(tmp_path / "broker", here, **limits) as made:
+        await here.channel("c")
+        async with Listener(made.url, made.tokens["ada"]) as ada:
+            for n in range(6):
+                await made.subscribe("ada", "v.c", n)
+            await ada.until(lambda: ada.close_code == 4401)
+    bucket = Bucket(per_s=10, burst=5, now_s=0.0)
+    # More than there ever are at once is taken when all are there, and owed.
+    assert [bucket.try_take(0.0, 8.0), bucket.try_take(0.0)] == [0.0, pytest.approx(0.4)]
+    assert bucket.try_take(0.4) == 0.0
 
 
 async def test_policies_are_switched_while_it_runs(cluster: Any, tmp_path: Path) -> None:

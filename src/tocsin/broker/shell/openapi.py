@@ -181,7 +181,7 @@ def _subscriptions() -> list[dict[str, Any]]:
         made,
         _op("get", "/v1/subscriptions", "subscriptions", "One's own subscriptions.",
             obj({"subscriptions": array(ref("Subscription")), "next": nullable("string")}),
-            parameters=[_query("after", TEXT), _limit()]),
+            parameters=[_query("after", TEXT), _limit(500)]),
         _op("get", "/v1/subscriptions/{id}", "subscription", "One of them.", ref("Subscription"), also=("404",)),
         _op("delete", "/v1/subscriptions/{id}", "unsubscribe", "It ends.", obj({}), also=("404",)),
         _op("get", "/v1/subscriptions/{id}/results", "results", "Results after what was acknowledged.",
@@ -277,8 +277,8 @@ def _query(name: str, schema: Mapping[str, Any], description: str = "") -> dict[
     return {**said, "description": description} if description else said
 
 
-def _limit() -> dict[str, Any]:
-    return _query("limit", {"type": "integer", "minimum": 1, "maximum": 1_000})
+def _limit(most: int = 1_000) -> dict[str, Any]:
+    return _query("limit", {"type": "integer", "minimum": 1, "maximum": most})
 
 
 def _refusals(*statuses: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from tocsin.broker.shell.frames import http_chunk, websocket_frame
 from tocsin.rules.model.cursors import Cursor
@@ -63,6 +63,10 @@ class Outlet(Protocol):
         """It is too slow beside others of its subscriber, and is given up."""
 
 
+NOBODY: Final[set[int]] = set()
+"""Never added to."""
+
+
 class Listener:
     """A subscriber who is there. `born`: what began to be fanned out before that is not for it."""
 
@@ -72,12 +76,18 @@ class Listener:
         self.subscriber = subscriber
         self.born = born
         self.outlets: list[Outlet] = []
-        self.behind: set[int] = set()
+        # Nearly nobody is: a set of its own for each would be most of what a listener takes.
+        self.behind: set[int] = NOBODY
         self.patience: asyncio.TimerHandle | None = None
 
     @property
     def full(self) -> bool:
         return any(outlet.full for outlet in self.outlets)
+
+    def put_behind(self, subscription: int) -> None:
+        if self.behind is NOBODY:
+            self.behind = set()
+        self.behind.add(subscription)
 
 
 class PlainOutlet:

@@ -25,17 +25,15 @@ class Bucket:
         self._left -= 1.0
         return max(0.0, -self._left / self._per_s)
 
-    def try_take(self, now_s: float) -> float:
-        """0 and the token is taken, or how many seconds are missing and nothing is."""
+    def try_take(self, now_s: float, tokens: float = 1.0) -> float:
+        """0 and the tokens are taken, or how many seconds are missing and nothing is. What is more than there ever
+        are at once is taken from all of them, and owed."""
         self._refill(now_s)
-        if self._left < 1.0:
-            return (1.0 - self._left) / self._per_s
-        self._left -= 1.0
+        needed = min(tokens, self._burst)
+        if self._left < needed:
+            return (needed - self._left) / self._per_s
+        self._left -= tokens
         return 0.0
-
-    def full(self, now_s: float) -> bool:
-        self._refill(now_s)
-        return self._left >= self._burst
 
     def _refill(self, now_s: float) -> None:
         self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
@@ -52,7 +50,7 @@ class Pace:
         self._most = most
         self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
-    def check(self, who: Hashable, now_s: float) -> None:
+    def check(self, who: Hashable, now_s: float, tokens: float = 1.0) -> None:
         """LimitError (429) when it is too fast; it says when the next is taken."""
         bucket = self._buckets.get(who)
         if bucket is None:
@@ -61,7 +59,7 @@ class Pace:
             bucket = self._buckets[who] = Bucket(self._per_s, self._burst, now_s)
         else:
             self._buckets.move_to_end(who)
-        missing_s = bucket.try_take(now_s)
+        missing_s = bucket.try_take(now_s, tokens)
         if missing_s > 0:
             raise LimitError(
                 f"more than {self._per_s:g} {self._what} per second", status=429, hint="ask less often",

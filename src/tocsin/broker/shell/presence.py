@@ -23,7 +23,7 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.letters import Letters
 from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.outlets import Listener, Outlet, Told
+from tocsin.broker.shell.outlets import NOBODY, Listener, Outlet, Told
 from tocsin.rules.model.cursors import Cursor
 
 AT_ONCE: Final = 500
@@ -84,7 +84,7 @@ class Presence:
         else:
             self._machine.handle(ev.LoggedOut(subscriber))
         listener.born = self._turn
-        listener.behind.clear()
+        listener.behind = NOBODY
         listener.outlets.append(outlet)
         outlet.listener = listener
         for subscription in self._machine.core.subscriptions_of(subscriber):
@@ -188,12 +188,12 @@ class Presence:
                     outlet.write(one)
             self._figures.delivered += len(action.results)
             if action.more:
-                listener.behind.add(name)
+                listener.put_behind(name)
                 # After what else is to be done now: many who catch up take turns.
                 asyncio.get_running_loop().call_soon(self._resume, listener)
 
     def _fell_behind(self, name: int, listener: Listener, after: Cursor | None) -> None:
-        listener.behind.add(name)
+        listener.put_behind(name)
         # Also to be patient with it for so long only.
         asyncio.get_running_loop().call_soon(self._resume, listener)
         if self._under_way:

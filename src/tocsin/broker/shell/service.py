@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import structlog
 
@@ -27,12 +27,15 @@ from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import Acks, Pull, Subscribe
 
+HELD_PER_REQUEST: Final = 50
+"""What goes over so many subscriptions counts as one request more."""
+
 _log = structlog.get_logger("tocsin.broker")
 
 
 @dataclass(slots=True)
 class Service:
-    PAGE: ClassVar[int] = 1_000
+    PAGE: ClassVar[int] = 500
 
     settings: BrokerSettings
     store: BrokerStore
@@ -64,11 +67,14 @@ class Service:
         most: int = getattr(self.settings.limits, name)
         return self.accounts.rights(who.application).limits.get(name, most)
 
-    def check_pace(self, who: Session) -> None:
+    def check_pace(self, who: Session, *, whole: bool = False) -> None:
+        """`whole`: what is asked for goes over all subscriptions of the subscriber, and counts for more the more it
+        has."""
         if self.paces is None:
             limits = self.settings.limits
             self.paces = Pace(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
-        self.paces.check(who.subscriber, time.monotonic())
+        held = len(self.machine.core.subscriptions_of(who.subscriber)) if whole else 0
+        self.paces.check(who.subscriber, time.monotonic(), 1.0 + held / HELD_PER_REQUEST)
 
     def page_after(self, text: str | None) -> int:
         if text is None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from tocsin.broker.accounts.accounts import Session
 from tocsin.wire.errors import LimitError
 
+SWEEP_S = 1.0
 EXPIRED = "the token has expired"
 ENDED = "the token was ended"
 STOPPING = "the broker is stopping"
@@ -21,6 +22,8 @@ class Sessions:
         self._count: Counter[int] = Counter()
         # Lists: nearly all have one connection, and a set of one takes three times the room.
         self._of_token: dict[str, list[Callable[[str], None]]] = {}
+        self._ends_s: dict[str, float] = {}
+        self._sweep: asyncio.TimerHandle | None = None
         self._of_subscriber: dict[int, list[Callable[[str], None]]] = {}
 
     @property
@@ -38,11 +41,11 @@ class Sessions:
         ends = (self._of_token.setdefault(who.token_id, []), self._of_subscriber.setdefault(who.subscriber, []))
         for known in ends:
             known.append(close)
-        timer = asyncio.get_running_loop().call_later(max(0.0, who.expires_us / 1e6 - time.time()), close, EXPIRED)
+        self._ends_s[who.token_id] = who.expires_us / 1e6
+        self._sweep_soon()
         try:
             yield
         finally:
-            timer.cancel()
             self._count[who.subscriber] -= 1
             for known in ends:
                 known.remove(close)
@@ -51,9 +54,25 @@ class Sessions:
                 self._of_subscriber.pop(who.subscriber, None)
             if not ends[0] and self._of_token.get(who.token_id) is ends[0]:
                 del self._of_token[who.token_id]
+                del self._ends_s[who.token_id]
+
+    def _sweep_soon(self) -> None:
+        """One timer for all: one for each connection would take more room than the rest of it here."""
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._end_expired)
+
+    def _end_expired(self) -> None:
+        self._sweep, now_s = None, time.time()
+        for token in [one for one, ends_s in self._ends_s.items() if ends_s <= now_s]:
+            for close in list(self._of_token.get(token, ())):
+                close(EXPIRED)
+        if self._ends_s:
+            self._sweep_soon()
 
     def close(self) -> None:
         """The broker stops: everybody may come back later, here or elsewhere."""
+        if self._sweep is not None:
+            self._sweep.cancel()
         for known in list(self._of_token.values()):
             for close in list(known):
                 close(STOPPING)

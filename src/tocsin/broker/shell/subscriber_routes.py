@@ -55,9 +55,9 @@ class SubscriberRoutes:
         self._stopping.set()
         self._service.sessions.close()
 
-    async def _who(self, request: web.Request) -> Session:
+    async def _who(self, request: web.Request, *, whole: bool = False) -> Session:
         who = await self._service.identify(token_of(request))
-        self._service.check_pace(who)
+        self._service.check_pace(who, whole=whole)
         return who
 
     # --- subscriptions
@@ -68,7 +68,7 @@ class SubscriberRoutes:
         return answer(made.subscription.to_json(), status=201 if made.new else 200)
 
     async def list(self, request: web.Request) -> web.Response:
-        who = await self._who(request)
+        who = await self._who(request, whole=True)
         check_query(request, "after", "limit")
         limit = whole(request, "limit", Service.PAGE, most=Service.PAGE)
         after = self._service.page_after(request.query.get("after"))
@@ -100,7 +100,7 @@ class SubscriberRoutes:
         return _json(events_page([one.envelope for one in told], more=more))
 
     async def poll(self, request: web.Request) -> web.Response:
-        who = await self._who(request)
+        who = await self._who(request, whole=True)
         check_query(request, "wait")
         wait_s = seconds(request, "wait", most=self._service.settings.delivery.wait_limit_s)
         return _json(events_page(await poll(self._service, who, wait_s, self._stopping)))
@@ -127,7 +127,7 @@ class SubscriberRoutes:
         # Browsers cannot give their event streams a header.
         token = token_of(request) or request.query.get("access_token")
         who = await self._service.identify(token)
-        self._service.check_pace(who)
+        self._service.check_pace(who, whole=True)
         return await events_stream.events(self._service, request, who)
 
     # --- webhooks and publishing

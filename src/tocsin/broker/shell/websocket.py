@@ -99,6 +99,7 @@ class Conversation:
     async def run(self, ref: int | None) -> None:
         service, who = self._service, self._who
         try:
+            service.check_pace(who, whole=True)
             with service.sessions.session(who, service.limit(who, "connections"), self._end):
                 if ref is not None:
                     self._send(ok_reply(ref, {"user": who.user, "application": who.application_name}))
@@ -176,7 +177,7 @@ class Conversation:
 
     async def _answer(self, body: said.Body, ref: int | None) -> Any:
         service, who = self._service, self._who
-        service.check_pace(who)
+        service.check_pace(who, whole=isinstance(body, said.List))
         match body:
             case said.Subscribe():
                 # The reply goes out before anything of the subscription does.

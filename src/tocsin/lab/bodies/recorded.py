@@ -2,8 +2,8 @@
 
 `tocsin broker --trace FILE` writes what happened to a broker, and now and then what its caches had done by then. Here
 the core gets the same events under virtual time, and is held to the same hits, misses, evictions and bytes. Where it
-differs, the live broker did something that its core does not know of, or the core is not the function of its events that
-it promises to be.
+differs, the live broker did something that its core does not know of, or the core is not the function of its events
+that it promises to be.
 """
 
 from __future__ import annotations
