@@ -1,7 +1,7 @@
 """From publishing a record to the subscriber who has its result: the real cluster with Spark, a real broker, a hundred
 thousand interests.
 
-python -m benchmarks.latency [--small] [--push]
+python -m benchmarks.latency [--small] [--interests N] [--push]
 
 Each publication is a request of its own with one record, which is news for one interest. Every interest has a
 subscriber who is there, and who acknowledges. With --push the cluster sends results along with its announcements;
@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -86,6 +86,33 @@ class Seen:
     acked_s: dict[int, float] = field(default_factory=dict)
     arrived: dict[int, Arrived] = field(default_factory=dict)
     twice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Seconds of CPU, by process, and when."""
+
+    at_s: float
+    seconds: dict[str, float]
+
+    @classmethod
+    def now(cls, cluster: running.RunningCluster, broker: stand_in.Server) -> Used:
+        own = cluster.process.cpu_times()
+        python_s = float(own.user + own.system)
+        return cls(
+            time.monotonic(),
+            {
+                "the cluster": python_s,
+                "Spark": cluster.cpu_s() - python_s,
+                "the broker": broker.cpu_s(),
+                "publishers and subscribers": time.process_time(),
+            },
+        )
+
+    def since(self, before: Used) -> str:
+        took_s = self.at_s - before.at_s
+        parts = [f"{name} {(used - before.seconds[name]) / took_s:.2f}" for name, used in self.seconds.items()]
+        return "cores used: " + ", ".join(parts)
 
 
 class Subscriber(asyncio.Protocol):
@@ -156,16 +183,54 @@ class Subscriber(asyncio.Protocol):
         self._transport.write(frame(orjson.dumps({"ack": {said["interest"]: said["data"]["to"]}})))
 
 
-class Publishers:
-    """Connections that are kept open; each record goes by the next that is free, at its time."""
+class Line(asyncio.Protocol):
+    """A publisher's connection, which is kept open: one request at a time."""
 
-    def __init__(self, session: aiohttp.ClientSession, address: str, seen: Seen, interests: int) -> None:
-        self._session = session
-        self._url = f"{address}/v1/feeds/ReportFeed"
+    def __init__(self) -> None:
+        self._transport: Any = None
+        self._rest = b""
+        self._answer: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    async def post(self, record: bytes) -> None:
+        self._answer = asyncio.get_running_loop().create_future()
+        head = f"POST /v1/feeds/ReportFeed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(record)}\r\n\r\n"
+        self._transport.write(head.encode() + record)
+        await self._answer
+
+    def data_received(self, data: bytes) -> None:
+        self._rest += data
+        head, found, body = self._rest.partition(b"\r\n\r\n")
+        at = head.lower().find(b"content-length:") + 15
+        if not found or len(body) < int(head[at:].split(b"\r\n", 1)[0]):
+            return
+        self._rest = b""
+        assert self._answer is not None
+        if head.startswith(b"HTTP/1.1 200 "):
+            self._answer.set_result(None)
+        else:
+            self._answer.set_exception(RuntimeError(body[:300].decode()))
+
+
+class Publishers:
+    """Each record goes at its time, by the next connection that is free. Leaner than a client is: it works on the same
+    cores."""
+
+    def __init__(self, seen: Seen, interests: int) -> None:
         self._seen = seen
         self._interests = interests
         self._chance = random.Random(1)
         self._number = 0
+        self._free: asyncio.Queue[Line] = asyncio.Queue()
+
+    async def open(self, address: str) -> None:
+        for _ in range(PUBLISHERS):
+            line = Line()
+            port = int(address.rsplit(":", 1)[1])
+            await asyncio.get_running_loop().create_connection(lambda: line, "127.0.0.1", port)  # noqa: B023
+            self._free.put_nowait(line)
 
     async def publish(self, per_s: int, seconds: float) -> list[int]:
         """So many a second, each at its time; which records."""
@@ -183,19 +248,21 @@ class Publishers:
     async def _one(self, number: int) -> None:
         kind, sent_s = f"k{self._chance.randrange(self._interests)}", time.time()
         record = {"id": number, "kind": kind, "sent": int(sent_s * 1e6), "text": "x" * 200}
-        async with self._session.post(self._url, data=orjson.dumps(record)) as answer:
-            said = await answer.read()
-            if answer.status != 200:
-                raise RuntimeError(f"{answer.status}: {said[:300]!r}")
+        line = await self._free.get()
+        await line.post(orjson.dumps(record))
+        self._free.put_nowait(line)
         self._seen.sent_s[number], self._seen.acked_s[number] = sent_s, time.time()
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="2,000 interests, up to 100 a second: to see that it runs")
+    parser.add_argument("--interests", type=int, help="so many interests")
     parser.add_argument("--push", action="store_true", help="the cluster pushes results")
     given = parser.parse_args()
     size = SMALL if given.small else Size()
+    if given.interests:
+        size = replace(size, interests=given.interests)
     many_files()
     bench = Bench("latency")
     bench.note(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -211,15 +278,16 @@ async def main() -> None:
         begun_s = time.monotonic()
         await everybody(broker.address, tokens, seen)
         bench.note(f"{size.interests:,} subscriptions over WebSockets in {time.monotonic() - begun_s:.0f} s")
-        connector = aiohttp.TCPConnector(limit=PUBLISHERS)
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-        publishers = Publishers(session, cluster.address, seen, size.interests)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        publishers = Publishers(seen, size.interests)
+        await publishers.open(cluster.address)
         await all_arrived(seen, await publishers.publish(10, size.warm_up_s))
         await all_arrived(seen, await publishers.publish(100, size.warm_up_s / 2))
         for per_s, seconds in size.rates:
-            before = await figures(session, cluster.address)
+            before, used = await figures(session, cluster.address), Used.now(cluster, broker)
             numbers = await publishers.publish(per_s, seconds)
             await all_arrived(seen, numbers)
+            bench.note(f"{per_s:,}/s: {Used.now(cluster, broker).since(used)}")
             counted = since(before, await figures(session, cluster.address))
             told(bench, seen, numbers, per_s, counted, executions(cluster))
         if seen.twice:
