@@ -135,16 +135,25 @@ class Link:
             await self._register()
         elif not self._doubtful:
             await self._check()
+        some = await self._compare_and_catch_up()
         if not self._compared:
-            changed = await self._holder.compare()
-            self._compared = True
-            await self._on_changed(changed)
-        some = await self.catch_up()
+            # The news told of another life of the cluster: what it holds for us may be another life's, too.
+            some = await self._compare_and_catch_up() or some
         if self._doubtful:
             self._doubtful = False
             if some and time.monotonic() - self._secret_asked_s >= SECRET_EVERY_S:
                 # There was something to be told of, and what came was not signed with our secret.
                 await self._new_secret()
+
+    async def _compare_and_catch_up(self) -> bool:
+        if not self._compared:
+            self._compared = True
+            try:
+                await self._on_changed(await self._holder.compare())
+            except BaseException:
+                self._compared = False
+                raise
+        return await self.catch_up()
 
     async def _register(self) -> None:
         told = await self._client.register(self._callback)
@@ -153,9 +162,8 @@ class Link:
             self._secret = secret
             if self._epoch == 0:
                 self._position = told.position
-            if self._epoch != told.position.epoch:
-                self._compared = False
-            self._epoch = told.position.epoch
+            # How far the cluster has told us may be of an earlier life than the present one.
+            self._epoch = max(self._epoch, told.position.epoch)
             await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
         self._registered = True
         _log.info("registered at the cluster", epoch=self._epoch)
@@ -166,7 +174,7 @@ class Link:
             url, position = await self._client.known()
         except NotFoundError:
             url, position = None, None
-        if url != self._callback or position is None or position.epoch != self._epoch:
+        if url != self._callback or position is None:
             self._compared = False
             await self._register()
 
@@ -203,11 +211,6 @@ class Link:
             else:
                 self._figures.announced("missed")
                 await self._ask()
-                return
-        if told.position.epoch != self._epoch:
-            self._compared = False
-            self._registered = False
-            self._wake.set()
 
     async def catch_up(self) -> bool:
         """Everything since our position, asked for. Whether there was something."""
@@ -250,6 +253,11 @@ class Link:
             await self._store.record_news(max(told.position, self._position), heads)
             self._position = max(told.position, self._position)
         faults.reach("delivery.news.recorded")
+        if told.position.epoch > self._epoch:
+            # The cluster has gone back to a backup, and lives on from there.
+            self._epoch = told.position.epoch
+            self._compared = False
+            self._wake.set()
         if told.gaps:
             await self._look_for_gaps(set(told.gaps))
 
