@@ -76,6 +76,8 @@ class BrokerCacheSettings(Section):
     """Whether the result that fills the cache may be the one that is dropped."""
     ties: str = _CACHING.ties
     """Between two of equal value the oldest, the newest or the largest goes."""
+    fresh_s: Number = _CACHING.fresh_s
+    """For worth and saving: how long after it came a result's readers are on their way at most."""
     fetched_enters: bool = _CACHING.fetched_enters
     """Whether what was fetched because it was missing is kept."""
     ceiling: Number = _CACHING.ceiling

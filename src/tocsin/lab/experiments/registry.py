@@ -11,6 +11,7 @@ from tocsin.wire.errors import NotFoundError
 # Where worker processes find them, too: hence names and not objects.
 EXPERIMENTS: Final = {
     "edge-caching": "tocsin.lab.experiments.edge_caching.declared:EXPERIMENT",
+    "edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.declared:EXPERIMENT",
     "kafka-admission": "tocsin.lab.experiments.kafka_admission.declared:EXPERIMENT",
     "queues": "tocsin.lab.experiments.queues:EXPERIMENT",
 }

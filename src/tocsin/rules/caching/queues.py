@@ -71,7 +71,6 @@ _WINDOW: Final = 0.01
 _PROTECTED: Final = 0.8
 _GHOSTS: Final = 10_000
 _MOST_READS: Final = 3
-_CANDIDATES: Final = 8
 # Counts are halved when an interest has so many reads on average.
 _AGE_AT: Final = 1_000
 
@@ -143,7 +142,7 @@ class WindowedFrequency(ByResult):
         self._probation: OrderedDict[Entry, None] = OrderedDict()
         self._protected: OrderedDict[Entry, None] = OrderedDict()
         self._bytes = {0: 0, 1: 0, 2: 0}
-        # Who has left the window and was not compared yet; what came while there was room never is.
+        # Who has just left the window and was not compared yet.
         self._candidates: deque[Entry] = deque()
         self._reads: dict[int, int] = {}
         self._counted = 0
@@ -151,12 +150,12 @@ class WindowedFrequency(ByResult):
     def came(self, entry: Entry, now_s: float) -> None:  # noqa: ARG002
         self._window[entry] = None
         self._bytes[0] += entry.size_bytes
+        # Who left the window before this one came had room, and is not compared any more.
+        self._candidates.clear()
         while len(self._window) > 1 and self._bytes[0] > _WINDOW * sum(self._bytes.values()):
             candidate = next(iter(self._window))
             self._move(candidate, self._window, self._probation, 0, 1)
             self._candidates.append(candidate)
-            if len(self._candidates) > _CANDIDATES:
-                self._candidates.popleft()
 
     def read(self, entry: Entry, readers: int) -> None:
         number: int = entry.owner.number

@@ -1,0 +1,70 @@
+"""The prototype's experiment as it is declared."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tocsin.lab.experiments.declaration import Experiment, Metric, Parameter, Plot, Sweep, along
+from tocsin.lab.experiments.edge_caching_prototype.claims import CLAIMS
+from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES, model
+
+SIZES: Final = (50, 100, 200, 400, 800, 1600)
+
+EXPERIMENT: Final = Experiment(
+    name="edge-caching-prototype",
+    title="Edge caching: the prototype's hour in a city",
+    about="400 subscribers of a city in an emergency with some 3,500 subscriptions to the seven channels of Table III, "
+    "who come, go and move; a publication of 200 to 1,000 bytes about every ten seconds, for an hour; and a broker "
+    "with a cache of 50 KB and more. The scenario is the same for every policy, the broker's core is the live one.",
+    source="Uddin, Venkatasubramanian, Edge Caching for Enriched Notifications Delivery in Big Active Data, 2018, §VI",
+    model=model,
+    parameters=(
+        Parameter("policy", "lsc", f"nc or one of {', '.join(POLICIES)}"),
+        Parameter("size_kb", 100, "the cache's budget"),
+        Parameter("put_is_access", True, "for lru: does a new result count as an access of its cache"),
+        Parameter("ttl_cap_s", 600.0, "for ttl: the longest time to live"),
+        Parameter("span_s", 3600.0, "simulated time", quick=1800.0),
+        Parameter("subscriber_s", 0.01, "round trip to a subscriber, in the same house"),
+        Parameter("cluster_s", 0.1, "what a fetch from the cluster takes before its transfer"),
+    ),
+    sweeps=(
+        Sweep("no-cache", "Without a cache.", (along("size_kb", (0,)),), fixed={"policy": "nc"}),
+        Sweep(
+            "sizes",
+            "Every policy by cache size.",
+            (along("policy", POLICIES), along("size_kb", SIZES, quick=(50, 100, 400))),
+        ),
+        Sweep(
+            "choices",
+            "LSC and LRU where only reads are accesses.",
+            (along("policy", ("lru", "lsc")), along("size_kb", SIZES, quick=(50, 100))),
+            fixed={"put_is_access": False},
+        ),
+        Sweep(
+            "long-lives",
+            "TTL where results may live for an hour.",
+            (along("policy", ("ttl",)), along("size_kb", SIZES, quick=(50, 100))),
+            fixed={"ttl_cap_s": 3600.0},
+        ),
+    ),
+    metrics=(
+        Metric("hit_ratio", "", "share of results that came from the cache, of all that subscribers retrieved"),
+        Metric("latency_s", "s", "mean over results: round trips and transfers until a subscriber has it"),
+        Metric("fetch_kb", "KB", "what came from the cluster: Vol, and what was missing, once for all who wait for it"),
+        Metric("miss_kb", "KB", "bytes that subscribers got because they were fetched for them"),
+        Metric("vol_kb", "KB", "Vol: what the channels found"),
+        Metric("mean_kb", "KB", "cache size, averaged over time"),
+        Metric("results", "", "results that subscribers retrieved"),
+        Metric("interests", "", "different interests that were subscribed to"),
+    ),
+    plots=(
+        Plot("hit-ratio", "Hit ratio (Fig. 7)", "sizes", x="size_kb", y="hit_ratio", by="policy", log_x=True),
+        Plot("latency", "Subscriber latency (Fig. 7)", "sizes", x="size_kb", y="latency_s", by="policy", log_x=True),
+        Plot("fetch", "Fetched from the cluster (Fig. 7)", "sizes", x="size_kb", y="fetch_kb", by="policy", log_x=True),
+    ),
+    claims=CLAIMS,
+    replications=10,
+    quick_replications=4,
+    notes="Latencies are those of the assumed round trips; what a cache saves can be compared with the paper's, their "
+    "size cannot. Where a user is, is where it was seen last.",
+)

@@ -1,0 +1,173 @@
+"""What the channels of a city find: a scenario's publications matched with its subscriptions, as a workload of arrays.
+
+Each channel of Table III runs with its period and finds, for every interest that somebody holds, the reports since its
+last run that match: of a type, with a zone around a place, or with a zone around where a user was seen last. A match is
+a result: the report, and with some channels the shelters inside its zone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.lab.scenarios.city import CHANNELS
+from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Publish, Scenario, Subscribe, Unsubscribe
+from tocsin.lab.workloads.events import Events, Kind, in_order
+
+Interest = tuple[str, tuple[str | float, ...]]
+# What a broker keeps beside a result: its cursor and when it was found, in JSON.
+_ENVELOPE_BYTES: Final = 85
+_PERIOD_S: Final = {channel: period_s for channel, _, period_s in CHANNELS}
+_KINDS: Final = {channel: kinds.split() for channel, kinds, _ in CHANNELS}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A result of an interest at a moment."""
+
+    at_s: float
+    interest: int
+    value: Mapping[str, Any]
+
+    @property
+    def size_bytes(self) -> int:
+        """As a broker keeps it."""
+        return _ENVELOPE_BYTES + len(json.dumps(self.value, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+@dataclass(slots=True)
+class CityRun:
+    """Everything by number: interests and subscribers in the order in which they appear."""
+
+    interests: dict[Interest, int] = field(default_factory=dict)
+    subscribers: dict[str, int] = field(default_factory=dict)
+    found: list[Found] = field(default_factory=list)
+
+    def interest(self, channel: str, parameters: tuple[str | float, ...]) -> int:
+        return self.interests.setdefault((channel, parameters), len(self.interests))
+
+    def subscriber(self, name: str) -> int:
+        return self.subscribers.setdefault(name, len(self.subscribers))
+
+
+def find(made: Scenario) -> CityRun:
+    """All results of a scenario, in order of time."""
+    run = CityRun()
+    places: dict[str, tuple[float, float]] = {}
+    shelters: list[Mapping[str, Any]] = []
+    reports: list[tuple[float, Mapping[str, Any]]] = []
+    held: dict[int, int] = {}
+    due_s = dict(_PERIOD_S)
+    end_s = made.span_s() + max(_PERIOD_S.values())
+    steps = iter((*((step.at_s, step.act) for step in made.steps), (end_s, None)))
+    for at_s, act in steps:
+        while (channel := min(due_s, key=lambda one: due_s[one])) and due_s[channel] <= at_s:
+            now_s = due_s[channel]
+            recent = [report for made_s, report in reports if now_s - _PERIOD_S[channel] < made_s <= now_s]
+            if recent:
+                run.found += _matches(run, channel, recent, now_s, held=held, places=places, shelters=shelters)
+            due_s[channel] = now_s + _PERIOD_S[channel]
+        match act:
+            case Move():
+                places[act.subscriber] = (act.east_m, act.north_m)
+            case Subscribe():
+                number = run.interest(act.channel, act.parameters)
+                held[number] = held.get(number, 0) + 1
+                run.subscriber(act.subscriber)
+            case Unsubscribe():
+                held[run.interest(act.channel, act.parameters)] -= 1
+            case LogIn() | LogOut():
+                run.subscriber(act.subscriber)
+            case Publish() if act.feed == "ReportFeed":
+                reports.append((at_s, act.record))
+                reports = [one for one in reports if one[0] > at_s - 2 * max(_PERIOD_S.values())]
+            case Publish():
+                shelters.append(act.record)
+            case _:
+                pass
+    return run
+
+
+def city_events(made: Scenario, run: CityRun) -> Events:
+    """The scenario as arrays, for the broker under virtual time."""
+    parts: dict[Kind, dict[str, list[float]]] = {
+        kind: {"at_s": [], "subscriber": [], "interest": [], "size_bytes": []} for kind in Kind
+    }
+
+    def note(kind: Kind, at_s: float, subscriber: int = -1, interest: int = -1, size_bytes: int = 0) -> None:
+        for name, value in zip(parts[kind], (at_s, subscriber, interest, size_bytes), strict=True):
+            parts[kind][name].append(value)
+
+    for step in made.steps:
+        match step.act:
+            case LogIn(subscriber):
+                note(Kind.LOGGED_IN, step.at_s, run.subscriber(subscriber))
+            case LogOut(subscriber):
+                note(Kind.LOGGED_OUT, step.at_s, run.subscriber(subscriber))
+            case Subscribe(subscriber, channel, parameters):
+                note(Kind.SUBSCRIBED, step.at_s, run.subscriber(subscriber), run.interest(channel, parameters))
+            case Unsubscribe(subscriber, channel, parameters):
+                note(Kind.UNSUBSCRIBED, step.at_s, run.subscriber(subscriber), run.interest(channel, parameters))
+            case _:
+                pass
+    for one in run.found:
+        note(Kind.PRODUCED, one.at_s, -1, one.interest, one.size_bytes)
+    arrays: list[tuple[Kind, Mapping[str, NDArray[Any]]]] = [
+        (kind, {name: np.asarray(column) for name, column in part.items()}) for kind, part in parts.items()
+    ]
+    return in_order(arrays, {"workload": "city", "scenario": dict(made.about)})
+
+
+def _matches(
+    run: CityRun,
+    channel: str,
+    recent: list[Mapping[str, Any]],
+    now_s: float,
+    *,
+    held: Mapping[int, int],
+    places: Mapping[str, tuple[float, float]],
+    shelters: list[Mapping[str, Any]],
+) -> Iterator[Found]:
+    for (of, parameters), number in run.interests.items():
+        if of != channel or not held.get(number):
+            continue
+        for report in recent:
+            if _matched(channel, parameters, report, places):
+                value: dict[str, Any] = {"report": dict(report)}
+                if channel.endswith("WithShelters"):
+                    value["shelters"] = [
+                        dict(one) for one in shelters if _within(report, (one["east_m"], one["north_m"]))
+                    ]
+                yield Found(now_s, number, value)
+
+
+def _matched(
+    channel: str,
+    parameters: tuple[str | float, ...],
+    report: Mapping[str, Any],
+    places: Mapping[str, tuple[float, float]],
+) -> bool:
+    left = list(parameters)
+    for kind in _KINDS[channel]:
+        if kind == "type":
+            if report["emergencyType"] != left.pop(0):
+                return False
+        elif kind == "place":
+            east_m, north_m = float(left.pop(0)), float(left.pop(0))
+            if not _within(report, (east_m, north_m)):
+                return False
+        else:
+            place = places.get(str(left.pop(0)))
+            if place is None or not _within(report, place):
+                return False
+    return True
+
+
+def _within(report: Mapping[str, Any], place: tuple[float, float]) -> bool:
+    return math.dist((report["east_m"], report["north_m"]), place) <= float(report["radius_m"])
