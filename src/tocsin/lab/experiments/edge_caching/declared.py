@@ -8,7 +8,7 @@ from tocsin.lab.experiments.declaration import Axis, Experiment, Metric, Paramet
 from tocsin.lab.experiments.edge_caching.claims import CLAIMS
 from tocsin.lab.experiments.edge_caching.model import MODERN, OPTIMUM, OURS, PAPER, model
 
-SIZES: Final = (50, 100, 150, 200, 250, 300, 350, 400, 450, 500)
+SIZES: Final = (50, 100, 200, 300, 400, 500)
 QUICK_SIZES: Final = (150, 500)
 LAWS: Final = ("uniform", "zipf")
 _QUICK_CHOICES: Final[tuple[tuple[Value, ...], ...]] = (
