@@ -158,3 +158,41 @@ async def test_a_large_audience_does_not_keep_a_small_one_waiting(slowly: Any) -
     while here.presence._fanning is not None:
         await asyncio.sleep(0)
     assert sum(here.outlets[person].position[0].execution for person in range(40)) == 40
+
+
+@pytest.mark.parametrize("at_once", [2, 500])
+async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence_module, "AT_ONCE", at_once)
+    here = Here(random.Random(1), people=7, interests=1)
+
+    class Broken(Outlet):
+        def write(self, told: Told) -> None:
+            raise RuntimeError("the handler is closed")
+
+    for person in range(7):
+        kind = Broken if person in (0, 3) else Outlet
+        here.outlets[person] = kind(random.Random(2), {0: Cursor(1, 0, 0)})
+        here.presence.attach(person, here.outlets[person])
+    for number in (1, 2):
+        one = kept(FetchedResult(Cursor(1, number, 0), 1, b"1"))
+        here.machine.handle(ev.Arrived(0, one.cursor, one.size_bytes, one.payload))
+        while here.presence._fanning is not None:
+            await asyncio.sleep(0)
+    assert [person for person, one in here.outlets.items() if one.given_up] == [0, 3]
+    assert {one.position[0].execution for person, one in here.outlets.items() if person not in (0, 3)} == {2}
+
+
+async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:
+    machine = Machine(Broker(CoreSettings(), 0.0))
+    held: list[Any] = []
+
+    def fail(_action: Any) -> None:
+        raise ValueError("a fault")
+
+    machine.on(ac.SubscribeBackend, fail)
+    machine.on(ac.Subscribed, held.append)
+    machine.handle(ev.Subscribe(1, 1, 1, None, ev.Mode.INLINE))
+    machine.handle(ev.BackendReady(1, Cursor(1, 0, 0)))
+    assert len(held) == 1

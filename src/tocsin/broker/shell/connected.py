@@ -33,10 +33,13 @@ class ConnectionOutlet:
         return self._connection._paused
 
     def write(self, told: Told) -> None:
-        self._transport.write(told.form(self.kind))
+        # A connection that is lost has no transport any more; who serves it hears of that a little later.
+        if self._connection.transport is not None:
+            self._transport.write(told.form(self.kind))
 
     def write_raw(self, some: bytes) -> None:
-        self._transport.write(some)
+        if self._connection.transport is not None:
+            self._transport.write(some)
 
     def shed(self) -> None:
         self._transport.abort()

@@ -9,12 +9,16 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+import structlog
+
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.shell.trace import Trace
 
 FLUSH_EVERY_S: Final = 1.0
+
+_log = structlog.get_logger("tocsin.broker.machine")
 
 Perform = Callable[[Any], None]
 
@@ -60,7 +64,11 @@ class Machine:
                     self.trace.happened(now, now_s)
                     self._flush_soon()
                 for action in self.core.handle(now, now_s):
-                    self._perform[type(action)](action)
+                    try:
+                        self._perform[type(action)](action)
+                    except Exception as error:
+                        # A fault of ours in one action must not cost others theirs.
+                        _log.error("an action failed", action=type(action).__name__, exc_info=error)
         finally:
             self._handling = False
         self._set_timer()

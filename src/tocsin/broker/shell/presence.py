@@ -14,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+
+import structlog
 
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
@@ -25,6 +28,8 @@ from tocsin.broker.shell.letters import Letters
 from tocsin.broker.shell.machine import Machine
 from tocsin.broker.shell.outlets import NOBODY, Listener, Outlet, Told
 from tocsin.rules.model.cursors import Cursor
+
+_log = structlog.get_logger("tocsin.broker.presence")
 
 AT_ONCE: Final = 500
 """Writes between two breaths."""
@@ -168,8 +173,8 @@ class Presence:
             assert isinstance(name, int)
             listener = self._of_subscription.get(name)
             self.unsubscribed(name)
-            for outlet in listener.outlets if listener is not None else ():
-                outlet.write(told)
+            if listener is not None:
+                self._send(listener, [told])
 
     def _catch_up(self, action: ac.Deliver) -> None:
         told: Sequence[Told] | None = None
@@ -183,9 +188,7 @@ class Presence:
                 continue
             if told is None:
                 told = self._letters.results(action)
-            for outlet in listener.outlets:
-                for one in told:
-                    outlet.write(one)
+            self._send(listener, told)
             self._figures.delivered += len(action.results)
             if action.more:
                 listener.put_behind(name)
@@ -256,19 +259,33 @@ class Presence:
                 if listener.full:
                     behind.append((name, listener))
                     continue
-                for outlet in listener.outlets:
-                    for each in told:
-                        outlet.write(each)
+                self._send(listener, told)
             elif first is not None:
-                outlet.write(first)
+                try:
+                    outlet.write(first)
+                except Exception as error:
+                    self._broke(outlet, error)
             else:
-                for each in told:
-                    outlet.write(each)
+                self._send(listener, told)
             reached += 1
         if one.executed_us:
             self._figures.reached(one.executed_us, reached, time.time_ns() // 1_000)
         for name, listener in behind:
             self._fell_behind(name, listener, one.after)
+
+    def _send(self, listener: Listener, told: Iterable[Told]) -> None:
+        for outlet in tuple(listener.outlets):
+            try:
+                for one in told:
+                    outlet.write(one)
+            except Exception as error:
+                self._broke(outlet, error)
+
+    def _broke(self, outlet: Outlet, error: Exception) -> None:
+        """What is wrong with one outlet concerns no other. Its subscriber gets again what it has not acknowledged."""
+        _log.warning("a connection broke", error=repr(error))
+        with suppress(Exception):
+            outlet.shed()
 
     async def close(self) -> None:
         if self._fanning is not None:
