@@ -27,7 +27,7 @@ from rich.text import Text
 from examples.emergency import data
 from examples.emergency.auditor import LATE_S, History, Verdict, channel_of, judge
 from examples.emergency.own_cluster import DemoError, Servers
-from examples.emergency.people import Agency, Person, passed, townspeople
+from examples.emergency.people import Agency, Person, lighthouse, passed, townspeople
 from examples.emergency.view import View, table_of
 from tocsin.cli.client import Client
 from tocsin.wire.errors import TocsinError
@@ -50,7 +50,7 @@ class Demo:
         self._living = False
 
     def interrupt(self) -> None:
-        """Stop: with everything heard that was sent, if anything was; at once, if it is said again."""
+        """Stop when everything is heard that was sent; at once, if it is said again or nobody lives yet."""
         if self._living and not self._stop.is_set():
             self._stop.set()
         elif self._task is not None:
@@ -59,29 +59,43 @@ class Demo:
     async def run(self, folder: Path) -> bool:
         """Whether nothing was lost."""
         self._say("Starting a cluster and a broker, on free ports")
-        async with Servers(folder, self._console) as at:
+        async with Servers(folder, self._console) as at, asyncio.TaskGroup() as tasks:
             people = townspeople(at.broker, self._users, self._history, self._rng)
-            await self._prepare(at.cluster, people)
+            keeper = lighthouse(at.broker, self._history)
+            agency = Agency(at.broker, self._history, self._rng)
+            running = [tasks.create_task(at.ended())]
+            self._say(f"Creating what schema.sql and channels.sql have, while {self._users} people register")
+            async with asyncio.TaskGroup() as meanwhile:
+                meanwhile.create_task(self._register(people))
+                await self._create(at.cluster, [channel for channel, _ in keeper.wishes])
+                await keeper.register()
+                await keeper.subscribe()
+                running.append(tasks.create_task(keeper.live(self._stop)))
+                await self._first_flare(agency)
             await self._subscribe(people)
-            verdict = await self._live(people, Agency(at.broker, self._history, self._rng))
-            self._console.print(table_of(self._history, verdict, len(people) - 1, await _hit_ratio(at.broker)))
-            for line in [*verdict.lost, *verdict.wrong][:20]:
-                self._console.print(f"  {line}", style="red", markup=False)
-            self._console.print("Stopping the broker and the cluster …")
+            self._living = True
+            self._say(
+                f"They walk about, go offline and return, and things happen: for {self._lasts_s:g} s, or until Ctrl-C"
+            )
+            view = View(self._console, self._history, people)
+            running += [tasks.create_task(one.live(self._stop)) for one in people]
+            running.append(tasks.create_task(view.run()))
+            reporting = tasks.create_task(agency.report(self._stop))
+            await passed(self._stop, self._lasts_s)
+            self._stop.set()
+            view.phase = "everybody is back, and hears the rest"
+            await reporting
+            verdict = await self._heard_out()
+            hit_ratio = await _hit_ratio(at.broker)
+            for task in running:
+                task.cancel()
+        self._console.print(table_of(self._history, verdict, len(people), hit_ratio))
+        for line in [*verdict.lost, *verdict.wrong][:20]:
+            self._console.print(f"  {line}", style="red", markup=False)
         return verdict.good
 
-    async def _prepare(self, cluster: str, people: Sequence[Person]) -> None:
-        self._say(
-            "Creating what schema.sql has and the channels that are wanted of channels.sql, while "
-            f"{self._users} people register at the broker"
-        )
+    async def _create(self, cluster: str, channels: Iterable[str]) -> None:
         began_s = perf_counter()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._create(cluster, {channel for one in people for channel, _ in one.wishes}))
-            tasks.create_task(_all(one.register() for one in people))
-        self._note(f"{perf_counter() - began_s:.1f} s")
-
-    async def _create(self, cluster: str, channels: set[str]) -> None:
         shelters = str((HERE / "shelters.json").resolve())
         script = "\n".join(
             [
@@ -89,58 +103,37 @@ class Demo:
                 f'LOAD DATASET Shelters USING localfs (("path"="localhost://{shelters}"), ("format"="json"));',
                 "CONNECT FEED ReportFeed TO DATASET Reports; START FEED ReportFeed;",
                 "CONNECT FEED LocationFeed TO DATASET UserLocations; START FEED LocationFeed;",
-                *map(channel_text, sorted(channels)),
+                *map(channel_text, channels),
             ]
         )
         async with Client(cluster) as client, contextlib.aclosing(client.run(script)) as events:
             async for _ in events:
                 pass
+        self._note(f"created after {perf_counter() - began_s:.1f} s")
 
-    async def _subscribe(self, people: Sequence[Person]) -> None:
-        self._say("They subscribe, and say where they are")
+    async def _register(self, people: Sequence[Person]) -> None:
         began_s = perf_counter()
-        await _all(one.subscribe() for one in people)
-        watches = self._history.watches
-        interests = {interest for _, interest in watches}
-        self._note(
-            f"{len(watches):,} subscriptions to {len(interests):,} interests in {perf_counter() - began_s:.1f} s"
-        )
-
-    async def _live(self, people: Sequence[Person], agency: Agency) -> Verdict:
-        self._living = True
-        view = View(self._console, self._history, people)
-        async with asyncio.TaskGroup() as tasks:
-            *others, lighthouse = people
-            lives = [tasks.create_task(lighthouse.live(self._stop))]
-            await self._first_flare(agency)
-            self._say(
-                f"People move, go offline and return, and things happen: for {self._lasts_s:g} s, or until Ctrl-C"
-            )
-            lives += [tasks.create_task(one.live(self._stop)) for one in others]
-            lives.append(tasks.create_task(view.run()))
-            reporting = tasks.create_task(agency.report(self._stop))
-            await passed(self._stop, self._lasts_s)
-            self._stop.set()
-            view.phase = "everybody is back, and hears the rest"
-            await reporting
-            verdict = await self._heard_out()
-            for task in lives:
-                task.cancel()
-        return verdict
+        await _all(one.register() for one in people)
+        self._note(f"registered after {perf_counter() - began_s:.1f} s")
 
     async def _first_flare(self, agency: Agency) -> None:
         """Returns when a flare was heard through all channels at once: what runs for the first time takes longer."""
-        self._say("A flare goes up, which a lighthouse looks out for")
-        began_s = perf_counter()
+        history = self._history
         await agency.fire()
-        at_once = {one.channel for one in self._history.watches.values() if one.rule.window_s is None}
-        while perf_counter() - began_s < _FLARE_LIMIT_S and not self._stop.is_set():
-            if at_once <= {channel_of(one) for one in self._history.heard}:
-                break
-            await passed(self._stop, _LOOK_EVERY_S)
-        first_s = min((one.at_s for one in self._history.heard), default=time()) - self._history.reports[0].sent_s
+        fired_s = history.reports[0].sent_s
+        at_once = {one.channel for one in history.watches.values() if one.rule.window_s is None}
+        while not at_once <= {channel_of(one) for one in history.heard} and time() - fired_s < _FLARE_LIMIT_S:
+            await asyncio.sleep(_LOOK_EVERY_S)
+        first_s = min((one.at_s for one in history.heard), default=time()) - fired_s
+        self._note(f"a first flare was told after {first_s:.1f} s, through all channels after {time() - fired_s:.1f} s")
+
+    async def _subscribe(self, people: Sequence[Person]) -> None:
+        began_s = perf_counter()
+        await _all(one.subscribe() for one in people)
+        interests = {interest for _, interest in self._history.watches}
         self._note(
-            f"first notification after {first_s:.1f} s, through all channels after {perf_counter() - began_s:.1f} s"
+            f"{len(self._history.watches):,} subscriptions to {len(interests):,} interests "
+            f"in {perf_counter() - began_s:.1f} s"
         )
 
     async def _heard_out(self) -> Verdict:

@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Self
 
 from rich.console import Console
 
@@ -25,16 +25,10 @@ class DemoError(Exception):
     """What went wrong, in words for the person who watches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    cluster: str
-    broker: str
-
-
 class Servers:
     """A `tocsin up --brokers 1`: a cluster, and a broker that is started again should it end.
 
-    Leaving the block stops both, whatever happened inside.
+    Leaving the block stops both, whatever happened inside. `cluster` and `broker` are their addresses.
     """
 
     def __init__(self, folder: Path, console: Console) -> None:
@@ -42,9 +36,10 @@ class Servers:
         self._log = self._folder.with_name(f"{folder.name}.log")
         self._console = console
         self._began_s = perf_counter()
+        self.cluster = self.broker = ""
 
-    async def __aenter__(self) -> Addresses:
-        """Where they are, once both are ready."""
+    async def __aenter__(self) -> Self:
+        """Both are ready."""
         self._folder.mkdir(parents=True, exist_ok=True)
         # With the default settings: neither the caller's variables nor a settings file where the demo was started.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
@@ -57,10 +52,16 @@ class Servers:
                 stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self._folder, env=environment, start_new_session=True,
             )  # fmt: skip
         try:
-            return Addresses(await self._ready("cluster"), await self._ready("broker"))
+            self.cluster, self.broker = await self._ready("cluster"), await self._ready("broker")
         except BaseException:
             await self._stop()
             raise
+        return self
+
+    async def ended(self) -> None:
+        """Raises what to tell people when they end before they should."""
+        await self._process.wait()
+        raise DemoError(f"the cluster has ended:\n{self._last_words()}")
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()

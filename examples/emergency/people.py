@@ -117,7 +117,7 @@ class Person:
 
 
 def townspeople(url: str, count: int, history: History, rng: Random) -> list[Person]:
-    """Everybody hears of what happens near them at once, and of one thing at home; some of more. And the lighthouse."""
+    """Everybody hears of what happens near them at once, and of one kind of thing at home; some of more."""
     homes = [data.near(rng, data.WELLINGTON, 7_000) for _ in range(12)]
     found = []
     for i, one in enumerate(data.locations(rng, count, at=datetime.now(UTC))):
@@ -131,7 +131,7 @@ def townspeople(url: str, count: int, history: History, rng: Random) -> list[Per
         if i % 4 == 0:
             wishes.append(("NewEmergenciesOfType", [kind]))
         found.append(Person(url, one.user_name, one.place, wishes, history))
-    return [*found, lighthouse(url, history)]
+    return found
 
 
 def lighthouse(url: str, history: History) -> Person:

@@ -126,7 +126,10 @@ def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) ->
     for name, value in (
         ("published", f"{len(history.reports):,} reports, {places_of(history):,} places of {people:,} people"),
         ("matched", f"{len(results):,} results for {len(interests):,} interests"),
-        ("delivered", f"{len(history.heard):,} notifications, {away:,} of them to people who had been away"),
+        (
+            "delivered",
+            f"{len(history.heard):,} notifications, {away:,} of them to people who were away when it was reported",
+        ),
         ("hit ratio", hit_ratio),
         ("latency", latency_text(history)),
         ("had to arrive", f"{verdict.due:,}"),
