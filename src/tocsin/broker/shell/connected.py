@@ -12,7 +12,7 @@ from tocsin.serving.connections import Connection
 class ConnectionOutlet:
     """A WebSocket, or an answer that goes on and on."""
 
-    __slots__ = ("_connection", "_transport", "kind", "listener")
+    __slots__ = ("_transport", "connection", "kind", "listener")
 
     def __init__(
         self, kind: Kind, connection: Connection, buffer_bytes: int, on_room: Callable[[ConnectionOutlet], None]
@@ -22,7 +22,7 @@ class ConnectionOutlet:
             raise ConnectionResetError("the client has gone")
         self.kind = kind
         self.listener: Listener | None = None
-        self._connection = connection
+        self.connection = connection
         self._transport: asyncio.Transport = transport
         # The transport tells when there is more in it than this, and when most of that is gone.
         transport.set_write_buffer_limits(high=buffer_bytes, low=buffer_bytes // 4)
@@ -30,19 +30,19 @@ class ConnectionOutlet:
 
     @property
     def full(self) -> bool:
-        return self._connection._paused
+        return self.connection._paused
 
     def write(self, told: Told) -> None:
         # A connection that is lost has no transport any more; who serves it hears of that a little later.
-        if self._connection.transport is not None:
+        if self.connection.transport is not None:
             self._transport.write(told.form(self.kind))
 
     def write_raw(self, some: bytes) -> None:
-        if self._connection.transport is not None:
+        if self.connection.transport is not None:
             self._transport.write(some)
 
     def shed(self) -> None:
         self._transport.abort()
 
     def close(self) -> None:
-        self._connection.on_room = None
+        self.connection.on_room = None

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 
 from tocsin.broker.shell.frames import http_chunk, websocket_frame
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.envelopes import server_sent
+
+if TYPE_CHECKING:
+    from tocsin.broker.shell.connected import ConnectionOutlet
 
 
 class Kind(IntEnum):
@@ -68,17 +71,34 @@ NOBODY: Final[set[int]] = set()
 
 
 class Listener:
-    """A subscriber who is there. `born`: what began to be fanned out before that is not for it."""
+    """A subscriber who is there. `born`: what began to be fanned out before that is not for it. `sole`: its only
+    outlet, if that is a WebSocket."""
 
-    __slots__ = ("behind", "born", "outlets", "patience", "subscriber")
+    __slots__ = ("behind", "born", "outlets", "patience", "sole", "subscriber")
 
     def __init__(self, subscriber: int, born: int) -> None:
         self.subscriber = subscriber
         self.born = born
         self.outlets: list[Outlet] = []
+        self.sole: ConnectionOutlet | None = None
         # Nearly nobody is: a set of its own for each would be most of what a listener takes.
         self.behind: set[int] = NOBODY
         self.patience: asyncio.TimerHandle | None = None
+
+    def add(self, outlet: Outlet) -> None:
+        self.outlets.append(outlet)
+        outlet.listener = self
+        self._look()
+
+    def remove(self, outlet: Outlet) -> None:
+        self.outlets.remove(outlet)
+        outlet.listener = None
+        self._look()
+
+    def _look(self) -> None:
+        only = self.outlets[0] if len(self.outlets) == 1 else None
+        direct = only is not None and only.kind is Kind.WEBSOCKET
+        self.sole = cast("ConnectionOutlet", only) if direct else None
 
     @property
     def full(self) -> bool:

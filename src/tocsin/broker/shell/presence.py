@@ -26,7 +26,7 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.letters import Letters
 from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.outlets import NOBODY, Listener, Outlet, Told
+from tocsin.broker.shell.outlets import NOBODY, Kind, Listener, Outlet, Told
 from tocsin.rules.model.cursors import Cursor
 
 _log = structlog.get_logger("tocsin.broker.presence")
@@ -90,18 +90,17 @@ class Presence:
             self._machine.handle(ev.LoggedOut(subscriber))
         listener.born = self._turn
         listener.behind = NOBODY
-        listener.outlets.append(outlet)
-        outlet.listener = listener
+        listener.add(outlet)
         for subscription in self._machine.core.subscriptions_of(subscriber):
             assert isinstance(subscription, int)
             self._of_subscription[subscription] = listener
         self._machine.handle(ev.LoggedIn(subscriber))
 
     def detach(self, outlet: Outlet) -> None:
-        listener, outlet.listener = outlet.listener, None
+        listener = outlet.listener
         if listener is None:
             return
-        listener.outlets.remove(outlet)
+        listener.remove(outlet)
         if listener.outlets:
             self._resume(listener)
             return
@@ -145,8 +144,7 @@ class Presence:
         full = [outlet for outlet in listener.outlets if outlet.full]
         if len(full) < len(listener.outlets):
             for outlet in full:
-                listener.outlets.remove(outlet)
-                outlet.listener = None
+                listener.remove(outlet)
                 self._figures.shed += 1
                 outlet.shed()
         self._resume(listener)
@@ -243,28 +241,27 @@ class Presence:
         self._fanning = None
 
     def _write(self, one: FanOut, names: Sequence[int]) -> None:
-        places, turn, told = self._of_subscription, one.turn, one.told
-        first = told[0] if len(told) == 1 else None
+        places, passed_over, turn, told = self._of_subscription, self._passed_over, one.turn, one.told
+        frame = b"".join([each.form(Kind.WEBSOCKET) for each in told])
         behind: list[tuple[int, Listener]] = []
         reached = 0
         for name in names:
             listener = places.get(name)
             if listener is None or listener.born >= turn:
                 continue
-            if self._passed_over and self._passed_over.get(name, 0) >= turn:
+            if passed_over and passed_over.get(name, 0) >= turn:
                 continue
-            outlets = listener.outlets
-            outlet = outlets[0]
-            if len(outlets) > 1 or outlet.full:
-                if listener.full:
-                    behind.append((name, listener))
-                    continue
-                self._send(listener, told)
-            elif first is not None:
-                try:
-                    outlet.write(first)
-                except Exception as error:
-                    self._broke(outlet, error)
+            sole = listener.sole
+            if sole is not None and not (connection := sole.connection)._paused:
+                # Nearly everybody: one WebSocket that has room. Done ten thousand times a message, so every step counts.
+                if (transport := connection.transport) is not None:
+                    try:
+                        transport.write(frame)
+                    except Exception as error:
+                        self._broke(sole, error)
+            elif listener.full:
+                behind.append((name, listener))
+                continue
             else:
                 self._send(listener, told)
             reached += 1
