@@ -253,7 +253,7 @@ class Presence:
                 continue
             sole = listener.sole
             if sole is not None and not (connection := sole.connection)._paused:
-                # Nearly everybody: one WebSocket that has room. Done ten thousand times a message, so every step counts.
+                # Nearly everybody: one WebSocket that has room. Done ten thousand times a message: every step counts.
                 if (transport := connection.transport) is not None:
                     try:
                         transport.write(frame)
