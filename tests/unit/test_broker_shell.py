@@ -321,7 +321,7 @@ async def test_publishing_goes_through_to_the_cluster_and_comes_back_as_it_is(tm
         taken.append((request.path_qs, request.headers.get("Idempotency-Key"), await request.read()))
         return web.json_response({"accepted": 1, "rejected": []}, status=200)
 
-    app = web.Application()
+    app = web.Application(client_max_size=1 << 24)
     app.add_routes([web.post("/v1/feeds/{name}", take)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -335,7 +335,7 @@ async def test_publishing_goes_through_to_the_cluster_and_comes_back_as_it_is(tm
                 headers={"Idempotency-Key": "k"},
             )  # fmt: skip
             assert (status, said) == (200, {"accepted": 1, "rejected": []})
-            ((path, key, body),) = taken
+            ((path, key, body),) = taken[:1]
             assert path == "/v1/feeds/v.Locations?wait=visible"
             assert key.endswith(":k")
             assert [orjson.loads(line) for line in body.splitlines()] == [
@@ -343,6 +343,10 @@ async def test_publishing_goes_through_to_the_cluster_and_comes_back_as_it_is(tm
                 {"at": 2, "user": "ada"},
             ]
             assert (await made.ask("POST", "/v1/feeds/v.Locations", data=b"{}"))[0] == 401
+            # Records may be many; what is said beside them is short.
+            large = b'{"at": "' + b"x" * (2 << 20) + b'"}'
+            assert (await made.ask("POST", "/v1/feeds/v.Locations", data=large, user="ada"))[0] == 200
+            assert (await made.ask("POST", "/v1/login", data=large))[0] == 413
     finally:
         await runner.cleanup()
 

@@ -17,19 +17,22 @@ from tocsin.broker.shell.asyncapi import document as asyncapi
 from tocsin.broker.shell.metrics import BrokerCollector
 from tocsin.broker.shell.openapi import document as openapi
 from tocsin.broker.shell.publishing import Publisher
-from tocsin.broker.shell.requests import operator
+from tocsin.broker.shell.requests import Bodies, operator
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.subscriber_routes import SubscriberRoutes
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.serving.answers import Handler, answer
-from tocsin.serving.application import LIMITS, application
-from tocsin.serving.limits import Limits, read_body
+from tocsin.serving.application import application
+from tocsin.serving.limits import Limits, Room
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import read_json
 from tocsin.settings.broker import BrokerHttpSettings
 from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
 
+SMALL_BYTES: Final = 1 << 20
+BODIES_BYTES: Final = 128 << 20
+"""What large bodies may take in memory together."""
 _PREFLIGHT_S: Final = "600"
 
 
@@ -41,11 +44,14 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
         connections_limit=http.connections_limit,
         read_timeout_s=http.read_timeout_s,
     )
-    app = application(limits=limits, metrics=metrics, access=origins(http))
+    # What subscribers say is small; only announcements and records for feeds may be as large as the settings allow.
+    small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
+    bodies = Bodies(limits, Room(max(BODIES_BYTES, http.body_limit_bytes)))
+    app = application(limits=small, metrics=metrics, access=origins(http))
     metrics.registry.register(BrokerCollector(service))
     publisher = Publisher(service.client, service.accounts, service.settings.publish, service.figures)
-    subscribers = SubscriberRoutes(service, webhooks, publisher)
-    own = BrokerRoutes(service, metrics)
+    subscribers = SubscriberRoutes(service, webhooks, publisher, bodies)
+    own = BrokerRoutes(service, metrics, bodies)
     app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])
     app.on_shutdown.append(subscribers.stop)
     app.on_response_prepare.append(_allow_origin)
@@ -55,9 +61,10 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
 class BrokerRoutes:
     """What is about the broker itself."""
 
-    def __init__(self, service: Service, metrics: ServerMetrics) -> None:
+    def __init__(self, service: Service, metrics: ServerMetrics, bodies: Bodies) -> None:
         self._service = service
         self._metrics = metrics
+        self._bodies = bodies
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -119,8 +126,8 @@ class BrokerRoutes:
         return web.Response(body=_client(), content_type="text/javascript", charset="utf-8", headers=headers)
 
     async def announcements(self, request: web.Request) -> web.Response:
-        body = await read_body(request, request.app[LIMITS])
-        await self._service.link.announced(request.headers, body)
+        async with self._bodies.read(request) as body:
+            await self._service.link.announced(request.headers, body)
         return answer({})
 
     async def policies(self, request: web.Request) -> web.Response:

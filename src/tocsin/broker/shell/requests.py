@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
 from aiohttp import hdrs, web
 
 from tocsin.broker.accounts.accounts import OPERATOR, Accounts, Manager, Principal
+from tocsin.serving.limits import Limits, Room, read_body
 from tocsin.serving.tokens import secret_in
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies that may be large: each within the limits, all together within the room."""
+
+    limits: Limits
+    room: Room
+
+    @asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
+        with self.room.share() as grow:
+            yield await read_body(request, self.limits, unpack=True, grow=grow)
 
 
 def token_of(request: web.Request) -> str | None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from aiohttp import web
 
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.shell import events_stream, websocket
 from tocsin.broker.shell.polling import poll
-from tocsin.broker.shell.requests import token_of
+from tocsin.broker.shell.publishing import Publisher
+from tocsin.broker.shell.requests import Bodies, token_of
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.serving.answers import answer
-from tocsin.serving.application import LIMITS
-from tocsin.serving.limits import read_body
 from tocsin.serving.requests import check_query, read_json, read_object, seconds, whole
 from tocsin.wire.answers import events_page, subscriptions_page
 from tocsin.wire.cursors import parse_cursor
@@ -26,7 +24,8 @@ RESULTS_LIMIT = 100_000
 
 
 class SubscriberRoutes:
-    def __init__(self, service: Service, webhooks: Webhooks, publisher: Any) -> None:
+    def __init__(self, service: Service, webhooks: Webhooks, publisher: Publisher, bodies: Bodies) -> None:
+        self._bodies = bodies
         self._service = service
         self._webhooks = webhooks
         self._publisher = publisher
@@ -152,11 +151,11 @@ class SubscriberRoutes:
     async def publish(self, request: web.Request) -> web.Response:
         who = await self._who(request)
         check_query(request, "wait")
-        body = await read_body(request, request.app[LIMITS], unpack=True)
-        given = await self._publisher.publish(
-            who, request.match_info["name"], body, wait=request.query.get("wait"),
-            key=request.headers.get("Idempotency-Key"),
-        )  # fmt: skip
+        async with self._bodies.read(request) as body:
+            given = await self._publisher.publish(
+                who, request.match_info["name"], body, wait=request.query.get("wait"),
+                key=request.headers.get("Idempotency-Key"),
+            )  # fmt: skip
         return web.Response(status=given.status, body=given.body, headers=given.headers)
 
 
