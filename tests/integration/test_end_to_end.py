@@ -4,6 +4,7 @@ while the broker and then the cluster are killed -9. Nothing is lost, and nothin
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,7 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
                 if len(told) == len(publisher.ids["b"]):
                     break
         assert sorted(told) == publisher.ids["b"]
+        # Told to stop, all of it stops: the broker first, and nothing is left behind.
+        assert broker_of(process) is not None
+        process.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait) == 0

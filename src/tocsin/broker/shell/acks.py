@@ -17,7 +17,6 @@ from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.machine import Machine
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker_store import BrokerStore
-from tocsin.wire.errors import TocsinError
 
 GATHER_S: Final = 0.002
 RETRY_S: Final = 0.5
@@ -118,8 +117,8 @@ class AckDesk:
             if markers:
                 await self._store.acknowledge(markers)
             faults.reach("delivery.acks.kept")
-        except TocsinError as error:
-            _log.warning("acknowledgements could not be written", count=len(markers), error=str(error))
+        except Exception as error:
+            _log.warning("acknowledgements could not be written", count=len(markers), error=repr(error))
             # What came meanwhile is further.
             self._markers = {**markers, **self._markers}
             for one in waiting:
