@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 _AT_ONCE = 16
 _LOOK_EVERY_S = 0.2
 _FLARE_LIMIT_S = 60.0
+_QUIET_S = 0.7
 
 
 class Demo:
@@ -137,16 +138,16 @@ class Demo:
         )
 
     async def _heard_out(self) -> Verdict:
-        """The verdict, when everything has come or nothing has for long."""
-        history = self._history
+        """The verdict, when everything has come or nothing has for long. Who still hears something is not disturbed."""
+        heard, verdict = self._history.heard, None
         count, since_s = -1, time()
-        while True:
-            if count != len(history.heard):
-                count, since_s = len(history.heard), time()
-                verdict = judge(history)
-            if verdict.good or time() - since_s > LATE_S:
-                return verdict
-            await asyncio.sleep(_LOOK_EVERY_S)
+        while verdict is None or not (verdict.good or time() - since_s > LATE_S):
+            await asyncio.sleep(_QUIET_S)
+            if count != len(heard):
+                count, since_s, verdict = len(heard), time(), None
+            elif verdict is None:
+                verdict = judge(self._history)
+        return verdict
 
     def _say(self, words: str) -> None:
         self._console.print(Text(words, style="bold"))

@@ -25,7 +25,7 @@ PASSWORD: Final = "a good secret"
 FLARE: Final = "flare"
 LIGHTHOUSE: Final = Place(-43.5, 177.0)  # so far out at sea that no zone of the town reaches it
 
-_PLACE_EVERY_S: Final = 8.0
+_PLACE_EVERY_S: Final = (6.0, 10.0)
 _REPORTS_EVERY_S: Final = 1.0
 _SPEED_M_PER_S: Final = (1.0, 15.0)  # on foot, or by car
 _STAYS_S: Final = (10.0, 40.0)
@@ -49,7 +49,7 @@ class Person:
         self._rng = Random(name)
         self._steady = steady
         self.here = self._goal = home
-        self._walks_m = self._rng.uniform(*_SPEED_M_PER_S) * _PLACE_EVERY_S
+        self._walks_m = self._rng.uniform(*_SPEED_M_PER_S) * _PLACE_EVERY_S[0]
         self._token = ""
 
     @property
@@ -73,9 +73,11 @@ class Person:
     async def live(self, stop: asyncio.Event) -> None:
         """Come and go; once `stop` is set, stay, and hear what is left to hear."""
         while True:
-            with suppress(UnavailableError):  # Nobody was at the door: come back later.
+            # Not all at the same moment; and where nobody was at the door, again a little later.
+            await asyncio.sleep(self._rng.uniform(0, 2))
+            with suppress(UnavailableError):
                 await self._be_there(stop)
-            await asyncio.sleep(0.5 if stop.is_set() else self._rng.uniform(*_AWAY_S))
+            await passed(stop, self._rng.uniform(*_AWAY_S))
 
     async def _be_there(self, stop: asyncio.Event) -> None:
         # A phone keeps its token, and comes back without a password.
@@ -87,7 +89,7 @@ class Person:
                 while time() < leaves_s and not stop.is_set():
                     self._walk()
                     await self._tell_place(client)
-                    await passed(stop, min(_PLACE_EVERY_S, leaves_s - time()))
+                    await passed(stop, min(self._rng.uniform(*_PLACE_EVERY_S), leaves_s - time()))
                 if stop.is_set():
                     await listening
             finally:
