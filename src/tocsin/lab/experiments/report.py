@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +36,10 @@ def write_report(results: Results, plan: Plan, report: Path, plots: Path) -> Non
 def command(plan: Plan) -> str:
     """What makes this run again."""
     words = ["tocsin lab run", plan.experiment.name, *(["--quick"] if plan.quick else []), f"--seed {plan.seed}"]
-    words += [f"--replications {plan.replications}", *(f"--set {name}={value}" for name, value in plan.settings)]
+    words += [
+        f"--replications {plan.replications}",
+        *(f"--set {shlex.quote(f'{name}={value}')}" for name, value in plan.settings),
+    ]
     return " ".join(words)
 
 
