@@ -33,7 +33,8 @@ def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
     sure = {
         "grows": {"reproduced"},
         "exp-lowest": {"not reproduced"},
-        "lsc-over-lru": {"depends", "not judged"},
+        # It holds under uniform popularity, if not beyond the error of three runs, and surely not under zipf.
+        "lsc-over-lru": {"depends", "not reproduced"},
         "within-budget": {"reproduced"},
         "expected-size": {"reproduced"},
         "lives": {"reproduced"},
