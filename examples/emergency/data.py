@@ -73,12 +73,12 @@ class Shelter:
     open: bool
 
 
-def report(rng: Random, *, at: datetime, around: Place = WELLINGTON) -> Report:
+def report(rng: Random, *, at: datetime, around: Place = WELLINGTON, within_m: float = 12_000) -> Report:
     kind, _, smallest_m, largest_m, message = rng.choices(_KINDS, weights=[weight for _, weight, *_ in _KINDS])[0]
     return Report(
         kind,
         severity=rng.randint(1, 10),
-        center=near(rng, around, 12_000),
+        center=near(rng, around, within_m),
         radius_m=float(round(rng.uniform(smallest_m, largest_m))),
         timestamp=at,
         message=message,

@@ -25,6 +25,7 @@ PASSWORD: Final = "a good secret"
 FLARE: Final = "flare"
 LIGHTHOUSE: Final = Place(-43.5, 177.0)  # so far out at sea that no zone of the town reaches it
 
+_TOWN_M: Final = 7_000.0  # from its middle to its border
 _PLACE_EVERY_S: Final = (6.0, 10.0)
 _REPORTS_EVERY_S: Final = 1.0
 _SPEED_M_PER_S: Final = (1.0, 15.0)  # on foot, or by car
@@ -104,7 +105,7 @@ class Person:
     def _walk(self) -> None:
         if not self._steady:
             if self.here == self._goal:
-                self._goal = data.near(self._rng, data.WELLINGTON, 8_000)
+                self._goal = data.near(self._rng, data.WELLINGTON, _TOWN_M)
             self.here = data.towards(self.here, self._goal, self._walks_m)
 
     async def _tell_place(self, client: Client) -> None:
@@ -120,7 +121,7 @@ class Person:
 
 def townspeople(url: str, count: int, history: History, rng: Random) -> list[Person]:
     """Everybody hears of what happens near them at once, and of one kind of thing at home; some of more."""
-    homes = [data.near(rng, data.WELLINGTON, 7_000) for _ in range(12)]
+    homes = [data.near(rng, data.WELLINGTON, _TOWN_M) for _ in range(12)]
     found = []
     for i, one in enumerate(data.locations(rng, count, at=datetime.now(UTC))):
         home, kind = rng.choice(homes), rng.choice(data.EMERGENCY_TYPES)
@@ -173,7 +174,7 @@ class Agency:
 
     async def _send(self, client: Client, count: int) -> None:
         now = datetime.now(UTC)
-        reports = [data.report(self._rng, at=now) for _ in range(count)]
+        reports = [data.report(self._rng, at=now, within_m=_TOWN_M) for _ in range(count)]
         flare = Report(FLARE, 1, LIGHTHOUSE, 1_000.0, now, "All is well")
         sent = [self._history.report(one, time()) for one in (*reports, flare)]
         await publish(client, "ReportFeed", [data.report_record(one.report, number=one.number) for one in sent])
