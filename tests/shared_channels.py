@@ -21,7 +21,7 @@ from tocsin.language.names import Dataset
 from tocsin.language.script import parsed_body
 from tocsin.pipeline.analysis import SparkOracle
 from tocsin.pipeline.channels import planning, running
-from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import AT, COMMIT
@@ -164,18 +164,22 @@ def shown(spark: SparkSession, world: World) -> Iterator[World]:
             spark.catalog.dropTempView(view)
 
 
-def executed(spark: SparkSession, query: SharedQuery, world: World, interests: Interests) -> Counter[tuple[int, str]]:
+def executed(
+    spark: SparkSession, query: SharedQuery, world: World, interests: Interests, among: Ids | None = None
+) -> Counter[tuple[int, str]]:
     """(interest, result as text), each as often as it is told."""
-    return Counter(_told(spark, query, world, interests))
+    return Counter(_told(spark, query, world, interests, among))
 
 
-def _told(spark: SparkSession, query: SharedQuery, world: World, interests: Interests) -> list[tuple[int, str]]:
+def _told(
+    spark: SparkSession, query: SharedQuery, world: World, interests: Interests, among: Ids | None = None
+) -> list[tuple[int, str]]:
     def view_of(read: Scan | Called) -> str:
         assert isinstance(read, Scan)
         return world.tokens[read.dataset.name, read.new]
 
     moment = running.Moment(NOW, PREVIOUS, {one.since: world.since for one in query.watched})
-    found = running.run(spark, query, interests, view_of, moment)
+    found = running.run(spark, query, interests, view_of, moment, among)
     texts = [canonical(json.loads(one)) for one in found.texts]
     return [(int(one), texts[which]) for one, which in zip(found.interests, found.payloads, strict=True)]
 

@@ -19,6 +19,7 @@ from tests.shared_channels import (
     World,
     answers,
     compiled,
+    executed,
     planned,
     shown,
     text,
@@ -27,6 +28,7 @@ from tocsin.language.expressions import TranslationError
 from tocsin.language.queries import Queries
 from tocsin.language.script import parsed_body
 from tocsin.pipeline.analysis import SparkOracle
+from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Type
 from tocsin.rules.model.values import Circle, Point, Polygon
@@ -289,6 +291,7 @@ def test_a_pattern_that_means_nothing_spoils_no_other(spark: SparkSession) -> No
     assert found == [[], ["3"], []]
 
 
+GREATEST = 2**63 - 1
 POISON: list[tuple[str, str, list[Any], list[list[str]]]] = [
     ("x r", "spatial_intersect(r.zone, create_circle(create_point(x, 0.0), r2))", [(1.0, -5.0), (3.0, 0.5)],
      [[], ["2", "3", "4"]]),
@@ -296,6 +299,15 @@ POISON: list[tuple[str, str, list[Any], list[list[str]]]] = [
     ("n", "r.severity = 10 % n", [(0,), (7,)], [[], ["2"]]),
     ("k", "r.severity = CAST(k AS INT) and length(k) < 5", [("x",), ("9",)], [[], ["3"]]),
     ("k", "spatial_intersect(r.zone, point(k))", [("nowhere",), ("5.5,0",)], [[], ["5"]]),
+    ("n", "r.severity between n - 1 and n + 1", [(GREATEST,), (3,)], [[], ["2"]]),
+    ("n", "r.severity <= n * 2", [(GREATEST,), (2,)], [[], ["2", "5"]]),
+    ("n", "r.severity <= abs(n) and r.severity >= -n", [(-GREATEST - 1,), (3,)], [[], ["2", "5"]]),
+    ("k", "r.severity >= double(k)", [("x",), ("8.5",)], [[], ["3"]]),
+    ("k", "(r.kind = k or r.severity <= bigint(k))", [("flood",), ("1",)], [["3"], ["5"]]),
+    ("k", "spatial_distance(get_center(r.zone), create_point(double(k), 0.0)) <= double(k)", [("x",), ("0.5",)],
+     [[], ["1"]]),
+    ("k", "r.at >= datetime(k)", [("2026-02-31T00:00:00Z",), ("1999-01-01T00:00:00Z",)],
+     [[], ["1", "2", "3", "4", "5"]]),
 ]  # fmt: skip
 
 
@@ -307,6 +319,19 @@ def test_a_value_that_cannot_be_computed_with_spoils_no_other_interest(
     query = compiled(spark, names, f"select value r.id from Reports r where {condition}")
     with shown(spark, World({REPORTS.name: ROWS})) as world:
         assert [sorted(one) for one in answers(spark, query, world, values)] == told
+
+
+def test_an_interest_whose_bound_fails_in_spark_is_told_from_the_others(spark: SparkSession) -> None:
+    query = compiled(spark, ["k"], "select value r.id from Reports r where r.severity >= to_number(k, '999')")
+    interests = Interests(spark, query)
+    interests.change(enumerate([("x",), ("9",)]), [])
+    try:
+        with shown(spark, World({REPORTS.name: ROWS})) as world:
+            assert executed(spark, query, world, interests, Ids(without=(0,))) == {(1, "3"): 1}
+            with pytest.raises(Exception, match="INVALID_FORMAT"):
+                executed(spark, query, world, interests, Ids(without=(1,)))
+    finally:
+        interests.close()
 
 
 # ---------------------------------------------------------------- elsewhere

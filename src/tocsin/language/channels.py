@@ -14,7 +14,7 @@ from typing import ClassVar, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import dynamic
+from tocsin.language import dynamic, sparing
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
 from tocsin.language.matching import matched
@@ -251,7 +251,10 @@ class ChannelQueries(Queries):
         for one in raising:
             if self._is_of_interests(one):
                 one.replace(exp.null())
-        return made
+        sql = sparing.try_cast(made.sql, self._is_of_interests)
+        if name.lower() == "abs" and made.type in t.INTEGERS and self._is_of_interests(sql):
+            sql = sparing.without_sign(*sql.expressions)
+        return made if sql is made.sql else Typed(sql, made.type)
 
     def _generic(self, node: exp.Expr) -> Typed:
         made = super()._generic(node)
@@ -265,6 +268,18 @@ class ChannelQueries(Queries):
 
     def _no_regular_expression(self, node: exp.Expr) -> NoReturn:
         fail("a parameter cannot be a regular expression: a wrong one would fail for everybody", node, "use LIKE")
+
+    def _counted(self, node: exp.Expr) -> Typed:
+        made = self._arithmetic(node)
+        if made.type in (t.DOUBLE, t.FLOAT):
+            return made  # beyond all numbers is a number, too
+        return Typed(sparing.tried(made.sql, self._is_of_interests), made.type)
+
+    def _opposite(self, node: exp.Neg) -> Typed:
+        made = self._negative(node)
+        if isinstance(made.sql, exp.Neg) and made.type in t.INTEGERS and self._is_of_interests(made.sql):
+            return Typed(sparing.negated(made.sql.this), made.type)
+        return made if made.type == t.DOUBLE else Typed(sparing.tried(made.sql, self._is_of_interests), made.type)
 
     def _divided(self, node: exp.Expr) -> Typed:
         made = self._arithmetic(node)
@@ -285,6 +300,8 @@ class ChannelQueries(Queries):
     handlers: ClassVar[dict[type, Callable[..., Typed]]] = {
         **Queries.handlers,
         **dict.fromkeys((exp.Div, exp.Mod, exp.IntDiv), _divided),
+        **dict.fromkeys((exp.Add, exp.Sub, exp.Mul), _counted),
+        exp.Neg: _opposite,
         exp.Cast: _converted,
     }
 

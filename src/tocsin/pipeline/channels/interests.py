@@ -83,6 +83,7 @@ class Interests:
         self._fresh: dict[int, tuple[Any, ...]] = {}  # those of them that are not in the cached table
         self._base: DataFrame | None = None
         self._cached: DataFrame | None = None  # what the base is made of
+        self._plain_fresh: DataFrame | None = None  # the fresh ones without their keys
         self._borders: dict[str, list[Any]] = {one.name: [] for one in query.borders}
         self._stale = True
         self.remembered: dict[str, Any] = {}  # what was found out about the interests as they are
@@ -164,8 +165,9 @@ class Interests:
         if self._base is None or changed > max(CACHED_FROM, _REBUILT_AT * len(self._all)):
             self._rebuild()
         frame = self._base
+        self._plain_fresh = self._plain(self._fresh)
         if self._fresh or frame is None:
-            fresh = self._frame(self._fresh)
+            fresh = self._keyed(self._plain_fresh)
             frame = fresh if frame is None else frame.unionAll(fresh)
         self._untyped(frame).createOrReplaceTempView(self.view)
         self._stale = False
@@ -174,7 +176,13 @@ class Interests:
 
     def part(self, ids: Ids) -> str:
         """The name of a view of some of them; the next one takes its place."""
-        self._spark.table(self.prepared()).where(ids.condition()).createOrReplaceTempView(f"{self.view}_part")
+        self.prepared()
+        assert self._plain_fresh is not None
+        # Keys of others are not made: where that fails they would fail these, too.
+        frame = self._keyed(self._plain_fresh.where(ids.condition()))
+        if self._base is not None:
+            frame = self._base.where(ids.condition()).unionAll(frame)
+        self._untyped(frame).createOrReplaceTempView(f"{self.view}_part")
         return f"{self.view}_part"
 
     def renew(self) -> None:
