@@ -15,6 +15,7 @@ from tests.integration.test_channel_executions import FEED
 from tests.local_cluster import LocalCluster
 from tocsin.cluster.channels import channel as channel_module
 from tocsin.cluster.channels.channel import RunningChannel
+from tocsin.cluster.channels.culprits import Search
 from tocsin.pipeline.channels import interests
 from tocsin.wire.errors import StatementError
 
@@ -285,12 +286,25 @@ def test_poisonous_records_without_a_good_one_beside_them_are_set_aside_whatever
     assert "culprits" not in last.details
 
 
-def test_a_bad_interest_goes_without_whatever_the_type_of_the_records(place: Channelled) -> None:
+def test_a_bad_interest_goes_without_and_that_it_is_looked_for_is_told_at_once(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.run(POINTS.replace("(k: bigint)", "(k)").replace("g.id > k", "g.n = CAST(to_number(k, '99') AS BIGINT)"))
     _bad, good = place.subscribe('"x"', channel="p"), place.subscribe('"3"', channel="p")
     place.run(f"INSERT INTO G [{_point(1, 3)}, {_point(2, 2)}]")
-    place.execute("p")
+    search, counts = Search.without_culprits, place.running("p").counts
+    meanwhile = []
+
+    def searched(*args: Any) -> Any:
+        meanwhile.append((counts.failing, [one["event"] for one in logged]))
+        return search(*args)
+
+    monkeypatch.setattr(Search, "without_culprits", searched)
+    with capture_logs() as logged:
+        place.execute("p")
     assert place.told(good, "p") == [[1, 2]]
+    assert meanwhile == [(1, ["a channel's execution failed; what it fails on is looked for, and set aside"])]
+    assert counts.failing == 0
 
 
 CAST = """

@@ -15,6 +15,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.channels import schedule
+from tocsin.cluster.channels.culprits import Culprit
 from tocsin.cluster.channels.execution import executed
 from tocsin.cluster.channels.figures import Counts
 from tocsin.cluster.channels.new_rows import NewRows
@@ -25,10 +26,11 @@ from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.tables import Tables
 from tocsin.language.channels import PREVIOUS, SharedQuery
 from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.channels.running import Found
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.periods import last_tick
 from tocsin.store.channel_store import ChannelState, ChannelStore, Committed, Execution, Failure
-from tocsin.wire.errors import TocsinError
+from tocsin.wire.errors import StatementError, TocsinError
 
 log = structlog.get_logger()
 
@@ -68,6 +70,8 @@ class RunningChannel:
         self.counts = Counts()
         self.trouble: str | None = None
         self._told_at_s = 0.0  # of its trouble
+        self._searching = False  # for what the execution that goes on has failed on
+        self._search_told_at_s = -TOLD_AGAIN_S
         self._rooms = rooms
         self._interests = Interests(rooms.engine.spark, query)
         self._parameters = Parameters(entry.parameters, entry.types)
@@ -194,13 +198,7 @@ class RunningChannel:
         details: dict[str, object] = {}
         if self._interests and not reading.is_empty():
             previous = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
-            found, culprits = await rooms.engine.execution(
-                lambda: executed(
-                    reading, self._interests, rooms.new_rows,
-                    now=now, previous=previous, is_stopped=self._stopping.is_set,
-                ),
-                f"channel {self.entry.name}",
-            )  # fmt: skip
+            found, culprits = await self._found(reading, now, previous)
             interests = found.interests.tolist()
             payloads = [found.texts[one] for one in found.payloads.tolist()]
             if culprits:
@@ -223,6 +221,21 @@ class RunningChannel:
         self.counts.results += committed.results
         rooms.announce(committed)
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
+
+    async def _found(self, reading: Reading, now: datetime, previous: datetime) -> tuple[Found, list[Culprit]]:
+        rooms = self._rooms
+        try:
+            return await rooms.engine.execution(
+                lambda: executed(
+                    reading, self._interests, rooms.new_rows, now=now, previous=previous,
+                    is_stopped=self._stopping.is_set, search_begins=self._search_begins,
+                ),
+                f"channel {self.entry.name}",
+            )  # fmt: skip
+        finally:
+            # Whatever it came to is counted elsewhere.
+            self.counts.failing -= self._searching
+            self._searching = False
 
     def _nothing_new(self, since: Vector) -> bool:
         """Whether there can be no answer, as one sees without asking anybody."""
@@ -261,6 +274,18 @@ class RunningChannel:
             await self._rooms.engine.execution(take_in, f"interests of {self.entry.name}")
         else:
             take_in()
+
+    def _search_begins(self, error: StatementError) -> None:
+        """On the thread of an execution that failed: nobody is told anything until it is known on what."""
+        self._searching = True
+        self.counts.failing += 1
+        if time.monotonic() >= self._search_told_at_s + TOLD_AGAIN_S:
+            self._search_told_at_s = time.monotonic()
+            with suppress(Exception):
+                log.warning(
+                    "a channel's execution failed; what it fails on is looked for, and set aside",
+                    channel=self.entry.name, reason=error.message, interests=len(self._interests),
+                )  # fmt: skip
 
     def _recovered(self) -> None:
         if self.counts.failing:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -34,9 +35,11 @@ REPRESENTATIVES: Final = 3
 _ROUNDS: Final = 4
 # Of so many interests it is found out on which records each fails; where they are more, it may be few records instead.
 FEW_INTERESTS: Final = 16
-# Of so many records it is found out for whom they fail, up to so many interests.
+# Of so many records it is found out for whom they fail, up to so many interests, and with so many runs for all records:
+# nobody is told anything meanwhile.
 FEW_RECORDS: Final = 4
-MOST_ON_A_RECORD: Final = 256
+MOST_ON_A_RECORD: Final = 64
+MOST_RUNS: Final = 160
 # So many are found at one go, and the others at the next.
 MOST_INTERESTS: Final = 512
 _ALL: Final = 1 << 62
@@ -81,6 +84,7 @@ class Search:
         self._run = run
         self._is_stopped = is_stopped
         self._left = set(left)
+        self._runs = 0
         folders = {folder_of(one) for one in reading.query.scans if one.new}
         self._rows = {folder: _collected(reading, folder) for folder in sorted(folders)}
         self._nothing = {folder: one.slice(0, 0) for folder, one in self._rows.items()}
@@ -140,8 +144,9 @@ class Search:
         spoilt: dict[int, dict[int, str]] = {}  # of an interest, the records on which it fails, and how
         for_all = set(range(len(records)))
         if len(ids) >= 2 and len(records) <= FEW_RECORDS:
+            last = self._runs + MOST_RUNS
             for number, record in enumerate(records):
-                errors = self._failing_on(record, ids)
+                errors = self._failing_on(record, ids, last) if self._runs < last else {}
                 if errors:
                     for_all.discard(number)
                 for one, error in errors.items():
@@ -164,18 +169,21 @@ class Search:
             culprits += [replace(each, interest=one) for each in self._named(mine)]
         return (together(parts) if parts else found), culprits
 
-    def _failing_on(self, record: _Bad, ids: Sequence[int]) -> dict[int, StatementError]:
-        """Interests that fail on this record; none where that cannot be said of some alone."""
+    def _failing_on(self, record: _Bad, ids: Sequence[int], last: int) -> dict[int, StatementError]:
+        """Interests that fail on this record; none where that cannot be said of some alone, or takes too long."""
         part = {**self._nothing, record.folder: self._rows[record.folder].slice(record.place, 1)}
-        some = spread(ids, SAMPLE)
-        tried = [self._outcome(part, Ids(one, one)) for one in some]
-        if all(isinstance(one, StatementError) for one in tried):
+        tried = {one: self._outcome(part, Ids(one, one)) for one in spread(ids, SAMPLE)}
+        if all(isinstance(one, StatementError) for one in tried.values()):
             return {}
-        tried += (self._outcome(part, Ids(one, one)) for one in spread(ids, WIDE_SAMPLE) if one not in some)
-        if not any(isinstance(one, Found) and len(one) for one in tried):
+        tried |= {one: self._outcome(part, Ids(one, one)) for one in spread(ids, WIDE_SAMPLE) if one not in tried}
+        if not any(isinstance(one, Found) and len(one) for one in tried.values()):
             return {}  # nobody is known who would lose something
-        found = self._failing(ids, part, StatementError(record.reason), MOST_ON_A_RECORD)
-        return found if len(found) <= MOST_ON_A_RECORD else {}
+        known = {one: outcome if isinstance(outcome, StatementError) else None for one, outcome in tried.items()}
+        bad = sum(error is not None for error in known.values())
+        if bad * len(ids) > 2 * MOST_ON_A_RECORD * len(known):
+            return {}  # by far too many
+        found = self._failing(ids, part, StatementError(record.reason), MOST_ON_A_RECORD, last, known)
+        return {} if len(found) > MOST_ON_A_RECORD or self._runs >= last else found
 
     def _blamed(self, first: StatementError) -> dict[int, StatementError]:
         """Interests on which it fails, and how, where it does not fail on others. None: it is the records, if any."""
@@ -193,8 +201,9 @@ class Search:
         if len(bad) < len(sample):
             if len(sample) == len(ids):
                 return bad
-            bad = self._failing(ids, {}, first, FEW_INTERESTS)
-            if len(bad) <= FEW_INTERESTS:
+            last = self._runs + MOST_RUNS // 2
+            bad = self._failing(ids, {}, first, FEW_INTERESTS, last)
+            if len(bad) <= FEW_INTERESTS and self._runs < last:
                 return bad
             if all(map(self._interests.has_worked, bad)) or self._some_record_passes():
                 return {}
@@ -205,15 +214,24 @@ class Search:
         part = self._harmless(ids, sample)
         return {} if part is None else self._failing(ids, part, first)
 
-    def _failing(
-        self, ids: Sequence[int], part: Part, first: StatementError, most: int | None = None
+    def _failing(  # noqa: PLR0917
+        self,
+        ids: Sequence[int],
+        part: Part,
+        first: StatementError,
+        most: int | None = None,
+        last: int = _ALL,
+        known: Mapping[int, StatementError | None] = MappingProxyType({}),
     ) -> dict[int, StatementError]:
+        """`last`: the number of the run at which it is given up; `known`: those that were tried by themselves."""
         without = tuple(sorted(self._left))
 
         def failure(begin: int, end: int) -> StatementError | None:
+            if begin + 1 == end and ids[begin] in known:
+                return known[ids[begin]]
             return self._failure(part, Ids(ids[begin], ids[end - 1], without))
 
-        found = failing(len(ids), failure, MOST_INTERESTS if most is None else most)
+        found = failing(len(ids), failure, MOST_INTERESTS if most is None else most, lambda: self._runs >= last)
         bad = {ids[at]: error for at, error in found.items()}
         if most is None and len(bad) > MOST_INTERESTS:
             # The next try, which leaves these out, finds others.
@@ -308,6 +326,7 @@ class Search:
     def _outcome(self, part: Part, ids: Ids) -> Found | StatementError:
         if self._is_stopped():
             raise UnavailableError("the channel was stopped")
+        self._runs += 1
         with self._views(part) as views:
             try:
                 return self._run(views, ids)

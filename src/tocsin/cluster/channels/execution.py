@@ -24,8 +24,11 @@ def executed(
     now: datetime,
     previous: datetime,
     is_stopped: Callable[[], bool] = lambda: False,
+    search_begins: Callable[[StatementError], None] = lambda _error: None,
 ) -> tuple[Found, list[Culprit]]:
-    """The results of every interest, without those of records, and of interests, that make the query fail."""
+    """The results of every interest, without those of records, and of interests, that make the query fail.
+
+    `search_begins` is told, on this thread, before these are looked for, which may take minutes."""
     query, engine = reading.query, reading.engine
     since = {one.since: reading.since.get(folder_of(one), 0) for one in query.watched}
     few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
@@ -55,6 +58,7 @@ def executed(
     except StatementError as error:
         if is_stopped() or not any(scan.new for scan in query.scans):
             raise
+        search_begins(error)
         found, culprits = Search(reading, interests, run, is_stopped, list(left)).without_culprits(error)
     known = [Culprit("", [str(one)], reason, one, known=True) for one, reason in left.items()]
     return found, culprits + known

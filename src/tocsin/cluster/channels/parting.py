@@ -10,12 +10,14 @@ _E = TypeVar("_E", bound=Exception)
 _T = TypeVar("_T")
 
 
-def failing(count: int, failure: Callable[[int, int], _E | None], most: int) -> dict[int, _E]:
+def failing(
+    count: int, failure: Callable[[int, int], _E | None], most: int, over: Callable[[], bool] = lambda: False
+) -> dict[int, _E]:
     """The places that fail by themselves, and how, in their order. It fails with all of them together. Where they are
-    more than `most`, some of them, more than `most`."""
+    more than `most`, or it is over, some of them."""
     found: dict[int, _E] = {}
     doubtful = [(0, count)] if count else []
-    while doubtful and len(found) <= most:
+    while doubtful and len(found) <= most and not over():
         begin, end = doubtful.pop()
         if begin + 1 == end:
             error = failure(begin, end)
