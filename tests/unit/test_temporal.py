@@ -163,7 +163,7 @@ TEXTS = {
     "date": ["2026-11-15", " 2024-02-29 ", "0001-01-01", "9999-12-31"],
     "time": ["08:30:00", "08:30", "23:59:59.999999", "00:00:00.25Z", " 01:02:03 "],
     "duration": ["PT10S", "P1DT2H", "P1Y2M3W4DT5H6M7.89S", "-P1Y", "-PT0.000001S", "P400D", " PT1M ",
-                 "P1M-1DT-0.5S", "-P-1Y2D", "PT-1H30M"],
+                 "P1M-1DT-0.5S", "-P-1Y2D", "PT-1H30M", "PT1.5H", "P-0.5D ", "-P1MT0.25M", "P1.5W"],
     "day_time_duration": ["PT10S", "-P3DT4H", "P2W"],
     "year_month_duration": ["P1Y6M", "-P13M"],
     "uuid": ["5c848e5c-6b6a-498f-8452-8847a2957421", "5C848E5C-6B6A-498F-8452-8847A2957421",
@@ -183,7 +183,7 @@ def test_text_is_read_the_same_as_a_literal_and_by_spark(spark: SparkSession) ->
 BAD = [
     ("datetime", "2026-11-15"), ("datetime", "yesterday"), ("date", "15.11.2026"), ("time", "8 o'clock"),
     ("duration", "10 seconds"), ("duration", "P"), ("duration", "PT"), ("duration", "P1DT"),
-    ("duration", "PT1.1234567S"),
+    ("duration", "PT1.1234567S"), ("duration", "PT1.5H1M"),
     ("day_time_duration", "P1M"), ("year_month_duration", "PT1S"), ("uuid", "5c848e5c"),
     ("uuid", "5c848e5c-6b6a498f84528847a2957421"),
 ]  # fmt: skip

@@ -78,7 +78,7 @@ def test_a_constructor_takes_its_text(parse: Callable[[str], Any], text: str, va
         (parse_uuid, ["", "5c848e5c", "{5c848e5c-6b6a-498f-8452-8847a2957421}", "5_848e5c6b6a498f84528847a2957421"]),
         (
             parse_duration,
-            ["", "P", "PT", "P1", "1D", "PT1S1M", "P1.5Y", "PT1.1234567S", "PT٣S", "P1YT", "--P1D", "PT1,5S"],
+            ["", *"P PT P1 1D PT1S1M P1.5Y PT1.1234567S PT٣S P1YT --P1D PT1,5S P1.5DT1H PT.5H".split()],
         ),
     ],
 )
@@ -120,6 +120,21 @@ def test_durations_have_other_spellings() -> None:
     assert parse_duration("P2W") == Duration(0, 14 * DAY)
     assert parse_duration("PT90M") == Duration(0, 5400 * SECOND)
     assert parse_duration("-P1M-1D") == Duration(-1, DAY)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [("PT1.5H", "PT1H30M"), ("P0.5D", "PT12H"), ("PT0.5M", "PT30S"), ("P1.5W", "P10DT12H"), ("-P1DT0.25H", "-P1DT15M"),
+     ("PT-0.5H", "-PT30M"), ("PT0.000001H", "PT0.0036S")],
+)  # fmt: skip
+def test_the_last_part_of_a_duration_may_have_a_fraction(text: str, canonical: str) -> None:
+    assert duration_text(parse_duration(text)) == canonical
+
+
+@pytest.mark.parametrize("text", ["P1.5Y", "P0.5M", "-P1Y0.5M"])
+def test_a_part_of_a_month_is_refused_with_the_reason(text: str) -> None:
+    with pytest.raises(ValueError, match="expected whole years and months, as they differ in length"):
+        parse_duration(text)
 
 
 def test_a_duration_longer_than_its_bits_is_refused() -> None:

@@ -56,13 +56,15 @@ _READ_UUID: Final = _reading(
 
 
 def _reading_duration(*, months: bool, micros: bool, expected: str) -> str:
-    """Each unit is a group of the pattern, empty where the text or the kind of duration has none of it."""
+    """Each unit is a group of the pattern, empty where the text or the kind of duration has none of it. The last one,
+    if it has a fixed length, may have a fraction."""
 
-    def units(letters: str, wanted: bool) -> str:
-        return "".join(f"(?:(-?[0-9]{{1,18}}){letter})?" if wanted else "()" for letter in letters)
+    def units(letters: str, wanted: bool, part: str = "") -> str:
+        return "".join(f"(?:(-?[0-9]{{1,18}}){part}{letter})?" if wanted else "()" for letter in letters)
 
-    clock = f"(?:T(?=[-0-9]){units('HM', True)}(?:(-?[0-9]{{1,18}})(?:[.]([0-9]{{1,6}}))?S)?)?"
-    pattern = f"(-)?P(?=[-0-9T]){units('YM', months)}{units('WD', micros)}{clock if micros else '()()()()'}"
+    last = r"(?:[.][0-9]{1,6}(?=[A-Z]\\s*$))?"
+    clock = f"(?:T(?=[-0-9]){units('HMS', True, last)})?"
+    pattern = f"(-)?P(?=[-0-9T]){units('YM', months)}{units('WD', micros, last)}{clock if micros else '()()()'}"
 
     def group(place: int) -> str:
         return rf"regexp_extract(_s, '^\\s*{pattern}\\s*$', {place})"
@@ -74,7 +76,9 @@ def _reading_duration(*, months: bool, micros: bool, expected: str) -> str:
     day = f"({count(4)} * 7 + {count(5)})"
     seconds = f"((({day} * 24 + {count(6)}) * 60 + {count(7)}) * 60 + {count(8)})"
     # The sign is taken from the text: the number of "-0.5S" is 0 and has none.
-    fraction = f"IF(startswith({group(8)}, '-'), -1, 1) * CAST(rpad({group(9)}, 6, '0') AS BIGINT)"
+    digits, unit = (rf"regexp_extract(_s, '[.]([0-9]+)([A-Z])\\s*$', {place})" for place in (1, 2))
+    length = f"CASE {unit} WHEN 'W' THEN 604800 WHEN 'D' THEN 86400 WHEN 'H' THEN 3600 WHEN 'M' THEN 60 ELSE 1 END"
+    fraction = f"IF(_s RLIKE '-[0-9]+[.]', -1, 1) * CAST(rpad({digits}, 6, '0') AS BIGINT) * {length}"
     made = (
         f"named_struct('months', CAST({sign} * ({count(2)} * 12 + {count(3)}) AS INT),"
         f" 'micros', {sign} * ({seconds} * 1000000 + {fraction}))"

@@ -129,12 +129,20 @@ def polygon(points: Iterable[Point]) -> Polygon:
 
 # ISO 8601 signs the whole ("-P1M"); its part 2 also signs single parts ("P1M-1D"), which months and days that point
 # in different directions need.
+# The last part may have a fraction, if its unit has a fixed length: "PT1.5H".
+_SECONDS_IN: Final = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+
+
+def _unit(name: str, letter: str) -> str:
+    fraction = rf"(?:\.(?P<of_{name}>[0-9]{{1,6}})(?=[A-Z]\Z))?" if name in _SECONDS_IN else ""
+    return rf"(?:(?P<{name}>-?[0-9]{{1,19}}){fraction}{letter})?"
+
+
 _DURATION = re.compile(
-    r"(?P<sign>-)?P(?=.)(?:(?P<years>-?[0-9]{1,19})Y)?(?:(?P<months>-?[0-9]{1,19})M)?"
-    r"(?:(?P<weeks>-?[0-9]{1,19})W)?(?:(?P<days>-?[0-9]{1,19})D)?"
-    r"(?:T(?=.)(?:(?P<hours>-?[0-9]{1,19})H)?(?:(?P<minutes>-?[0-9]{1,19})M)?"
-    r"(?:(?P<seconds>-?[0-9]{1,19})(?:\.(?P<fraction>[0-9]{1,6}))?S)?)?"
+    rf"(?P<sign>-)?P(?=.){_unit('years', 'Y')}{_unit('months', 'M')}{_unit('weeks', 'W')}{_unit('days', 'D')}"
+    rf"(?:T(?=.){_unit('hours', 'H')}{_unit('minutes', 'M')}{_unit('seconds', 'S')})?"
 )
+_PART_OF_A_MONTH = re.compile(r"-?P[^T]*[0-9][.,][0-9]+[YM]")
 # Symmetric, so that every duration can be negated and written.
 MAX_DURATION_MONTHS: Final = 2**31 - 1
 MAX_DURATION_MICROS: Final = 2**63 - 1
@@ -143,13 +151,17 @@ MAX_DURATION_MICROS: Final = 2**63 - 1
 def parse_duration(text: str) -> Duration:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
+        if _PART_OF_A_MONTH.match(text.strip()):
+            raise ValueError(f"expected whole years and months, as they differ in length, got {_quoted(text)}")
         raise ValueError(f'expected an ISO 8601 duration such as "PT10S" or "P1DT2H", got {_quoted(text)}')
-    part = {name: int(digits or 0) for name, digits in found.groupdict().items() if name not in ("sign", "fraction")}
+    part = {name: int(digits or 0) for name, digits in found.groupdict().items() if name != "sign"}
     months = part["years"] * 12 + part["months"]
-    seconds = ((part["weeks"] * 7 + part["days"]) * 24 + part["hours"]) * 3600 + part["minutes"] * 60 + part["seconds"]
-    fraction = int((found["fraction"] or "0").ljust(6, "0"))
-    # The sign is taken from the text: the number of "-0.5S" is 0 and has none.
-    micros = seconds * 1_000_000 + (-fraction if (found["seconds"] or "").startswith("-") else fraction)
+    micros = 0
+    for name, seconds in _SECONDS_IN.items():
+        fraction = int((found[f"of_{name}"] or "0").ljust(6, "0"))
+        # The sign is taken from the text: the number of "-0.5S" is 0 and has none.
+        negative = (found[name] or "").startswith("-")
+        micros += (part[name] * 1_000_000 + (-fraction if negative else fraction)) * seconds
     if abs(months) > MAX_DURATION_MONTHS or abs(micros) > MAX_DURATION_MICROS:
         raise ValueError(f"the duration {_quoted(text)} is longer than can be kept")
     return Duration(-months, -micros) if found["sign"] else Duration(months, micros)
