@@ -252,7 +252,7 @@ class ChannelQueries(Queries):
             if self._is_of_interests(one):
                 one.replace(exp.null())
         sql = sparing.try_cast(made.sql, self._is_of_interests)
-        if name.lower() == "abs" and made.type in t.INTEGERS and self._is_of_interests(sql):
+        if name.lower() == "abs" and made.type in t.INTEGERS and self._is_theirs(sql):
             sql = sparing.without_sign(*sql.expressions)
         return made if sql is made.sql else Typed(sql, made.type)
 
@@ -273,13 +273,13 @@ class ChannelQueries(Queries):
         made = self._arithmetic(node)
         if made.type in (t.DOUBLE, t.FLOAT):
             return made  # beyond all numbers is a number, too
-        return Typed(sparing.tried(made.sql, self._is_of_interests), made.type)
+        return Typed(sparing.tried(made.sql, self._is_theirs), made.type)
 
     def _opposite(self, node: exp.Neg) -> Typed:
         made = self._negative(node)
-        if isinstance(made.sql, exp.Neg) and made.type in t.INTEGERS and self._is_of_interests(made.sql):
+        if isinstance(made.sql, exp.Neg) and made.type in t.INTEGERS and self._is_theirs(made.sql):
             return Typed(sparing.negated(made.sql.this), made.type)
-        return made if made.type == t.DOUBLE else Typed(sparing.tried(made.sql, self._is_of_interests), made.type)
+        return made if made.type == t.DOUBLE else Typed(sparing.tried(made.sql, self._is_theirs), made.type)
 
     def _divided(self, node: exp.Expr) -> Typed:
         made = self._arithmetic(node)
@@ -296,6 +296,10 @@ class ChannelQueries(Queries):
 
     def _is_of_interests(self, sql: exp.Expr) -> bool:
         return self.matches.interests in free_tables(sql)
+
+    def _is_theirs(self, sql: exp.Expr) -> bool:
+        """Of interests alone: what records make too large a number is named, with the interest, and not passed over."""
+        return free_tables(sql) == {self.matches.interests}
 
     handlers: ClassVar[dict[type, Callable[..., Typed]]] = {
         **Queries.handlers,
