@@ -116,6 +116,39 @@ RECORDS = [
 ]  # fmt: skip
 
 
+def _sheltering(w: World, r: Any) -> list[str]:
+    return sorted(s["name"] for s in w.all(SHELTERS) if meets(r["zone"], s["place"]))
+
+
+# What stands around a subquery meets its rows by cells as well.
+AROUND = [
+    Case([], "select r.id, (select value s.name from Shelters s where spatial_intersect(s.place, r.zone)"
+         " and s.kind != r.kind order by s.name desc limit 2 offset 1) as some,"
+         " (select count(*) as n from Shelters s where spatial_intersect(r.zone, s.place)) as many,"
+         " (select value b.id from Reports b where spatial_intersect(r.area, b.box) order by b.id) as boxes"
+         " from Reports r", lambda _rng, _w: [()],
+         lambda w: [{"id": r["id"], "many": [{"n": len(_sheltering(w, r))}],
+                     "some": sorted((s["name"] for s in w.all(SHELTERS) if meets(r["zone"], s["place"])
+                                     and s["kind"] != r["kind"]), reverse=True)[1:3],
+                     "boxes": sorted(b["id"] for b in w.all(REPORTS) if meets(r["area"], b.get("box")))}
+                    for r in w.new(REPORTS)]),
+    Case(["k"], "select value [r.id, x] from Reports r, (select value s.name from Shelters s"
+         " where spatial_distance(s.place, r.place) < 7.0) x where r.kind = k and"
+         " exists (select value s from Shelters s where spatial_intersect(s.place, r.zone))"
+         " and not exists (select value p from Users p where spatial_intersect(p.place, r.box))",
+         many(lambda rng: (rng.choice(KINDS),), 13),
+         lambda w, k: [[r["id"], s["name"]] for r in w.new(REPORTS) if r["kind"] == k and _sheltering(w, r)
+                       and not any(meets(p.record["place"], r.get("box")) for p in _users(w))
+                       for s in w.all(SHELTERS) if _apart(s["place"], r.get("place")) < 7]),
+]  # fmt: skip
+
+
+@tried
+@given(seed=seeds)
+def test_rows_of_subqueries_meet_the_records_around_them(spark: SparkSession, seed: int) -> None:
+    run(spark, seed, AROUND, reports=80, shelters=60)
+
+
 @tried
 @given(seed=seeds)
 def test_shapes_of_any_size_meet_as_in_exact_geometry(spark: SparkSession, seed: int) -> None:
@@ -207,3 +240,24 @@ ON_THE_GLOBE = [
 @given(seed=seeds)
 def test_great_circles_meet_across_poles_and_the_antimeridian(spark: SparkSession, seed: int) -> None:
     run(spark, seed, ON_THE_GLOBE, reports=0, users=0, shelters=0, globe=60)
+
+
+@tried
+@given(seed=seeds)
+def test_rows_of_subqueries_meet_the_records_around_them_on_the_globe(spark: SparkSession, seed: int) -> None:
+    made = world(seed, reports=0, users=0, shelters=0, globe=60)
+    kept: list[Any] = []
+    for one in made.rows[GLOBE.name]:
+        pairs = [pair for other in [*kept, one] for pair in ((one, other), (other, one))]
+        away = (geodesy.distance_m(a.record["zone"].center, b.record["place"]) - a.record["zone"].radius
+                for a, b in pairs)  # fmt: skip
+        if all(abs(metres) > _DOUBT_M for metres in away):
+            kept.append(one)
+    made.rows = {**made.rows, GLOBE.name: kept}
+    near = Case([], "select g.id, near from Globe g let near = (select value h.id from Globe h"
+                " where geo_intersect(g.zone, h.place) order by h.id)", lambda _rng, _w: [()],
+                lambda w: [{"id": g["id"], "near": sorted(
+                    h["id"] for h in w.all(GLOBE) if _to_zone(g, h["place"].x, h["place"].y) < 0)}
+                    for g in w.new(GLOBE)])  # fmt: skip
+    with shown(spark, made):
+        check(spark, near, made, seed)

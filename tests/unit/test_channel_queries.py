@@ -351,3 +351,20 @@ def test_what_only_channels_have_is_refused_elsewhere(spark: SparkSession, call:
     queries = Queries(Names(), SparkOracle(spark), Scans(), "d", datetime.now().astimezone())
     with pytest.raises(TranslationError, match="in a channel only"):
         queries.translate(parsed_body(f"select value {call} from Reports r"))
+
+
+_SHELTERED = (
+    "select r.id, near from Reports r let near = (select value s.name from Shelters s"
+    " where geo_intersect(r.zone, s.place) order by s.name limit 3) where r.kind = k"
+)
+_BOXED = (
+    "select value r.id from Reports r where r.kind = k and"
+    " not exists (select value g from Globe g where spatial_intersect(g.box, r.area))"
+)
+
+
+@pytest.mark.parametrize("body", [_SHELTERED, _BOXED])
+def test_no_plan_tests_each_record_against_each_row_of_a_subquery_with_shapes(spark: SparkSession, body: str) -> None:
+    plan = planned(spark, compiled(spark, ["k"], body))
+    assert "NestedLoop" not in plan
+    assert "CartesianProduct" not in plan

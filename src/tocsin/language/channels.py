@@ -15,6 +15,7 @@ from typing import ClassVar, Final, NoReturn
 from sqlglot import exp
 
 from tocsin.language import dynamic, sparing
+from tocsin.language.enriching import bring_in
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
 from tocsin.language.matching import matched
@@ -225,6 +226,9 @@ class ChannelQueries(Queries):
     def called(self, function: Function, arguments: Sequence[Type]) -> str:
         self.calls.append(Called(f"tocsin_channel_call_{len(self.calls)}", function, tuple(arguments)))
         return self.calls[-1].name
+
+    def brought_in(self, condition: exp.Expr) -> None:
+        bring_in(condition, self.block, self.matches, self.alias)
 
     def matched(self, made: exp.Select) -> exp.Select:
         made = matched(made, self.matches, self.alias)

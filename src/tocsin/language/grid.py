@@ -27,6 +27,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Type
 
 EVERYTHING: Final = 21
+ALL_LEVELS: Final = tuple(range(EVERYTHING + 1))
 _SMALLEST: Final = 8  # the finest cells are 4^-8 wide
 _WRAP: Final = 1 << 29  # cells far apart may share a number; the neighbours that one shape covers never do
 _LEVEL: Final = 1 << 58

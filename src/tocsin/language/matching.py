@@ -9,6 +9,7 @@ Each side gets a column of keys, exploded, and the condition stays as the exact 
     p <= x <= q                                     cells of a grid in one dimension
     x >= p, x >= f(p), and p <= x <= q of texts     buckets of the parameters' values in their order
 
+What a subquery refers to beyond it is a relation of its own by then (`enriching`).
 A pair that several keys bring together counts at the first of them only.
 """
 

@@ -44,6 +44,7 @@ class Matches:
     keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; kept with them as columns k0, k1, …
     told: list[str] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)  # for conditions that bring nothing together
+    around: dict[str, exp.Expr] = field(default_factory=dict)  # relations that subqueries refer to
     passing: set[str] = field(default_factory=set)  # columns beside the interests in this query, not kept with them
 
     def levels_of(self, sql: exp.Expr, name: str = "levels") -> exp.Expr:
@@ -113,9 +114,22 @@ class Sides:
         return compute
 
     def levels(self, side: str, region: grid.Region) -> exp.Expr:
+        source = _source(self.made, side)
+        if source is not None and (beyond := free_tables(source)):
+            return self._levels_around(source.copy(), beyond, region)
         query = _alone(self.made, side, self._lasting(side))
         query.set("expressions", [exp.alias_(dynamic.call("collect_set", region.level), "levels", quoted=True)])
         return self.matches.levels_of(query)
+
+    def _levels_around(self, source: exp.Expr, beyond: set[str], region: grid.Region) -> exp.Expr:
+        """Of what a subquery brings in: of all that it may be, or, where that is hard to tell, all there are."""
+        brought = next((one for one in source.find_all(exp.Select) if one.args.get("from_") is None), None)
+        found = self.matches.around.get(next(iter(beyond))) if len(beyond) == 1 else None
+        if brought is None or found is None:
+            return grid.array_of(grid.ALL_LEVELS)
+        brought.from_(found.copy(), copy=False)
+        level = exp.alias_(dynamic.call("collect_set", region.level), "levels", quoted=True)
+        return self.matches.levels_of(exp.Select(expressions=[level]).from_(source))
 
     def some_of(self, side: str, value: exp.Expr) -> exp.Expr:
         """An array of some of the values that this has on a side, from everywhere."""

@@ -225,6 +225,8 @@ class Queries(Subqueries):
                 for i, key in enumerate(self.sort_keys(node, self.by_output(output))):
                     collected.append(key)
                     made = made.select(exp.alias_(key.sql, f"k{i}", quoted=True), copy=False)
+            if condition is not None and outer is not None:
+                self.brought_in(condition)
             if block.imports or block.source is not None:
                 made = made.from_(self.from_clause(block), copy=False)
                 made.set("joins", block.joins or None)
@@ -239,6 +241,9 @@ class Queries(Subqueries):
         made = filtered_first(self.matched(made), self.alias("base"))
         relation = Relation(made, output.type, output.is_value)
         return self._distinct(relation, node) if once else relation
+
+    def brought_in(self, condition: exp.Expr) -> None:
+        """What a subquery's condition names beyond it may become a relation of its own, for the sake of `matched`."""
 
     def matched(self, made: exp.Select) -> exp.Select:
         """The query with better ways to bring its relations together, where somebody knows them."""

@@ -1,0 +1,55 @@
+"""Subqueries whose rows are near what stands around them, such as the shelters in a report's zone.
+
+    SELECT … FROM Shelters s WHERE geo_intersect(r.zone, s.place)                     becomes
+    SELECT … FROM (SELECT r.zone AS i0) o, Shelters s WHERE geo_intersect(o.i0, s.place)
+
+Spark takes `o` for all different zones, and so the two are relations whose rows meet by cells as any others do
+(`matching`). Otherwise it would test every record around against every row within.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sqlglot import exp
+
+from tocsin.language.grid import Near
+from tocsin.language.meeting import Matches
+from tocsin.language.noted import NEAR, condition_near, conjuncts
+from tocsin.language.scope import Block, free_tables
+from tocsin.language.sources import localized
+from tocsin.language.typed import Typed
+
+
+def bring_in(condition: exp.Expr, block: Block, matches: Matches, alias: Callable[[str], str]) -> None:
+    """Where a part of a subquery's WHERE asks that a row of its own be near something beyond it, that is imported."""
+    if any((join.side or "") in ("RIGHT", "FULL") for join in block.joins):
+        return  # what comes before these may be missing
+    for one in conjuncts(condition):
+        near = condition_near(one)
+        if near is None or not _leads_out(near, block):
+            continue
+        matches.around.update(_plain_sources(block.outer))
+        one.meta[NEAR] = Near(_within(near.a, block, alias), _within(near.b, block, alias), near.globe)
+        localized(one, block, alias)
+
+
+def _plain_sources(block: Block | None) -> Iterator[tuple[str, exp.Expr]]:
+    """The relations further out that cost no more than reading them."""
+    while block is not None:
+        for one in (block.source, *(join.this for join in block.joins)):
+            if isinstance(one, exp.Table | exp.Subquery) and not free_tables(one) and not one.find(exp.Join):
+                yield one.alias_or_name, one
+        block = block.outer
+
+
+def _leads_out(near: Near, block: Block) -> bool:
+    """Whether one of the two is the subquery's own and the other of one relation beyond it."""
+    sides = [free_tables(one.sql) for one in (near.a, near.b)]
+    own = [bool(side) and side <= block.aliases for side in sides]
+    beyond = [bool(side) and not side & block.aliases for side in sides]
+    return (own[0] and beyond[1]) or (own[1] and beyond[0])
+
+
+def _within(value: Typed, block: Block, alias: Callable[[str], str]) -> Typed:
+    return Typed(localized(value.sql.copy(), block, alias), value.type)
