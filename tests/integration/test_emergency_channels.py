@@ -6,8 +6,9 @@ ticks find nothing. Those without run by themselves when the reports come, whate
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -125,6 +126,11 @@ class Town:
     """Per channel and subscription what is expected."""
 
 
+def _lines(records: Iterable[Any]) -> bytes:
+    """As a feed takes them."""
+    return b"".join(json.dumps(one).encode() + b"\n" for one in records)
+
+
 @pytest.fixture(scope="module")
 def town(cluster: LocalCluster) -> Iterator[Town]:
     """The example's channels, with people and shelters, subscriptions and then reports through its feed."""
@@ -137,7 +143,7 @@ def town(cluster: LocalCluster) -> Iterator[Town]:
         "CONNECT FEED LocationFeed TO DATASET UserLocations; START FEED LocationFeed;"
         + "".join(f"INSERT INTO Shelters {_shelter(one)};" for one in SHELTERS)
     )
-    place.send(b"".join(map(data.location_json, USERS)), feed="LocationFeed")
+    place.send(_lines(map(data.location_record, USERS)), feed="LocationFeed")
     subscribed = {}
     for case in (*PERIODIC, *AT_ONCE):
         wanted = list(case.subscribers())
@@ -146,7 +152,7 @@ def town(cluster: LocalCluster) -> Iterator[Town]:
             one["subscription"]: case.expected(kind, places)
             for one, (_, kind, places) in zip(made, wanted, strict=True)
         }
-    place.send(b"".join(map(data.report_json, REPORTS)), feed="ReportFeed")
+    place.send(_lines(map(data.report_record, REPORTS)), feed="ReportFeed")
     yield Town(place, subscribed)
     cluster.run(f"DROP DATAVERSE {name}")
 
