@@ -25,8 +25,8 @@ from tocsin.wire.answers import error_reply, events_page, ok_reply, subscription
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
 AT_ONCE: Final = 4
-"""Requests of one connection that are dealt with at the same time. What they do in a row all others wait for: with 32 the
-p99 of others' delivery grew by a half while somebody subscribed a thousand times a second."""
+"""Requests of one connection that are dealt with at the same time. What they do in a row all others wait for: with 32
+the p99 of others' delivery grew by a half while somebody subscribed a thousand times a second."""
 BAD_LIMIT: Final = 20
 """Messages in a row that cannot be followed, after which the connection ends."""
 UNAUTHORIZED: Final = 4401
