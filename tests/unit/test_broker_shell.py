@@ -100,6 +100,23 @@ async def test_a_poll_waits_and_answers_what_is_not_acknowledged(cluster: Any, t
         ]
 
 
+async def test_a_poll_that_does_not_wait_answers_what_has_to_be_fetched(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, cache__eviction="none") as made:
+        channel = await here.channel("c")
+        kept = [await made.subscribe("ada", "v.c", n) for n in range(3)]
+        # Nobody takes what this would bring, and whoever polls does not wait for it.
+        await made.ask("PUT", "/v1/webhook", {"url": "http://127.0.0.1:9/"}, user="ada")
+        await here.execute(channel, {int(one["interest"]): [place] for place, one in enumerate(kept)})
+        core = made.service.machine.core
+        await until(lambda: all(core.caches[int(one["interest"])].head[1] == 1 for one in kept))
+        for _ in range(2):
+            _, said = await made.ask("GET", "/v1/poll", user="ada")
+            assert sorted(values(said["events"])) == [0, 1, 2]
+        acks = {one["interest"]: one["data"]["to"] for one in said["events"]}
+        await made.ask("POST", "/v1/acks", {"acks": acks}, user="ada")
+        assert (await made.ask("GET", "/v1/poll", user="ada"))[1]["events"] == []
+
+
 async def test_a_browser_reads_events_and_its_last_id_counts_as_an_acknowledgement(
     cluster: Any, tmp_path: Path
 ) -> None:
@@ -391,7 +408,7 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
         await here.channel("d")
         tokens = {}
         for name in ("shop", "bank"):
-            asked = {"name": name, "channels": ["v.c"], "limits": {"subscriptions": 2}}
+            asked = {"name": name, "channels": ["v.c", "e"], "limits": {"subscriptions": 2}}
             status, said = await made.ask("POST", "/v1/applications", asked, token=admin)
             assert status == 201, said
             tokens[name] = said["token"]
@@ -414,7 +431,10 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
         assert len(made.service.desk._holdings) == 2, "the cluster was not asked for it"
         assert (await made.subscribe("ann", "v.c", 1))["parameters"] == [1]
         changed = {"limits": {"subscriptions": 3}}
-        assert (await made.ask("PATCH", "/v1/applications/shop", changed, token=admin))[1]["channels"] == ["v.c"]
+        assert (await made.ask("PATCH", "/v1/applications/shop", changed, token=admin))[1]["channels"] == [
+            "v.c",
+            "Default.e",
+        ]
         await made.subscribe("ann", "v.c", 9)
         assert (await made.ask("DELETE", "/v1/applications/shop", token=admin))[0] == 200
         assert (await made.ask("GET", "/v1/subscriptions", user="ann"))[0] == 401

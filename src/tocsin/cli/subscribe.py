@@ -89,6 +89,11 @@ def subscribe(
 
     async def work(client: Client) -> int:
         made = await client.subscribe(channel, values, since=after, mode=mode)
+        if after is not None and made.since > after:
+            sys.stderr.write(
+                f"{user} has this subscription already, since {cursor_text(made.since)}: what it has acknowledged does"
+                " not come again (--drop ends it)\n"
+            )
         try:
             return await follow(client, made, printer, count)
         finally:

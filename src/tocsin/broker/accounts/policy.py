@@ -45,7 +45,7 @@ class AccountPolicy:
     limits: Mapping[str, int] = field(
         default_factory=lambda: {
             "subscribers": 1_000_000,
-            "groups": 1_000,
+            "groups": 10_000,
             "members": 10_000,
             "group_subscriptions": 1_000,
         }

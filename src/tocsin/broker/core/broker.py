@@ -15,7 +15,7 @@ Whatever is due by `now_s` happens before the event. `next_wake_s` says when a T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 from tocsin.broker.core import events as ev
@@ -112,6 +112,13 @@ class Broker:
 
     def subscriptions_of(self, subscriber: Hashable) -> Sequence[Hashable]:
         return tuple(self._of_subscriber.get(subscriber, ()))
+
+    def lacking(self, subscriber: Hashable) -> Iterator[tuple[Hashable, Hashable, ev.Mode, Cursor]]:
+        """Subscription, interest, mode and the newest result, where this is not acknowledged."""
+        for one in self._of_subscriber.get(subscriber, {}).values():
+            backend = self._backends[one.interest]
+            if one.attached and backend.marker_of(one) < backend.held.head:
+                yield one.id, one.interest, one.mode, backend.held.head
 
     # --- subscribers
 

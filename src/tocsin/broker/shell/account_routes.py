@@ -10,6 +10,7 @@ from aiohttp import web
 
 from tocsin.broker.accounts.accounts import LIMITS as NAMES
 from tocsin.broker.accounts.accounts import Accounts, GroupChanged, Manager, Principal, Removed, Session
+from tocsin.broker.shell.desk import full_name
 from tocsin.broker.shell.pace import Pace
 from tocsin.broker.shell.requests import names_of, principal, token_of
 from tocsin.broker.shell.service import Service
@@ -259,7 +260,7 @@ def _rights(said: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for what in ("channels", "feeds"):
         if what in said:
-            given[what] = None if said[what] is None else names_of(said[what], what)
+            given[what] = None if said[what] is None else [full_name(one) for one in names_of(said[what], what)]
     if "limits" in said:
         limits = said["limits"]
         if not isinstance(limits, dict) or not all(type(one) is int and 0 <= one < 1 << 40 for one in limits.values()):

@@ -63,5 +63,5 @@ class Pace:
         if missing_s > 0:
             raise LimitError(
                 f"more than {self._per_s:g} {self._what} per second", status=429, hint="ask less often",
-                retry_after_s=missing_s,
+                retry=True, retry_after_s=missing_s,
             )  # fmt: skip

@@ -6,16 +6,51 @@ import asyncio
 from typing import Final
 
 from tocsin.broker.accounts.accounts import Session
+from tocsin.broker.core.events import Mode
 from tocsin.broker.shell.outlets import PlainOutlet, Told
 from tocsin.broker.shell.service import Service
 from tocsin.wire.envelopes import RESULTS
+from tocsin.wire.errors import NotFoundError
 
 GATHER_S: Final = 0.01
 """What comes so soon after the first event is answered with it."""
 
 
+TOGETHER: Final = 100
+"""So many subscriptions that lack something are looked at, and fetched for, at once."""
+
+
 async def poll(service: Service, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
-    """The events that there are, or else the first that come within the time. What is not acknowledged comes again."""
+    """The events that there are, or else the first that come within the time. What is not acknowledged comes again,
+    whether it is in the cache or has to be fetched."""
+    with service.sessions.session(who, service.limit(who, "connections"), lambda _reason: None):
+        there = await _not_acknowledged(service, who)
+    return [one.envelope for one in there] or await _coming(service, who, wait_s, end)
+
+
+async def _not_acknowledged(service: Service, who: Session) -> list[Told]:
+    lacking = list(service.machine.core.lacking(who.subscriber))
+    told = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
+    wanted = [(name, interest) for name, interest, mode, _ in lacking if mode is Mode.INLINE]
+    size_bytes, failed = 0, None
+    for begin in range(0, len(wanted), TOGETHER):
+        asked = (service.pulls.pull(name, interest, None, None) for name, interest in wanted[begin : begin + TOGETHER])
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, NotFoundError):
+                continue  # it has gone meanwhile
+            if isinstance(answer, BaseException):
+                failed = answer
+            else:
+                told += answer[0]
+                size_bytes += sum(len(one.envelope) for one in answer[0])
+        if size_bytes >= service.settings.delivery.buffer_bytes:
+            break
+    if failed is not None and not told:
+        raise failed
+    return told
+
+
+async def _coming(service: Service, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
     some = asyncio.Event()
     found: list[Told] = []
     size_bytes = 0

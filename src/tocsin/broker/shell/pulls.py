@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from tocsin.broker.core import actions as ac
@@ -24,11 +24,11 @@ class Pulls:
     def __init__(self, machine: Machine, letters: Letters) -> None:
         self._machine = machine
         self._letters = letters
-        self._waiting: dict[tuple[int, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
+        self._waiting: dict[tuple[Hashable, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
         machine.on(ac.Refused, self._refused)
 
     async def pull(
-        self, subscription: int, interest: int, after: Cursor | None, limit: int | None, wait_s: float = 0.0
+        self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None, wait_s: float = 0.0
     ) -> Pulled:
         """Results after `after`, or else after what was acknowledged; and whether there are more. Where there is none,
         it waits so long for some."""
@@ -48,6 +48,10 @@ class Pulls:
             finally:
                 self._machine.forget(interest, fresh)
 
+    def available(self, interest: Hashable, to: Cursor) -> Told:
+        """What says that there is something to pull."""
+        return self._letters.available(ac.Notify(interest, to, ()))
+
     def deliver(self, action: ac.Deliver) -> None:
         for name in action.audience:
             assert isinstance(name, int)
@@ -61,7 +65,7 @@ class Pulls:
                 if not waiting.done():
                     waiting.set_exception(UnavailableError(action.error.message, hint="ask again"))
 
-    async def _once(self, subscription: int, interest: int, after: Cursor | None) -> ac.Deliver:
+    async def _once(self, subscription: Hashable, interest: Hashable, after: Cursor | None) -> ac.Deliver:
         core = self._machine.core
         if not core.knows(subscription):
             raise NotFoundError("the subscription is gone")

@@ -35,7 +35,11 @@ class Sessions:
         """A connection of this subscriber; `close` is called with the reason when its token ends."""
         if self._count[who.subscriber] >= at_most:
             raise LimitError(
-                f"you have {at_most} connections already", status=429, hint="close one of them", retry_after_s=5
+                f"you have {at_most} connections already",
+                status=429,
+                hint="close one of them",
+                retry=True,
+                retry_after_s=5,
             )
         self._count[who.subscriber] += 1
         ends = (self._of_token.setdefault(who.token_id, []), self._of_subscriber.setdefault(who.subscriber, []))

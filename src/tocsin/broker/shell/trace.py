@@ -32,6 +32,7 @@ class Trace:
         self._core = core
         self._began_s = began_s
         self._figures_due_s = began_s + FIGURES_EVERY_S
+        _spare(path)
         self._file: Any = path.open("wb")
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
 
@@ -100,3 +101,12 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "value"):
         return value.value
     return list(value)
+
+
+def _spare(path: Path) -> None:
+    """What a broker wrote before it ended is kept under the next free name, such as events.jsonl.1."""
+    if path.exists():
+        number = 1
+        while (other := path.with_name(f"{path.name}.{number}")).exists():
+            number += 1
+        path.rename(other)
