@@ -3,9 +3,9 @@
 python -m benchmarks.lab [--small]
 
 The trace is made beforehand, round trips are constant. Whoever is told together and shares a marker pulls and
-acknowledges a range together. The slow one, over a shorter span, has a pull, a delivery and an acknowledgement for each
-subscriber and result; in between lies one whose deliveries have an audience of one, and hold as many results as there
-are. Costs are per result that a subscriber gets, after the same beginning, in which everybody has subscribed.
+acknowledges a range together. The slow ones, over a shorter span, have a pull, a delivery and an acknowledgement for
+each subscriber, with as many results as there are (what the bar is about) or with one result each. Costs are per result
+that a subscriber gets, after the same beginning, in which everybody has subscribed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def stretches(bench: Bench, part: int, lifetimes: str, *, bar: float | None) -> 
     for name, seconds in taken.items():
         found = beside(seconds, first, second, name=name)
         bench.compared(f"1,000 results, subscriptions {lifetimes}: {name}", found, bar=None, baseline="cohorts")
-        wanted = bar if name == "a result to one subscriber" else None
+        wanted = bar if name == "a range to one subscriber" else None
         bench.reached(f"subscriptions {lifetimes}: times less CPU than {name}", found.ratio, bar=wanted, unit="×")
 
 
