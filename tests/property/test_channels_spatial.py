@@ -149,6 +149,54 @@ def test_rows_of_subqueries_meet_the_records_around_them(spark: SparkSession, se
     run(spark, seed, AROUND, reports=80, shelters=60)
 
 
+def _either(a: Any, b: Any) -> bool:
+    """Shapes of two reports: pairs may meet by both alternatives, by any one of them, or by none."""
+    return meets(a["zone"], b.get("box")) or meets(a.get("place"), b["zone"])
+
+
+# Two records that meet in any of several ways are one pair.
+EITHER = [
+    Case(["k"], "select value [a.id, b.id] from Reports a, Reports b where a.kind = k and is_new(a)"
+         " and (spatial_intersect(a.zone, b.box) or spatial_intersect(b.zone, a.place))",
+         many(lambda rng: (rng.choice(KINDS),), 13),
+         lambda w, k: [[a["id"], b["id"]] for a in w.new(REPORTS) if a["kind"] == k for b in w.all(REPORTS)
+                       if _either(a, b)]),
+    Case(["k"], "select value [a.id, b.id] from Reports a, Reports b where b.kind = k and is_new(a) and"
+         " (spatial_intersect(a.area, b.box) and a.severity > 2 or a.note = b.note or a.level = b.big"
+         " or spatial_distance(a.place, b.place) < 1.0 or spatial_intersect(b.zone, a.zone))",
+         many(lambda rng: (rng.choice(KINDS),), 13),
+         lambda w, k: [[a["id"], b["id"]] for a in w.new(REPORTS) for b in w.all(REPORTS) if b["kind"] == k
+                       and ((meets(a["area"], b.get("box")) and a["severity"] > 2)
+                            or (a.get("note") is not None and a.get("note") == b.get("note"))
+                            or a["level"] == float(b["big"])
+                            or _apart(a.get("place"), b.get("place")) < 1 or meets(b["zone"], a["zone"]))]),
+    Case(["u"], "select value r.id from Reports r where exists (select value p from Users p where p.name = u and"
+         " (spatial_intersect(r.zone, p.place) or spatial_intersect(p.place, r.area) or r.kind = p.name"
+         " or (regexp_like(p.name, '^user [0-9]+$') and cast(substr(p.name, 6) as int) = r.severity)))",
+         many(lambda rng: (rng.choice(USER_NAMES),), 15),
+         lambda w, u: [r["id"] for r in w.new(REPORTS) if any(
+             meets(r["zone"], p.get("place")) or meets(p.get("place"), r["area"]) or r["kind"] == u
+             or u == f"user {r['severity']}" for p in w.all(USERS) if p["name"] == u)]),
+    Case([], "select r.id, near, boxes from Reports r"
+         " let near = (select value s.name from Shelters s where (spatial_intersect(r.zone, s.place)"
+         " or s.kind = r.kind or spatial_distance(s.place, r.place) <= 7.0) and s.kind != r.note order by s.name),"
+         " boxes = (select value b.id from Reports b where spatial_intersect(r.zone, b.box)"
+         " or spatial_intersect(b.zone, r.place) order by b.id)", lambda _rng, _w: [()],
+         lambda w: [{"id": r["id"],
+                     "near": sorted(s["name"] for s in w.all(SHELTERS)
+                                    if (meets(r["zone"], s["place"]) or s["kind"] == r["kind"]
+                                        or _apart(s["place"], r.get("place")) <= 7)
+                                    and r.get("note") is not None and s["kind"] != r["note"]),
+                     "boxes": sorted(b["id"] for b in w.all(REPORTS) if _either(r, b))} for r in w.new(REPORTS)]),
+]  # fmt: skip
+
+
+@tried
+@given(seed=seeds)
+def test_two_records_that_meet_in_several_ways_are_told_once(spark: SparkSession, seed: int) -> None:
+    run(spark, seed, EITHER, reports=80, shelters=60)
+
+
 @tried
 @given(seed=seeds)
 def test_shapes_of_any_size_meet_as_in_exact_geometry(spark: SparkSession, seed: int) -> None:
@@ -254,10 +302,17 @@ def test_rows_of_subqueries_meet_the_records_around_them_on_the_globe(spark: Spa
         if all(abs(metres) > _DOUBT_M for metres in away):
             kept.append(one)
     made.rows = {**made.rows, GLOBE.name: kept}
+    either = Case(["n"], "select value [g.id, h.id] from Globe g, Globe h where g.id = n and"
+                  " (geo_intersect(g.zone, h.place) or geo_intersect(g.place, h.zone) or g.id = h.id)",
+                  lambda _rng, w: [(g["id"],) for g in w.all(GLOBE)],
+                  lambda w, n: [[g["id"], h["id"]] for g in w.new(GLOBE) if g["id"] == n for h in w.all(GLOBE)
+                                if _to_zone(g, h["place"].x, h["place"].y) < 0
+                                or _to_zone(h, g["place"].x, g["place"].y) < 0 or g is h])  # fmt: skip
     near = Case([], "select g.id, near from Globe g let near = (select value h.id from Globe h"
                 " where geo_intersect(g.zone, h.place) order by h.id)", lambda _rng, _w: [()],
                 lambda w: [{"id": g["id"], "near": sorted(
                     h["id"] for h in w.all(GLOBE) if _to_zone(g, h["place"].x, h["place"].y) < 0)}
                     for g in w.new(GLOBE)])  # fmt: skip
     with shown(spark, made):
-        check(spark, near, made, seed)
+        for case in (near, either):
+            check(spark, case, made, seed)

@@ -368,3 +368,52 @@ def test_no_plan_tests_each_record_against_each_row_of_a_subquery_with_shapes(sp
     plan = planned(spark, compiled(spark, ["k"], body))
     assert "NestedLoop" not in plan
     assert "CartesianProduct" not in plan
+
+
+_EITHER = (
+    "spatial_intersect(r.zone, u.place) or spatial_intersect(u.place, r.place)",
+    "spatial_intersect(r.zone, u.place) or r.kind = u.name",
+    "spatial_intersect(r.zone, u.place) or spatial_distance(r.place, u.place) < 1.0",
+    "r.kind = u.name or r.note = u.name",
+    "r.severity < 3 and geo_intersect(r.zone, u.place) or (geo_distance(u.place, r.place) <= 9 or u.name = r.kind)",
+)
+
+
+@pytest.mark.parametrize("either", _EITHER)
+@pytest.mark.parametrize(
+    "body",
+    [
+        "select value [r.id, u.name] from Reports r, Users u where is_new(r) and u.name = k and ({})",
+        "select r.id, near from Reports r let near = (select value u.name from Users u where {}) where r.kind = k",
+        "select value r.id from Reports r where r.kind = k and exists (select value u from Users u where {})",
+    ],
+)
+def test_no_plan_tests_each_pair_of_records_that_may_meet_in_several_ways(
+    spark: SparkSession, body: str, either: str
+) -> None:
+    plan = planned(spark, compiled(spark, ["k"], body.format(either)))
+    assert "NestedLoop" not in plan
+    assert "CartesianProduct" not in plan
+
+
+@pytest.mark.parametrize(
+    "either",
+    [
+        "spatial_intersect(r.zone, u.place) or r.kind < u.name",
+        "spatial_intersect(r.zone, u.place) or r.severity = 3",
+        "r.kind = u.name or exists (select value s from Shelters s where s.name = u.name and s.kind = r.kind)",
+    ],
+)
+def test_alternatives_without_keys_between_two_records_are_left_to_spark(spark: SparkSession, either: str) -> None:
+    body = f"select value [r.id, u.name] from Reports r, Users u where is_new(r) and r.kind = k and ({either})"
+    query = compiled(spark, ["k"], body)
+    assert not query.levels
+    assert "explode" not in query.sql.lower()
+
+
+def test_alternatives_for_records_that_may_have_no_partner_are_left_to_spark(spark: SparkSession) -> None:
+    body = (
+        "select value r.id from Users u right join Reports r on u.name = r.note"
+        " where r.kind = k and (spatial_intersect(r.zone, u.place) or coalesce(u.name, 'fire') = r.kind)"
+    )
+    assert "explode" not in compiled(spark, ["k"], body).sql.lower()

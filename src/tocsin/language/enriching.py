@@ -10,27 +10,32 @@ Spark takes `o` for all different zones, and so the two are relations whose rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from sqlglot import exp
 
 from tocsin.language.grid import Near
 from tocsin.language.meeting import Matches
-from tocsin.language.noted import NEAR, condition_near, conjuncts
+from tocsin.language.noted import NEAR, condition_near, conjuncts, disjuncts
 from tocsin.language.scope import Block, free_tables
 from tocsin.language.sources import localized
 from tocsin.language.typed import Typed
+from tocsin.language.ways import is_of_keys
 
 
 def bring_in(condition: exp.Expr, block: Block, matches: Matches, alias: Callable[[str], str]) -> None:
-    """Where a part of a subquery's WHERE asks that a row of its own be near something beyond it, that is imported."""
+    """Where a part of a subquery's WHERE asks that a row of its own be near something beyond it, or
+    be near or equal to it in one of several ways, that is imported."""
     if any((join.side or "") in ("RIGHT", "FULL") for join in block.joins):
         return  # what comes before these may be missing
     for one in conjuncts(condition):
-        near = condition_near(one)
-        if near is None or not _leads_out(near, block):
+        if not _leads_out(one, block):
             continue
         matches.around.update(_plain_sources(block.outer))
-        one.meta[NEAR] = Near(_within(near.a, block, alias), _within(near.b, block, alias), near.globe)
+        for part in (part for either in disjuncts(one) for part in conjuncts(either)):
+            near = condition_near(part)
+            if near is not None:
+                part.meta[NEAR] = Near(_within(near.a, block, alias), _within(near.b, block, alias), near.globe)
         localized(one, block, alias)
 
 
@@ -43,8 +48,20 @@ def _plain_sources(block: Block | None) -> Iterator[tuple[str, exp.Expr]]:
         block = block.outer
 
 
-def _leads_out(near: Near, block: Block) -> bool:
-    """Whether one of the two is the subquery's own and the other of one relation beyond it."""
+def _side_of(block: Block, sql: exp.Expr) -> str | None:
+    """The subquery's own relation, or what is beyond it: one name for all of that, as it will be one relation."""
+    tables = free_tables(sql)
+    if tables and not tables & block.aliases:
+        return ""
+    return next(iter(tables)) if len(tables) == 1 else None
+
+
+def _leads_out(condition: exp.Expr, block: Block) -> bool:
+    """Whether it brings rows of the subquery's own and of one relation beyond it together."""
+    near = condition_near(condition)
+    if near is None:
+        one_own = len(free_tables(condition) & block.aliases) == 1
+        return one_own and is_of_keys(condition, partial(_side_of, block))
     sides = [free_tables(one.sql) for one in (near.a, near.b)]
     own = [bool(side) and side <= block.aliases for side in sides]
     beyond = [bool(side) and not side & block.aliases for side in sides]

@@ -3,7 +3,7 @@
 Each side gets a column of keys, exploded, and the condition stays as the exact test of what the keys bring together:
 
     shapes that meet, a distance below a bound      cells of a grid                          (language/grid.py)
-    x = p OR …                                      the keys of every alternative, marked with its place
+    x = p OR …, shapes that meet OR …               the keys of every alternative, marked with its place
     x IN p, p IN x, x IN (p, q), array_contains     the items
     x LIKE p, starts_with(x, p)                     the first characters that are no wildcards
     p <= x <= q                                     cells of a grid in one dimension
@@ -21,8 +21,8 @@ from sqlglot import exp
 
 from tocsin.language.meeting import Matches, Sides, equalities, explode, pair_of
 from tocsin.language.noted import condition_near, conjuncts
-from tocsin.language.scope import column
-from tocsin.language.ways import remedy_of, way_of
+from tocsin.language.scope import column, free_tables
+from tocsin.language.ways import is_of_keys, remedy_of, way_of
 
 
 def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> exp.Select:
@@ -34,15 +34,18 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
     joined = equalities(conditions)
     if any(matches.interests in pair for pair in joined):
         matches.told.append("equality")
-    for condition in conditions:
+    # Records without a partner have no keys either, and an alternative might hold for them.
+    wide = any((join.side or "") in ("RIGHT", "FULL") for join in made.args.get("joins") or [])
+    # What an OR says of two records helps where nothing else brings them together.
+    for condition in sorted(conditions, key=lambda one: _is_between_records(one, matches)):
         pair = pair_of(condition, made)
         if pair is None or (frozenset(pair) in joined and condition_near(condition) is None):
             continue
         with_interests = matches.interests in pair
-        if condition_near(condition) is None and not with_interests:
-            continue
         left, right = sorted(pair, key=lambda one: one == matches.interests)
         sides = Sides(made, conditions, left, right, matches, alias)
+        if condition_near(condition) is None and not with_interests and (wide or not is_of_keys(condition, sides.of)):
+            continue
         way = way_of(condition, conditions, sides)
         if way is None:
             remedy = remedy_of(condition)
@@ -57,7 +60,14 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
         test: exp.Expr = exp.EQ(this=cells[left], expression=cells[right])
         if way.counts is not None:
             test = exp.and_(test, way.counts(cells[left]))
-        made.set("where", exp.Where(this=exp.and_(made.args["where"].this, test)))
+        others = list(conjuncts(made.args["where"].this))
+        if _is_between_records(condition, matches):
+            others.remove(condition)  # what counts has been asked all of it
+        made.set("where", exp.Where(this=exp.and_(*others, test)))
         if with_interests:
             matches.told.append(way.what)
     return made
+
+
+def _is_between_records(condition: exp.Expr, matches: Matches) -> bool:
+    return isinstance(condition, exp.Or) and matches.interests not in free_tables(condition)

@@ -37,6 +37,15 @@ def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
         yield inner
 
 
+def disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    inner = bare(condition)
+    if isinstance(inner, exp.Or):
+        yield from disjuncts(inner.left)
+        yield from disjuncts(inner.right)
+    else:
+        yield inner
+
+
 def bare(condition: exp.Expr) -> exp.Expr:
     """Without parentheses, unless something is noted on them."""
     while isinstance(condition, exp.Paren) and not (condition._meta and condition._meta.keys() & {NEAR, COMPARED}):

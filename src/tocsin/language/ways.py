@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
@@ -12,7 +12,7 @@ from tocsin.language import dynamic, grid, temporal
 from tocsin.language.calls import is_made_once
 from tocsin.language.grid import Near
 from tocsin.language.meeting import Sides, Way
-from tocsin.language.noted import COMPARED, ORDERS, bare, condition_near, conjuncts
+from tocsin.language.noted import COMPARED, ORDERS, condition_near, conjuncts, disjuncts
 from tocsin.language.scope import column, free_tables
 from tocsin.language.typed import Typed, build
 from tocsin.rules.model import types as t
@@ -73,37 +73,42 @@ def _grid(near: Near, sides: Sides) -> Way | None:
 
 
 def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
-    parts = list(_disjuncts(condition))
+    parts = list(disjuncts(condition))
     ways: list[Way] = []
     for part in parts:
-        way = _equality(part, sides) or way_of(part, [part], sides)
-        if way is None:
-            # A way for each or none at all. An alternative may be a conjunction: one of its parts is enough.
-            way = next(
-                filter(None, (_equality(one, sides) or way_of(one, [one], sides) for one in conjuncts(part))), None
-            )
+        # A way for each or none at all. An alternative may be a conjunction: one of its parts is enough.
+        several = every = list(conjuncts(part))
+        of_records = sides.matches.interests not in (sides.left, sides.right)
+        if of_records:
+            several = [one for one in every if _has_keys(one, sides.of)]
+        way = next(filter(None, (_equality(one, sides) or way_of(one, [one], sides) for one in several)), None)
         if way is None:
             return None
+        if of_records:
+            left, right = (
+                _where([one for one in every if sides.of(one) == side], keys)
+                for side, keys in ((sides.left, way.left), (sides.right, way.right))
+            )
+            way = replace(way, left=left, right=right)
         ways.append(way)
 
     def marked(keys: Sequence[exp.Expr]) -> exp.Expr:
         each = []
         for i, (way, one) in enumerate(zip(ways, keys, strict=True)):
             key = "xxhash64(__k)" if way.counts is None else "__k"  # a cell tells whether it counts
-            each.append(
-                build(f"transform(coalesce(_k, array()), __k -> named_struct('way', {i}, 'key', {key}))", _k=one)
-            )
+            known = "filter(coalesce(_k, array()), __k -> __k IS NOT NULL)"  # all NULLs would meet
+            each.append(build(f"transform({known}, __k -> named_struct('way', {i}, 'key', {key}))", _k=one))
         return dynamic.call("array_distinct", dynamic.call("concat", *each))
 
     def counts(key: exp.Expr) -> exp.Expr:
-        tests = []
-        for i, (way, part) in enumerate(zip(ways, parts, strict=True)):
-            earlier = [
-                exp.Not(this=dynamic.call("coalesce", exp.Paren(this=one.copy()), exp.false())) for one in parts[:i]
-            ]
-            first = [] if way.counts is None else [way.counts(build("_k['key']", _k=key))]
-            tests.append(exp.and_(build(f"_k['way'] = {i}", _k=key), exp.Paren(this=part.copy()), *earlier, *first))
-        return exp.Paren(this=exp.or_(*tests))
+        # Each is written once and asked in its turn: Spark computes early what it finds twice, and might fail there.
+        held = exp.Case(ifs=[exp.If(this=part.copy(), true=exp.Literal.number(i)) for i, part in enumerate(parts)])
+        tests: list[exp.Expr] = [exp.EQ(this=build("_k['way']", _k=key), expression=held)]
+        for i, way in enumerate(ways):
+            if way.counts is not None:
+                first = exp.Paren(this=way.counts(build("_k['key']", _k=key)))
+                tests.append(exp.or_(build(f"_k['way'] != {i}", _k=key), first))
+        return exp.and_(*tests)
 
     if not all(way.same_type for way in ways):
         return None
@@ -113,13 +118,30 @@ def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
     )  # fmt: skip
 
 
-def _disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
-    inner = bare(condition)
-    if isinstance(inner, exp.Or):
-        yield from _disjuncts(inner.left)
-        yield from _disjuncts(inner.right)
+def _where(conditions: Sequence[exp.Expr], keys: exp.Expr) -> exp.Expr:
+    """A record that an alternative is not about has no keys there, nor fails by what it would make them of."""
+    return exp.If(this=exp.and_(*conditions), true=keys, false=exp.null()) if conditions else keys
+
+
+def is_of_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -> bool:
+    """Whether this is an OR of which every alternative brings two sides together by cells or by an equality.
+
+    `side_of` tells which of the two an expression is of, or None where it is of neither or of both.
+    """
+    if not isinstance(condition, exp.Or) or condition.find(exp.Query) or is_made_once(condition):
+        return False  # what is dear to ask is asked once, not again of each key
+    return all(any(_has_keys(one, side_of) for one in conjuncts(part)) for part in disjuncts(condition))
+
+
+def _has_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -> bool:
+    near = condition_near(condition)
+    if near is not None and all(grid.known(one.type, globe=near.globe) for one in (near.a, near.b)):
+        ends = side_of(near.a.sql), side_of(near.b.sql)
+    elif isinstance(condition, exp.EQ) and COMPARED in condition.meta and _is_alike(condition):
+        ends = side_of(condition.this), side_of(condition.expression)
     else:
-        yield inner
+        return False
+    return None not in ends and ends[0] != ends[1]
 
 
 def _equality(condition: exp.Expr, sides: Sides) -> Way | None:
