@@ -32,10 +32,14 @@ main(sys.argv[1:])
 """
 
 
+# Where the tests were started in the background, Ctrl-C is ignored, and so it would be in what they start.
+HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def lab(*arguments: str, program: str = "from tocsin.cli.main import main; main()") -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     return subprocess.Popen(
-        [sys.executable, "-c", program, "lab", *arguments],
+        [sys.executable, "-c", HEARS + program, "lab", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
