@@ -217,6 +217,10 @@ EITHER = [
          many(lambda rng: (rng.choice(TAGS), rng.randint(5, 14), rng.choice(_PATTERNS))),
          ids(lambda r, x, s, p: x in r["tags"] or (r["severity"] >= s and r["kind"] != "fi")
              or known(r.get("note"), lambda note: like(note, p)))),
+    Case(["k", "n"], "select value r.id from Reports r"
+         " where (r.severity > 2 and (r.kind = k or r.note = k)) or r.big = n",
+         many(lambda rng: (kind(rng), rng.choice((rng.randint(-3, 12), *BIGS)))),
+         ids(lambda r, k, n: (r["severity"] > 2 and k in (r["kind"], r.get("note"))) or r["big"] == n)),
     Case(["k", "s"], "select value r.id from Reports r where r.kind in k or s in r.numbers",
          many(lambda rng: (rng.choices(KINDS, k=rng.randint(0, 3)), rng.randint(0, 13))),
          ids(lambda r, k, s: r["kind"] in k or s in r["numbers"])),

@@ -178,6 +178,12 @@ MATCHED: list[tuple[str, str, list[Type], str]] = [
     ("x y d", _P + "spatial_distance(r.place, create_point(x, y)) <= d", [t.DOUBLE] * 3, "a grid in the plane"),
     ("x y", _P + "geo_intersect(r.zone, create_point(x, y))", [t.DOUBLE, t.DOUBLE], "a grid on the globe"),
     ("k n", _P + "r.kind = k or r.severity >= n", [t.STRING, t.INTEGER], "any of: equality, buckets of a range"),
+    (
+        "k n",
+        _P + "(r.severity > 0 and (r.kind = k or r.note = k)) or r.severity = n",
+        [t.STRING, t.INTEGER],
+        "any of: equality, equality, equality",
+    ),
     ("k", "select value r.id from Reports r join Users u on u.kind = r.kind and u.name = k", [t.STRING], "equality"),
     ("k", _P + "k in (select value u.name from Users u where u.kind = r.kind)", [t.STRING], "equality"),
 ]

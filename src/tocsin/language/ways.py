@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,6 +18,7 @@ from tocsin.language.typed import Typed, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Type
 
+_ALTERNATIVES: Final = 32  # of one OR, once those within are taken apart
 _PREFIX: Final = 12  # characters of a pattern that are compared at first
 
 
@@ -73,15 +74,15 @@ def _grid(near: Near, sides: Sides) -> Way | None:
 
 
 def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
-    parts = list(disjuncts(condition))
+    parts = [each for part in disjuncts(condition) for each in _parts(list(conjuncts(part)), sides)]
+    if len(parts) > _ALTERNATIVES:
+        return None
+    of_records = sides.matches.interests not in (sides.left, sides.right)
     ways: list[Way] = []
-    for part in parts:
+    for every in parts:
         # A way for each or none at all. An alternative may be a conjunction: one of its parts is enough.
-        several = every = list(conjuncts(part))
-        of_records = sides.matches.interests not in (sides.left, sides.right)
-        if of_records:
-            several = [one for one in every if _has_keys(one, sides.of)]
-        way = next(filter(None, (_equality(one, sides) or way_of(one, [one], sides) for one in several)), None)
+        several = [one for one in every if _has_keys(one, sides.of)] if of_records else every
+        way = next(filter(None, (_single(one, sides) for one in several)), None)
         if way is None:
             return None
         if of_records:
@@ -102,7 +103,7 @@ def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
 
     def counts(key: exp.Expr) -> exp.Expr:
         # Each is written once and asked in its turn: Spark computes early what it finds twice, and might fail there.
-        held = exp.Case(ifs=[exp.If(this=part.copy(), true=exp.Literal.number(i)) for i, part in enumerate(parts)])
+        held = exp.Case(ifs=[exp.If(this=exp.and_(*part), true=exp.Literal.number(i)) for i, part in enumerate(parts)])
         tests: list[exp.Expr] = [exp.EQ(this=build("_k['way']", _k=key), expression=held)]
         for i, way in enumerate(ways):
             if way.counts is not None:
@@ -116,6 +117,21 @@ def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
         "any of: " + ", ".join(way.what for way in ways),
         marked([way.left for way in ways]), marked([way.right for way in ways]), counts,
     )  # fmt: skip
+
+
+def _parts(every: list[exp.Expr], sides: Sides) -> Iterator[list[exp.Expr]]:
+    """An alternative, as its conditions. One that only an OR within it brings together is as many as that has."""
+    within = next((one for one in every if isinstance(one, exp.Or)), None)
+    if within is None or any(_single(one, sides) for one in every):
+        yield every
+        return
+    rest = [one for one in every if one is not within]
+    for part in disjuncts(within):
+        yield from _parts([*conjuncts(part), *rest], sides)
+
+
+def _single(one: exp.Expr, sides: Sides) -> Way | None:
+    return None if isinstance(one, exp.Or) else _equality(one, sides) or way_of(one, [one], sides)
 
 
 def _where(conditions: Sequence[exp.Expr], keys: exp.Expr) -> exp.Expr:
