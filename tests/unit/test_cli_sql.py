@@ -267,7 +267,9 @@ async def test_the_prompt_takes_several_lines_and_remembers_them(
 async def test_ctrl_c_in_a_running_script_ends_it_in_the_cluster_too() -> None:
     fake = FakeStatements()
     async with serving(fake) as address:
-        code = "from tocsin.cli.main import main; main()"
+        # Where the tests were started in the background, Ctrl-C is ignored, and so it would be in what they start.
+        hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        code = f"{hears}; from tocsin.cli.main import main; main()"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, "sql", "--url", address, "-e", "wait",
