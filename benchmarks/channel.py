@@ -51,6 +51,7 @@ class _Dataset:
     name: str = "Records"
     type: ObjectType = RECORD
     active: bool = True
+    folder: str = "records"
 
 
 class _Names:
