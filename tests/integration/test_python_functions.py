@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.integration.processes import until
 from tests.integration.python_places import World
 from tests.local_cluster import LocalCluster
 from tocsin.wire.errors import ConflictError, ForbiddenError, StatementError, TocsinError
@@ -309,14 +309,8 @@ def test_a_call_that_hangs_can_be_stopped(world: World) -> None:
             await asked
 
     world.cluster.wait(stopped())
-    worker, deadline_s = int(begun.read_text()), time.monotonic() + 20
-    while time.monotonic() < deadline_s:
-        try:
-            os.kill(worker, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the worker goes on")
+    worker = int(begun.read_text())
+    until(lambda: not psutil.pid_exists(worker), "the worker is gone", within_s=20)
 
 
 def test_what_a_function_prints_is_kept_apart(world: World) -> None:

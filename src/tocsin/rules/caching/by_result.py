@@ -5,6 +5,7 @@ A result dropped from the middle leaves a hole, and whoever asks for the range f
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import ClassVar, Final
 
@@ -12,7 +13,7 @@ from tocsin.rules.caching.entries import Entry
 from tocsin.rules.caching.ranking import Rank, RankHeap
 
 
-class ByResult:
+class ByResult(ABC):
     """A policy is told what happens to residents, and names one when asked. It is never told of holes."""
 
     keeps: ClassVar[bool] = True
@@ -21,23 +22,23 @@ class ByResult:
     counts: ClassVar[bool] = False
     """Wants to be told when `needed` of a result has changed."""
 
+    @abstractmethod
     def came(self, entry: Entry, now_s: float) -> None:
         """It is resident now; `needed` is right."""
-        raise NotImplementedError
 
-    def read(self, entry: Entry, readers: int) -> None:
+    def read(self, entry: Entry, readers: int) -> None:  # noqa: B027 - only some want to know
         """So many get it from the cache."""
 
-    def needed(self, entry: Entry) -> None:
+    def needed(self, entry: Entry) -> None:  # noqa: B027 - only some want to know
         """Another number of subscribers needs it."""
 
+    @abstractmethod
     def gone(self, entry: Entry) -> None:
         """It is not resident any more, for whatever reason."""
-        raise NotImplementedError
 
+    @abstractmethod
     def victim(self, spared: Entry | None, now_s: float) -> Entry:
         """Who has to go now. `spared` is passed over; somebody else is resident."""
-        raise NotImplementedError
 
 
 class _Ranking(ByResult):
