@@ -3,7 +3,7 @@
     application ── subscriber ── frontend ── backend       a subscriber's hold on an interest; many share a backend
          └──────── group ─────── group subscription        its members hold what it holds, each with its own marker
 
-Every backend of this interface keeps what is promised here; the contract suite (tests/contract/test_broker_store.py)
+Every backend of this interface keeps what is promised here; the contract suite (tests/contract/broker_store)
 tries to break it.
 
 Each call is one transaction, all or nothing, durable when it returns (kill -9, power cut). Calls that wait at the same

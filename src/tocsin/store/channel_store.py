@@ -4,7 +4,7 @@
                   └─────── subscription    many share an interest; each belongs to a broker
 
 The catalog (ClusterStore) says which channels there are; this store keeps their rows, under the number it gave out.
-Every backend keeps what is promised here; the contract suite (tests/contract/test_channel_store.py) tries to break it.
+Every backend keeps what is promised here; the contract suite (tests/contract/channel_store) tries to break it.
 
 Each call is one transaction, durable when it returns (kill -9, power cut), unless it says that it works in steps: then
 each step is one, others write between two of them, and a call that was interrupted can be made again. Reads see the

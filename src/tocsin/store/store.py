@@ -3,7 +3,7 @@
     ClusterStore ── transaction() ─▶ Transaction     all of it or nothing, one at a time
           └──────── entries(), tokens(), facts()     the last committed state
 
-Every backend keeps what is promised here; the contract suite (tests/contract/test_store.py) tries to break it.
+Every backend keeps what is promised here; the contract suite (tests/contract/cluster_store) tries to break it.
 """
 
 from __future__ import annotations
