@@ -18,7 +18,8 @@ from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy, PasswordCost
 from tocsin.broker.accounts.sessions import KEY
 from tocsin.rules.model.cursors import START
-from tocsin.store.broker_rows import PERSON_LIMIT, NewBackend, Wanted
+from tocsin.store.broker_checks import PERSON_LIMIT
+from tocsin.store.broker_rows import NewBackend, Wanted
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import (
     ConflictError,

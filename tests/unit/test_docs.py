@@ -30,7 +30,7 @@ from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known
 from tocsin.settings.broker import BrokerLimitSettings
-from tocsin.store.broker_rows import PERSON_LIMIT
+from tocsin.store.broker_checks import PERSON_LIMIT
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.subscriber import PASSWORD_LIMIT_BYTES
 

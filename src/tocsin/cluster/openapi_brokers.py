@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tocsin.cluster.brokers_http import CURSORS_LIMIT, WAIT_LIMIT_S
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SUBSCRIPTIONS_LIMIT
-from tocsin.store.channel_store import SUBSCRIPTION_ID_LIMIT
+from tocsin.store.channel_checks import SUBSCRIPTION_ID_LIMIT
 from tocsin.wire.cursors import CURSOR_PATTERN, POSITION_PATTERN
 from tocsin.wire.results import FRAMES, RANGES_LIMIT
 

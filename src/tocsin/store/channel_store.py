@@ -25,11 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from tocsin.rules.model.cursors import Cursor, Position, Range
-from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
-from tocsin.wire.errors import InputError
 
-SUBSCRIPTION_ID_LIMIT: Final = 200
-PARAMETERS_LIMIT: Final = 100_000
 PAGE: Final = 1_000
 CHANGES: Final = 100_000
 NEWS: Final = 100_000
@@ -392,18 +388,3 @@ class ChannelStore(Protocol):
     async def unregister(self, broker: Broker) -> None:
         """In steps: its subscriptions end, in all channels, and it is forgotten. May be called for one that is not
         there."""
-
-
-def check_broker(broker: Broker) -> None:
-    check_text("dataverse", broker.dataverse, DATAVERSE_LIMIT)
-    check_text("broker's name", broker.name, NAME_LIMIT)
-
-
-def check_wanted(wanted: Wanted) -> None:
-    """Refuses what not every backend could keep."""
-    check_broker(wanted.broker)
-    check_text("list of parameters", wanted.parameters, PARAMETERS_LIMIT)
-    if wanted.id is not None:
-        check_text("subscription's id", wanted.id, SUBSCRIPTION_ID_LIMIT)
-        if not wanted.id:
-            raise InputError("a subscription's id cannot be empty", hint="leave it out to get one")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.store import sqlite_rows as rows
 from tocsin.store.sqlite_errors import explained
-from tocsin.store.sqlite_file import BUSY_TIMEOUT_S, SqliteFile
+from tocsin.store.sqlite_file import Layout, Opening, SqliteFile
 from tocsin.store.store import (
     CREATED_AT,
     EPOCH,
@@ -25,27 +25,20 @@ from tocsin.store.store import (
     encode_json,
     next_epoch,
 )
-from tocsin.store.upgrades import UPGRADES, Upgrade
+from tocsin.store.upgrades import UPGRADES
 from tocsin.wire.errors import InputError
 
 Result = TypeVar("Result")
 
-# "TCSN"
-APPLICATION_ID: Final = 0x5443534E
-
 
 class SqliteStore(SqliteFile):
-    """A ClusterStore in the file `path`. `max_bytes` bounds it (StorageFullError beyond it)."""
+    """A ClusterStore."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: int | None = None,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
-        chain: Sequence[Upgrade] = UPGRADES,
-    ) -> None:
-        super().__init__(path, APPLICATION_ID, chain, max_bytes=max_bytes, busy_timeout_s=busy_timeout_s)
+    # "TCSN"
+    layout = Layout(0x5443534E, UPGRADES)
+
+    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+        super().__init__(path, **opening)
         self._owner: asyncio.Task[Any] | None = None
 
     async def entries(self) -> list[Entry]:

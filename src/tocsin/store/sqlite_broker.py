@@ -8,72 +8,32 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.store import broker_checks as check
+from tocsin.store import broker_rows as rows
 from tocsin.store import sqlite_groups as groups
 from tocsin.store import sqlite_holds as holds
 from tocsin.store import sqlite_people as people
-from tocsin.store.broker_rows import (
-    PAGE,
-    URL_LIMIT,
-    Application,
-    Backend,
-    Frontend,
-    Group,
-    GroupSubscribed,
-    GroupSubscription,
-    Link,
-    NewBackend,
-    Rebound,
-    Subscribed,
-    Subscriber,
-    Wanted,
-    Webhook,
-    check_application,
-    check_backend,
-    check_cursor,
-    check_kept,
-    check_mode,
-    check_person,
-    check_position,
-    check_rebound,
-    check_wanted,
-)
+from tocsin.store.broker_rows import PAGE
 from tocsin.store.broker_upgrades import BROKER_UPGRADES
 from tocsin.store.ownership import Ownership
-from tocsin.store.sqlite_file import BUSY_TIMEOUT_S
+from tocsin.store.sqlite_file import Layout, Opening
 from tocsin.store.sqlite_group_commit import GroupCommits
-from tocsin.store.store import check_text
-from tocsin.store.upgrades import Upgrade
 from tocsin.wire.subscriber import DEFAULT_APPLICATION, Mode
 
-# "TCSB"
-APPLICATION_ID: Final = 0x54435342
 CHUNK: Final = 10_000
-CACHE_BYTES: Final = 16 << 20
 
 
 class SqliteBrokerStore(GroupCommits):
-    """A BrokerStore in the file `path`, which one process has at a time. `max_bytes` bounds it (StorageFullError)."""
+    """A BrokerStore, whose file one process has at a time."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: int | None = None,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
-        chain: Sequence[Upgrade] = BROKER_UPGRADES,
-    ) -> None:
-        super().__init__(
-            path,
-            APPLICATION_ID,
-            chain,
-            max_bytes=max_bytes,
-            busy_timeout_s=busy_timeout_s,
-            readers=2,
-            cache_bytes=CACHE_BYTES,
-        )
+    # "TCSB"
+    layout = Layout(0x54435342, BROKER_UPGRADES, readers=2, cache_bytes=16 << 20)
+
+    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+        super().__init__(path, **opening)
         self._ownership = Ownership(path)
 
     async def open(self) -> None:
@@ -107,15 +67,15 @@ class SqliteBrokerStore(GroupCommits):
         return await self.read(lambda reader: people.fact(reader, name))
 
     async def set_fact(self, name: str, value: str) -> None:
-        check_kept("fact", name, value)
+        check.kept("fact", name, value)
         await self.write(lambda writer: people.set_fact(writer, name, value))
 
     async def first_fact(self, name: str, value: str) -> str:
-        check_kept("fact", name, value)
+        check.kept("fact", name, value)
         return await self.write(lambda writer: people.first_fact(writer, name, value))
 
     async def revoke(self, token: str, *, expires_us: int) -> None:
-        check_person("token's id", token)
+        check.person("token's id", token)
         await self.write(lambda writer: people.revoke(writer, token, expires_us))
 
     async def revoked(self) -> dict[str, int]:
@@ -126,66 +86,66 @@ class SqliteBrokerStore(GroupCommits):
 
     # --- the cluster
 
-    async def link(self) -> Link:
+    async def link(self) -> rows.Link:
         return await self.read(holds.link)
 
     async def registered(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
-        check_position(position)
-        check_kept("secret", secret or "")
+        check.position(position)
+        check.kept("secret", secret or "")
         await self.write(lambda writer: holds.registered(writer, epoch, position, secret))
 
     async def record_news(self, position: Position, heads: Mapping[int, Cursor]) -> None:
-        check_position(position)
+        check.position(position)
         for head in heads.values():
-            check_cursor(head)
+            check.cursor(head)
         await self.write(lambda writer: holds.record_news(writer, position, heads))
 
-    async def backends(self) -> AsyncIterator[list[Backend]]:
+    async def backends(self) -> AsyncIterator[list[rows.Backend]]:
         after = 0
         while chunk := await self.read(partial(holds.backends_after, after=after, limit=CHUNK)):
             yield chunk
             after = chunk[-1].interest
 
-    async def backend(self, channel: str, parameters: str) -> Backend | None:
+    async def backend(self, channel: str, parameters: str) -> rows.Backend | None:
         return await self.read(lambda reader: holds.backend(reader, channel, parameters))
 
-    async def rebind(self, rebound: Sequence[Rebound]) -> None:
+    async def rebind(self, rebound: Sequence[rows.Rebound]) -> None:
         for each in rebound:
-            check_rebound(each)
+            check.rebound(each)
         await self.write(lambda writer: holds.rebind(writer, rebound))
 
     async def release_backends(self, interests: Sequence[int]) -> list[int]:
         return await self.write(lambda writer: holds.release_backends(writer, interests))
 
-    async def drop_backends(self, interests: Sequence[int]) -> list[Frontend]:
+    async def drop_backends(self, interests: Sequence[int]) -> list[rows.Frontend]:
         return await self.write(lambda writer: holds.drop_backends(writer, interests))
 
     # --- subscriptions
 
     async def subscribe(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[rows.Wanted],
         *,
-        backends: Sequence[NewBackend] = (),
+        backends: Sequence[rows.NewBackend] = (),
         created_us: int,
         at_most: int | None = None,
-    ) -> list[Subscribed]:
+    ) -> list[rows.Subscribed]:
         for each in wanted:
-            check_wanted(each)
+            check.wanted(each)
         for backend in backends:
-            check_backend(backend)
+            check.backend(backend)
         return await self.write(lambda writer: holds.subscribe(writer, wanted, backends, created_us, at_most))
 
-    async def unsubscribe(self, ids: Sequence[int]) -> list[Frontend]:
+    async def unsubscribe(self, ids: Sequence[int]) -> list[rows.Frontend]:
         return await self.write(lambda writer: holds.unsubscribe(writer, ids))
 
-    async def frontend(self, subscriber: int, public_id: str) -> Frontend | None:
+    async def frontend(self, subscriber: int, public_id: str) -> rows.Frontend | None:
         return await self.read(lambda reader: holds.frontend(reader, subscriber, public_id))
 
-    async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = PAGE) -> list[Frontend]:
+    async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = PAGE) -> list[rows.Frontend]:
         return await self.read(lambda reader: holds.frontends_of(reader, subscriber, after, limit))
 
-    async def frontends(self) -> AsyncIterator[list[Frontend]]:
+    async def frontends(self) -> AsyncIterator[list[rows.Frontend]]:
         after = 0
         while chunk := await self.read(partial(holds.frontends_after, after=after, limit=CHUNK)):
             yield chunk
@@ -193,7 +153,7 @@ class SqliteBrokerStore(GroupCommits):
 
     async def acknowledge(self, markers: Mapping[int, Cursor]) -> None:
         for marker in markers.values():
-            check_cursor(marker)
+            check.cursor(marker)
         await self.mark(markers)
 
     # --- applications
@@ -207,10 +167,10 @@ class SqliteBrokerStore(GroupCommits):
         feeds: Sequence[str] | None,
         limits: Mapping[str, int],
         created_us: int,
-    ) -> Application:
-        check_person("name of an application", name)
-        check_application(channels, feeds, limits)
-        check_kept("digest", digest or "")
+    ) -> rows.Application:
+        check.person("name of an application", name)
+        check.application(channels, feeds, limits)
+        check.kept("digest", digest or "")
         return await self.write(
             lambda writer: people.add_application(
                 writer, name, digest=digest, channels=channels, feeds=feeds, limits=limits, created_us=created_us
@@ -224,12 +184,12 @@ class SqliteBrokerStore(GroupCommits):
         channels: Sequence[str] | None,
         feeds: Sequence[str] | None,
         limits: Mapping[str, int],
-    ) -> Application:
-        check_application(channels, feeds, limits)
+    ) -> rows.Application:
+        check.application(channels, feeds, limits)
         return await self.write(lambda writer: people.change_application(writer, application, channels, feeds, limits))
 
-    async def renew_application_token(self, application: int, digest: str) -> Application:
-        check_kept("digest", digest)
+    async def renew_application_token(self, application: int, digest: str) -> rows.Application:
+        check.kept("digest", digest)
         return await self.write(lambda writer: people.renew_application_token(writer, application, digest))
 
     async def close_application(self, application: int) -> None:
@@ -238,19 +198,19 @@ class SqliteBrokerStore(GroupCommits):
     async def remove_application(self, application: int) -> None:
         await self.write(lambda writer: people.remove_application(writer, application))
 
-    async def application(self, application: int) -> Application | None:
+    async def application(self, application: int) -> rows.Application | None:
         return await self.read(lambda reader: people.find_application(reader, application))
 
-    async def applications(self) -> list[Application]:
+    async def applications(self) -> list[rows.Application]:
         return await self.read(people.applications)
 
     # --- subscribers
 
     async def add_subscriber(
         self, application: int, user: str, *, password: str, created_us: int, at_most: int | None = None
-    ) -> Subscriber:
-        check_person("user's name", user)
-        check_kept("hash", password)
+    ) -> rows.Subscriber:
+        check.person("user's name", user)
+        check.kept("hash", password)
         return await self.write(
             lambda writer: people.add_subscriber(
                 writer, application, user, password=password, created_us=created_us, at_most=at_most
@@ -258,22 +218,22 @@ class SqliteBrokerStore(GroupCommits):
         )
 
     async def change_subscriber(self, subscriber: int, *, password: str, tokens_from_us: int | None = None) -> None:
-        check_kept("hash", password)
+        check.kept("hash", password)
         await self.write(lambda writer: people.change_subscriber(writer, subscriber, password, tokens_from_us))
 
-    async def remove_subscribers(self, subscribers: Sequence[int]) -> list[Frontend]:
+    async def remove_subscribers(self, subscribers: Sequence[int]) -> list[rows.Frontend]:
         return await self.write(lambda writer: people.remove_subscribers(writer, subscribers))
 
-    async def subscriber(self, application: int, user: str) -> Subscriber | None:
+    async def subscriber(self, application: int, user: str) -> rows.Subscriber | None:
         return await self.read(lambda reader: people.subscriber(reader, application, user))
 
-    async def subscriber_by_id(self, subscriber: int) -> Subscriber | None:
+    async def subscriber_by_id(self, subscriber: int) -> rows.Subscriber | None:
         return await self.read(lambda reader: people.subscriber_by_id(reader, subscriber))
 
-    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[Subscriber]:
+    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[rows.Subscriber]:
         return await self.read(lambda reader: people.find_subscribers(reader, application, users))
 
-    async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[Subscriber]:
+    async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[rows.Subscriber]:
         return await self.read(lambda reader: people.subscribers(reader, application, after, limit))
 
     # --- groups
@@ -287,37 +247,37 @@ class SqliteBrokerStore(GroupCommits):
         created_us: int,
         at_most: int | None = None,
         members_at_most: int | None = None,
-    ) -> Group:
-        check_person("name of a group", name)
+    ) -> rows.Group:
+        check.person("name of a group", name)
 
-        def add(writer: sqlite3.Connection) -> Group:
+        def add(writer: sqlite3.Connection) -> rows.Group:
             made = groups.add_group(writer, application, name, created_us, at_most)
             groups.add_members(writer, made.id, members, created_us, members_at_most)
             return made
 
         return await self.write(add)
 
-    async def remove_group(self, group: int) -> list[Frontend]:
+    async def remove_group(self, group: int) -> list[rows.Frontend]:
         return await self.write(lambda writer: groups.remove_group(writer, group))
 
-    async def group(self, application: int, name: str) -> Group | None:
+    async def group(self, application: int, name: str) -> rows.Group | None:
         return await self.read(lambda reader: groups.group(reader, application, name))
 
-    async def groups(self, application: int, *, after: str = "", limit: int = PAGE) -> list[Group]:
+    async def groups(self, application: int, *, after: str = "", limit: int = PAGE) -> list[rows.Group]:
         return await self.read(lambda reader: groups.groups(reader, application, after, limit))
 
-    async def groups_of(self, subscriber: int) -> list[Group]:
+    async def groups_of(self, subscriber: int) -> list[rows.Group]:
         return await self.read(lambda reader: groups.groups_of(reader, subscriber))
 
     async def add_members(
         self, group: int, subscribers: Sequence[int], *, created_us: int, at_most: int | None = None
-    ) -> list[Frontend]:
+    ) -> list[rows.Frontend]:
         return await self.write(lambda writer: groups.add_members(writer, group, subscribers, created_us, at_most))
 
-    async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[Frontend]:
+    async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[rows.Frontend]:
         return await self.write(lambda writer: groups.remove_members(writer, group, subscribers))
 
-    async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[Subscriber]:
+    async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[rows.Subscriber]:
         return await self.read(lambda reader: groups.members(reader, group, after, limit))
 
     async def subscribe_group(
@@ -326,37 +286,37 @@ class SqliteBrokerStore(GroupCommits):
         interest: int,
         *,
         mode: Mode = "inline",
-        backends: Sequence[NewBackend] = (),
+        backends: Sequence[rows.NewBackend] = (),
         created_us: int,
         at_most: int | None = None,
-    ) -> GroupSubscribed:
-        check_mode(mode)
+    ) -> rows.GroupSubscribed:
+        check.mode(mode)
         for backend in backends:
-            check_backend(backend)
+            check.backend(backend)
         return await self.write(
             lambda writer: groups.subscribe_group(
                 writer, group, interest, mode=mode, backends=backends, created_us=created_us, at_most=at_most
             )
         )
 
-    async def unsubscribe_group(self, group: int, public_id: str) -> list[Frontend] | None:
+    async def unsubscribe_group(self, group: int, public_id: str) -> list[rows.Frontend] | None:
         return await self.write(lambda writer: groups.unsubscribe_group(writer, group, public_id))
 
-    async def group_subscriptions(self, group: int) -> list[GroupSubscription]:
+    async def group_subscriptions(self, group: int) -> list[rows.GroupSubscription]:
         return await self.read(lambda reader: groups.group_subscriptions(reader, group))
 
     # --- webhooks
 
-    async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> Webhook:
-        check_text("URL", url, URL_LIMIT)
-        check_kept("secret", secret)
+    async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> rows.Webhook:
+        check.url(url)
+        check.kept("secret", secret)
         return await self.write(lambda writer: people.put_webhook(writer, subscriber, url, secret, created_us))
 
     async def remove_webhook(self, subscriber: int) -> bool:
         return await self.write(lambda writer: people.remove_webhook(writer, subscriber))
 
-    async def webhook(self, subscriber: int) -> Webhook | None:
+    async def webhook(self, subscriber: int) -> rows.Webhook | None:
         return await self.read(lambda reader: people.webhook(reader, subscriber))
 
-    async def webhooks(self) -> list[Webhook]:
+    async def webhooks(self) -> list[rows.Webhook]:
         return await self.read(people.webhooks)

@@ -8,10 +8,11 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.rules.model.cursors import Cursor, Position, Range
+from tocsin.store import channel_checks as check
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_news, sqlite_registrations, sqlite_results, sqlite_retention, sqlite_subscriptions
 from tocsin.store.channel_store import (
@@ -35,53 +36,33 @@ from tocsin.store.channel_store import (
     Subscription,
     Unsubscribed,
     Wanted,
-    check_broker,
-    check_wanted,
 )
 from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite_errors import explained
-from tocsin.store.sqlite_file import BUSY_TIMEOUT_S, SqliteFile
+from tocsin.store.sqlite_file import Layout, Opening, SqliteFile, transaction
 from tocsin.store.sqlite_retention import STEP, Stored
-from tocsin.store.upgrades import Upgrade
 from tocsin.wire.errors import NotFoundError
 
 Answer = TypeVar("Answer")
 
-# "TCSC"
-APPLICATION_ID: Final = 0x54435343
 INTERESTS: Final = 20_000
 TRIMMED: Final = 1_000
-# Measured: larger pages suit results of some hundred bytes, and the index of a million interests' fits this cache.
-PAGE_BYTES: Final = 8192
-CACHE_BYTES: Final = 32 << 20
 
 
 class SqliteChannelStore(SqliteFile):
-    """A ChannelStore in the file `path`. `max_bytes` bounds it (StorageFullError beyond it)."""
+    """A ChannelStore."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: int | None = None,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
-        chain: Sequence[Upgrade] = CHANNEL_UPGRADES,
-    ) -> None:
-        super().__init__(
-            path,
-            APPLICATION_ID,
-            chain,
-            max_bytes=max_bytes,
-            busy_timeout_s=busy_timeout_s,
-            readers=2,
-            page_bytes=PAGE_BYTES,
-            cache_bytes=CACHE_BYTES,
-        )
+    # "TCSC". Measured: larger pages suit results of some hundred bytes, and the index of a million interests' fits
+    # this cache.
+    layout = Layout(0x54435343, CHANNEL_UPGRADES, readers=2, page_bytes=8192, cache_bytes=32 << 20)
+
+    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+        super().__init__(path, **opening)
         self._epoch = 0
 
     @property
     def epoch(self) -> int:
-        self.schema_version  # noqa: B018 - raises when the store is not open
+        self.check_open()
         return self._epoch
 
     async def open(self) -> None:
@@ -114,7 +95,7 @@ class SqliteChannelStore(SqliteFile):
 
     async def subscribe(self, channel_id: int, wanted: Sequence[Wanted], *, created_us: int) -> list[Subscribed]:
         for each in wanted:
-            check_wanted(each)
+            check.wanted(each)
         return await self._write(
             lambda writer: sqlite_subscriptions.subscribe(writer, channel_id, wanted, created_us),
             "channel-store.subscriptions",
@@ -126,7 +107,7 @@ class SqliteChannelStore(SqliteFile):
         )
 
     async def change_broker(self, channel_id: int, subscription_id: str, broker: Broker) -> Subscription:
-        check_broker(broker)
+        check.broker(broker)
         return await self._write(
             lambda writer: sqlite_subscriptions.change_broker(writer, channel_id, subscription_id, broker),
             "channel-store.subscriptions",
@@ -243,7 +224,7 @@ class SqliteChannelStore(SqliteFile):
     # --- brokers that are told
 
     async def register(self, broker: Broker, secret: str, *, owner: str | None) -> Registration:
-        check_broker(broker)
+        check.broker(broker)
         return await self._write(lambda writer: sqlite_registrations.register(writer, broker, secret, owner))
 
     async def renew_secret(self, broker: Broker, secret: str) -> None:
@@ -318,17 +299,10 @@ class SqliteChannelStore(SqliteFile):
 
     def _transact(self, work: Callable[[sqlite3.Connection], Answer], point: str | None) -> Answer:
         writer = self.writer()
-        with explained(self.path):
-            writer.execute("BEGIN IMMEDIATE")
-            try:
-                answer = work(writer)
-                if point is not None:
-                    faults.reach(f"{point}.written")
-                writer.execute("COMMIT")
-            finally:
-                # After some errors (a full disk) SQLite has rolled back by itself.
-                if writer.in_transaction:
-                    writer.execute("ROLLBACK")
+        with explained(self.path), transaction(writer):
+            answer = work(writer)
+            if point is not None:
+                faults.reach(f"{point}.written")
         if point is not None:
             faults.reach(f"{point}.committed")
         return answer

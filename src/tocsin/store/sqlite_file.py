@@ -12,11 +12,12 @@ import os
 import queue
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.store.sqlite_errors import explained
@@ -30,36 +31,46 @@ BUSY_TIMEOUT_S: Final = 5.0
 LOG_LIMIT_BYTES: Final = 64 << 20
 
 
-class SqliteFile(ABC):
-    """The file `path`, which only its owner may read. Subclasses say what is in it.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What all files of one kind of store have in common.
 
     `application_id` stands in the file's header, so that another program's SQLite file is never taken for ours, nor one
-    store for another. `max_bytes` bounds the file; `busy_timeout_s` is how long another process may hold it before
-    UnavailableError. `page_bytes` counts only where the file is new.
+    store for another. `chain` leads to the tables of the present version. `page_bytes` counts only where the file is
+    new.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        application_id: int,
-        chain: Sequence[Upgrade],
-        *,
-        max_bytes: int | None = None,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
-        readers: int = 1,
-        page_bytes: int = 4096,
-        cache_bytes: int = 2 << 20,
-    ) -> None:
+    application_id: int
+    chain: Sequence[Upgrade]
+    readers: int = 1
+    page_bytes: int = 4096
+    cache_bytes: int = 2 << 20
+
+
+class Opening(TypedDict, total=False):
+    """What may differ from one file of a kind to the next.
+
+    `max_bytes` bounds the file (StorageFullError beyond it); `busy_timeout_s` is how long another process may hold it
+    before UnavailableError; `chain` stands for the layout's, so that tests can try versions that are still to come.
+    """
+
+    max_bytes: int | None
+    busy_timeout_s: float
+    chain: Sequence[Upgrade]
+
+
+class SqliteFile(ABC):
+    """The file `path`, which only its owner may read. Subclasses say what is in it."""
+
+    layout: ClassVar[Layout]
+
+    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
         self.path = path
         # Held by whoever writes.
         self.turn = asyncio.Lock()
-        self._application_id = application_id
-        self._chain = chain
-        self._max_bytes = max_bytes
-        self._busy_timeout_s = busy_timeout_s
-        self._page_bytes = page_bytes
-        self._cache_bytes = cache_bytes
-        self._reader_count = readers
+        self._chain = opening.get("chain", self.layout.chain)
+        self._max_bytes = opening.get("max_bytes")
+        self._busy_timeout_s = opening.get("busy_timeout_s", BUSY_TIMEOUT_S)
         self._thread: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Connection | None = None
@@ -69,15 +80,20 @@ class SqliteFile(ABC):
 
     @property
     def schema_version(self) -> int:
+        self.check_open()
+        assert self._version is not None
+        return self._version
+
+    def check_open(self) -> None:
+        """UnavailableError unless the store is open."""
         if self._version is None:
             raise self._not_open()
-        return self._version
 
     async def open(self) -> None:
         if self._thread is not None:
             raise RuntimeError(f"the store {self.path} is open already")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._reading = ThreadPoolExecutor(self._reader_count, thread_name_prefix="store-reader")
+        self._reading = ThreadPoolExecutor(self.layout.readers, thread_name_prefix="store-reader")
         try:
             await self.call(self._open)
         except BaseException:
@@ -99,7 +115,7 @@ class SqliteFile(ABC):
                     thread.shutdown(wait=False)
 
     async def backup_to(self, path: Path) -> None:
-        self.schema_version  # noqa: B018 - raises when the store is not open
+        self.check_open()
         # On a thread and a connection of its own: a long copy holds up neither reads nor transactions.
         await to_the_end(asyncio.ensure_future(asyncio.to_thread(self._back_up, path)))
 
@@ -153,16 +169,16 @@ class SqliteFile(ABC):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._writer = writer = self._connect()
             self._refuse_others(writer)
-            writer.execute(f"PRAGMA page_size = {self._page_bytes}")
+            writer.execute(f"PRAGMA page_size = {self.layout.page_bytes}")
             writer.execute("PRAGMA journal_mode = WAL")
             writer.execute("PRAGMA synchronous = FULL")
             writer.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
-            writer.execute(f"PRAGMA cache_size = -{self._cache_bytes >> 10}")
+            writer.execute(f"PRAGMA cache_size = -{self.layout.cache_bytes >> 10}")
             if self._max_bytes is not None:
                 page_bytes = writer.execute("PRAGMA page_size").fetchone()[0]
                 writer.execute(f"PRAGMA max_page_count = {max(1, self._max_bytes // page_bytes)}")
             self._version = self._upgrade(writer)
-            for _ in range(self._reader_count):
+            for _ in range(self.layout.readers):
                 reader = self._connect()
                 self._readers.append(reader)
                 reader.execute("PRAGMA query_only = ON")
@@ -176,14 +192,13 @@ class SqliteFile(ABC):
     def _refuse_others(self, connection: sqlite3.Connection) -> None:
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         application = connection.execute("PRAGMA application_id").fetchone()[0]
-        if tables and application != self._application_id:
+        if tables and application != self.layout.application_id:
             raise StoreError(f"{self.path} is an SQLite file, but not a store of Tocsin's")
 
     def _upgrade(self, writer: sqlite3.Connection) -> int:
         if not pending(_version(writer), self._chain):
             return _version(writer)
-        writer.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(writer):
             # Read again under the lock: another process may have been quicker.
             before = version = _version(writer)
             for step in pending(before, self._chain):
@@ -191,15 +206,10 @@ class SqliteFile(ABC):
                     writer.execute(statement)
                 version = step.version
             writer.execute(f"PRAGMA user_version = {version}")
-            writer.execute(f"PRAGMA application_id = {self._application_id}")
+            writer.execute(f"PRAGMA application_id = {self.layout.application_id}")
             if before == 0:
                 self.first_rows(writer, datetime.now(UTC))
             faults.reach("store.upgrade.before")
-            writer.execute("COMMIT")
-        except BaseException:
-            if writer.in_transaction:
-                writer.execute("ROLLBACK")
-            raise
         return version
 
     def _close(self) -> None:
@@ -232,6 +242,19 @@ class SqliteFile(ABC):
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
+
+
+@contextlib.contextmanager
+def transaction(writer: sqlite3.Connection) -> Iterator[None]:
+    """What is done inside is committed at its end; an exception undoes all of it."""
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        writer.execute("COMMIT")
+    finally:
+        # After some errors (a full disk) SQLite has rolled back by itself.
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")
 
 
 async def to_the_end(future: asyncio.Future[Result]) -> Result:

@@ -10,12 +10,13 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.sqlite_errors import explained, meaning
-from tocsin.store.sqlite_file import SqliteFile, to_the_end
+from tocsin.store.sqlite_file import Opening, SqliteFile, to_the_end, transaction
 from tocsin.store.sqlite_holds import put_markers
 
 Answer = TypeVar("Answer")
@@ -42,8 +43,8 @@ class Failed:
 class GroupCommits(SqliteFile):
     """A store in an SQLite file, whose writes share commits. `commits` counts them."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+        super().__init__(path, **opening)
         self.commits = 0
         self._waiting: list[Waiting] = []
         self._markers: dict[int, Cursor] = {}
@@ -57,14 +58,14 @@ class GroupCommits(SqliteFile):
 
     async def write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """What the work answers, once it is durable. Works run in the order they came."""
-        self.schema_version  # noqa: B018 - raises when the store is not open
+        self.check_open()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(Waiting(work, answer))
         self._begin()
         return await to_the_end(answer)
 
     async def mark(self, markers: Mapping[int, Cursor]) -> None:
-        self.schema_version  # noqa: B018 - raises when the store is not open
+        self.check_open()
         known = self._markers
         for frontend, cursor in markers.items():
             before = known.get(frontend)
@@ -119,18 +120,11 @@ class GroupCommits(SqliteFile):
         self, works: Sequence[Callable[[sqlite3.Connection], Any]], markers: Mapping[int, Cursor]
     ) -> list[Any]:
         writer = self.writer()
-        with explained(self.path):
-            writer.execute("BEGIN IMMEDIATE")
-            try:
-                # Markers first: whoever has acknowledged before it asks for something finds it acknowledged.
-                put_markers(writer, markers)
-                answers = [self._alone(writer, work) for work in works]
-                faults.reach("broker-store.written")
-                writer.execute("COMMIT")
-            finally:
-                # After some errors (a full disk) SQLite has rolled back by itself.
-                if writer.in_transaction:
-                    writer.execute("ROLLBACK")
+        with explained(self.path), transaction(writer):
+            # Markers first: whoever has acknowledged before it asks for something finds it acknowledged.
+            put_markers(writer, markers)
+            answers = [self._alone(writer, work) for work in works]
+            faults.reach("broker-store.written")
         faults.reach("broker-store.committed")
         return answers
 

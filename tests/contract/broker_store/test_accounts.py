@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.contract.broker_store.holdings import all_frontends, contents, default, new_backend, people, subscribe
-from tocsin.store.broker_rows import LISTED, PERSON_LIMIT, TEXT_LIMIT, URL_LIMIT, Application, Webhook
+from tocsin.store.broker_checks import LISTED, PERSON_LIMIT, TEXT_LIMIT, URL_LIMIT
+from tocsin.store.broker_rows import Application, Webhook
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, InputError, LimitError, NotFoundError
 

@@ -11,7 +11,8 @@ import pytest
 from tests.contract.broker_store.holdings import all_backends, all_frontends, at, contents, default, people, subscribe
 from tests.contract.stores import StoreBackend, opened
 from tocsin.rules.model.cursors import START, Position
-from tocsin.store.broker_rows import PERSON_LIMIT, Link, NewBackend, Subscriber
+from tocsin.store.broker_checks import PERSON_LIMIT
+from tocsin.store.broker_rows import Link, NewBackend, Subscriber
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, LimitError, StorageFullError, UnavailableError
 

@@ -8,15 +8,8 @@ import pytest
 
 from tests.contract.channel_store.channel import EAST, WEST, Channel, fetched, news_of
 from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Range
-from tocsin.store.channel_store import (
-    PARAMETERS_LIMIT,
-    SUBSCRIPTION_ID_LIMIT,
-    Broker,
-    ChannelStore,
-    Execution,
-    Failure,
-    Wanted,
-)
+from tocsin.store.channel_checks import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
+from tocsin.store.channel_store import Broker, ChannelStore, Execution, Failure, Wanted
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
 

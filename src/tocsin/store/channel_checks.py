@@ -1,0 +1,26 @@
+"""What not every backend of the channels' store could keep, and all of them refuse. Read as `check.wanted(…)`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tocsin.store.channel_store import Broker, Wanted
+from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
+from tocsin.wire.errors import InputError
+
+SUBSCRIPTION_ID_LIMIT: Final = 200
+PARAMETERS_LIMIT: Final = 100_000
+
+
+def broker(given: Broker) -> None:
+    check_text("dataverse", given.dataverse, DATAVERSE_LIMIT)
+    check_text("broker's name", given.name, NAME_LIMIT)
+
+
+def wanted(given: Wanted) -> None:
+    broker(given.broker)
+    check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
+    if given.id is not None:
+        check_text("subscription's id", given.id, SUBSCRIPTION_ID_LIMIT)
+        if not given.id:
+            raise InputError("a subscription's id cannot be empty", hint="leave it out to get one")
