@@ -49,6 +49,17 @@ def test_channels_find_what_matches_since_they_ran_last() -> None:
     ]
 
 
+def test_a_channel_that_runs_earlier_finds_what_there_is_by_then_and_the_rest_later() -> None:
+    steps = [
+        Step(0.0, LogIn("ann")),
+        Step(1.0, Subscribe("ann", "emergenciesOfType", ("flood",))),
+        Step(3.0, report("flood", 1050.0, 1000.0)),
+        Step(5.0, report("flood", 5000.0, 5050.0)),
+    ]
+    run = find(Scenario({}, tuple(steps)), phases_s={"emergenciesOfType": 4.0})
+    assert [one.at_s for one in run.found] == [4.0, 14.0]
+
+
 def test_a_city_is_played_with_all_that_is_found() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0), 2)
     run = find(made)

@@ -13,7 +13,7 @@ import pytest
 
 from tocsin.lab.engine.engine import Engine
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.scenarios.city import City, city_scenario, to_degrees
+from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, to_degrees
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
 from tocsin.lab.scenarios.movement import Pace, Way, along_roads, random_waypoint
 from tocsin.lab.scenarios.one import read_connections, read_movement
@@ -126,6 +126,7 @@ def test_the_city_has_the_numbers_of_the_prototype() -> None:
     interests = {(act.channel, act.parameters) for step in made.steps if isinstance(act := step.act, Subscribe)}
     assert kinds[Subscribe] == 3_500
     assert len(interests) == pytest.approx(800, rel=0.1)
+    assert {channel for channel, _ in interests} == {channel for channel, _, _ in CHANNELS}
     assert kinds[Publish] == pytest.approx(360, abs=4 * math.sqrt(360))
     assert made.span_s() <= 3600
     sizes = [

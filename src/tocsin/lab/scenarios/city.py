@@ -216,13 +216,10 @@ def _shared_interests(city: City, streams: Streams) -> list[Interest]:
 
 
 def _near(name: str, turn: int) -> Interest:
-    """The subscriber's own interests, another one at every turn."""
-    own: list[Interest] = []
-    for channel, kinds, _ in CHANNELS:
-        if kinds == "user":
-            own.append((channel, (name,)))
-        elif kinds == "type user":
-            own += [(channel, (kind, name)) for kind in TYPES]
+    """The subscriber's own interests, another one at every turn: of all channels, however few turns there are."""
+    own: list[Interest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
+    typed = [channel for channel, kinds, _ in CHANNELS if kinds == "type user"]
+    own += [(channel, (kind, name)) for kind in TYPES for channel in typed]
     return own[turn % len(own)]
 
 

@@ -56,14 +56,15 @@ class CityRun:
         return self.subscribers.setdefault(name, len(self.subscribers))
 
 
-def find(made: Scenario) -> CityRun:
-    """All results of a scenario, in order of time."""
+def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> CityRun:
+    """All results of a scenario, in order of time. `phases_s`: when each channel runs first, which is within its first
+    period; where nothing is said, at its end."""
     run = CityRun()
     places: dict[str, tuple[float, float]] = {}
     shelters: list[Mapping[str, Any]] = []
     reports: list[tuple[float, Mapping[str, Any]]] = []
     held: dict[int, int] = {}
-    due_s = dict(_PERIOD_S)
+    due_s = {**_PERIOD_S, **(phases_s or {})}
     end_s = made.span_s() + max(_PERIOD_S.values())
     steps = iter((*((step.at_s, step.act) for step in made.steps), (end_s, None)))
     for at_s, act in steps:

@@ -11,6 +11,7 @@ from tocsin.lab.experiments.results import MissingCellsError, Results
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 _S: Final = "sizes"
+_SMALLEST_KB: Final = 100
 PAPER: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl")
 
 
@@ -19,7 +20,9 @@ def _at(policy: Value, size: Value) -> dict[str, Value]:
 
 
 def _sizes(results: Results) -> list[Value]:
-    return results.points(_S, "size_kb")
+    """Those of the paper, which begins at 100 KB; others only where there are none."""
+    every = results.points(_S, "size_kb")
+    return [size for size in every if float(size) >= _SMALLEST_KB] or every
 
 
 def _between(
@@ -58,7 +61,9 @@ def reduces(results: Results) -> Judged:
 
 
 def grows(results: Results) -> Judged:
-    small, *_, large = several(results, _S, "size_kb")
+    several(results, _S, "size_kb")
+    sizes = _sizes(results)
+    small, large = sizes[0], sizes[-1]
     changes = {policy: results.difference("hit_ratio", _S, _at(policy, large), _at(policy, small)) for policy in PAPER}
     others = [
         results.difference(metric, _S, _at(policy, small), _at(policy, large))
@@ -124,13 +129,11 @@ def ttl_small(results: Results) -> Judged:
 def hundred(results: Results) -> Judged:
     """The smallest size at which more than half are hits, and at which latency is half of that without a cache."""
     bare = results.mean("latency_s", "no-cache", policy="nc")
+    every = results.points(_S, "size_kb")
     said, hits, halves = [], [], []
     for policy in PAPER:
-        hit = next((s for s in _sizes(results) if results.mean("hit_ratio", _S, **_at(policy, s)).low > 0.5), None)
-        half = next(
-            (s for s in _sizes(results) if results.mean("latency_s", _S, **_at(policy, s)).high < 0.55 * bare.mean),
-            None,
-        )
+        hit = next((s for s in every if results.mean("hit_ratio", _S, **_at(policy, s)).low > 0.5), None)
+        half = next((s for s in every if results.mean("latency_s", _S, **_at(policy, s)).high < 0.55 * bare.mean), None)
         hits.append(hit)
         halves.append(half)
         said.append(f"{policy}: half are hits from {hit or 'no'} KB, latency halves from {half or 'no'} KB")
@@ -145,7 +148,7 @@ def hundred(results: Results) -> Judged:
 
 
 def _upto(size: Value | None) -> bool:
-    return size is not None and float(size) <= 100
+    return size is not None and float(size) <= _SMALLEST_KB
 
 
 def setting(results: Results) -> Judged:
