@@ -46,7 +46,7 @@ class Sparkless(Engine):
     def is_alive(self) -> bool:
         return True
 
-    async def land(self, work: Callable[[], T], what: str) -> T:
+    async def land(self, work: Callable[[], T], what: str, *, asks_spark: bool) -> T:
         return await self.work(work, what)
 
     async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.strategies import same, typed_records
-from tocsin.cluster.feeds.batches import packed, unpacked
+from tocsin.cluster.feeds.batches import FEW, packed, refused_in, rows_in
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.readers.decoding import Decoded
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
@@ -16,12 +16,25 @@ from tocsin.rules.model.types import BIGINT, Field, ObjectType
 KIND = ObjectType((Field("id", BIGINT),), True)
 
 
-@given(typed_records())
-def test_accepted_records_come_out_as_they_went_in(drawn: tuple[ObjectType, list[dict[str, Any]]]) -> None:
+@given(typed_records(), st.booleans())
+def test_accepted_records_come_out_as_they_went_in(
+    drawn: tuple[ObjectType, list[dict[str, Any]]], are_many: bool
+) -> None:
     kind, records = drawn
-    batch = unpacked(packed([Decoded(index, record) for index, record in enumerate(records)], kind))
-    assert same(layout.from_arrow(batch.rows, kind), records)
-    assert batch.refused == ()
+    records = records * (FEW + 1) if are_many else records
+    payload = packed([Decoded(index, record) for index, record in enumerate(records)], kind)
+    rows, counts = rows_in([payload], kind)
+    assert same(layout.from_arrow(rows, kind), records)
+    assert counts == [len(records)]
+    assert not refused_in(payload)
+
+
+@given(typed_records())
+def test_few_records_land_as_the_same_columns_as_many(drawn: tuple[ObjectType, list[dict[str, Any]]]) -> None:
+    kind, records = drawn
+    few = [packed([Decoded(0, record)], kind) for record in records]
+    rows, _ = rows_in(few or [packed([], kind)], kind)
+    assert rows.equals(layout.to_arrow(records, kind))
 
 
 def test_refused_records_keep_their_place_their_field_their_reason_and_their_text() -> None:
@@ -30,20 +43,25 @@ def test_refused_records_keep_their_place_their_field_their_reason_and_their_tex
         Decoded(1, {"id": 1}),
         Decoded(2, None, "", "not JSON", b"\xff{"),
     ]
-    batch = unpacked(packed(decoded, KIND))
-    assert layout.from_arrow(batch.rows, KIND) == [{"id": 1}]
-    assert batch.refused == (
+    payload = packed(decoded, KIND)
+    assert layout.from_arrow(rows_in([payload], KIND)[0], KIND) == [{"id": 1}]
+    assert refused_in(payload) == [
         {"index": 0, "field": "id", "reason": "expected a bigint", "record": '{"id": "x"}'},
         {"index": 2, "field": "", "reason": "not JSON", "record": "\ufffd{"},
-    )
+    ]
 
 
 def test_a_request_of_which_nothing_was_accepted_has_no_rows_and_the_feeds_columns() -> None:
-    batch = unpacked(packed([Decoded(0, None, "id", "is missing", b"{}")], KIND))
-    assert batch.rows.num_rows == 0
-    assert batch.rows.schema == layout.record_schema(KIND)
+    rows, counts = rows_in([packed([Decoded(0, None, "id", "is missing", b"{}")], KIND)], KIND)
+    assert (rows.num_rows, counts) == (0, [0])
+    assert rows.schema == layout.record_schema(KIND)
 
 
-def test_rows_of_several_requests_join() -> None:
-    tables = [unpacked(packed([Decoded(0, {"id": i, "more": [i]})], KIND)).rows for i in range(3)]
-    assert layout.from_arrow(pa.concat_tables(tables), KIND) == [{"id": i, "more": [i]} for i in range(3)]
+@given(st.lists(st.sampled_from([0, 1, 2, FEW, FEW + 1]), min_size=1, max_size=6))
+def test_small_and_large_requests_keep_their_order(sizes: list[int]) -> None:
+    numbers = iter(range(1_000))
+    requests = [[{"id": next(numbers), "more": [size]} for _ in range(size)] for size in sizes]
+    payloads = [packed([Decoded(at, record) for at, record in enumerate(one)], KIND) for one in requests]
+    rows, counts = rows_in(payloads, KIND)
+    assert layout.from_arrow(rows, KIND) == [record for one in requests for record in one]
+    assert counts == sizes

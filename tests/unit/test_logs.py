@@ -88,6 +88,7 @@ class Target:
     counted = True
     position = 0
     halted = False
+    asks_spark = False
     dataset = Ref("dataset", "v", "D")
 
     def __init__(self, error: Exception) -> None:
@@ -101,7 +102,7 @@ class Target:
 
 
 class Engine:
-    async def land(self, work: Callable[[], Any], _what: str) -> Any:
+    async def land(self, work: Callable[[], Any], _what: str, *, asks_spark: bool) -> Any:
         return work()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.cluster.feeds import seen as seen_module
-from tocsin.cluster.feeds.batches import packed, seen_in, unpacked
+from tocsin.cluster.feeds.batches import packed, refused_in, rows_in, seen_in
 from tocsin.cluster.feeds.seen import NAME, SeenItems, mark
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.readers.decoding import Decoded
@@ -40,8 +40,8 @@ def test_the_marks_of_a_poll_are_packed_with_its_records_and_its_refusals() -> N
     decoded = [Decoded(0, {"id": 1}), Decoded(1, None, "id", "why", b"text")]
     made = packed(decoded, KIND, marks(1, 2))
     assert seen_in(made) == marks(1, 2)
-    assert unpacked(made).rows.num_rows == 1
-    assert [one["reason"] for one in unpacked(made).refused] == ["why"]
+    assert rows_in([made], KIND)[1] == [1]
+    assert [one["reason"] for one in refused_in(made)] == ["why"]
     assert seen_in(packed(decoded, KIND)) == seen_in(packed(decoded[:1], KIND)) == []
 
 

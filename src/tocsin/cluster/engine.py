@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
@@ -74,9 +75,9 @@ class Engine:
         self._landing.shutdown(wait=False, cancel_futures=True)
         self._channels.shutdown(wait=False, cancel_futures=True)
 
-    async def land(self, work: Callable[[], T], what: str) -> T:
-        """As `work`, on the threads of the feeds."""
-        return await self._carried_out(self._landing, work, what, None)
+    async def land(self, work: Callable[[], T], what: str, *, asks_spark: bool) -> T:
+        """As `work`, on the threads of the feeds. Work that does not ask Spark is not announced to it."""
+        return await self._carried_out(self._landing, work, what, None, asks_spark=asks_spark)
 
     async def execution(self, work: Callable[[], T], what: str) -> T:
         """As `work`, on the threads of the channels."""
@@ -92,17 +93,25 @@ class Engine:
         return await self._carried_out(self._threads, work, what, stop)
 
     async def _carried_out(
-        self, threads: ThreadPoolExecutor, work: Callable[[], T], what: str, stop: Callable[[], None] | None
+        self,
+        threads: ThreadPoolExecutor,
+        work: Callable[[], T],
+        what: str,
+        stop: Callable[[], None] | None,
+        *,
+        asks_spark: bool = True,
     ) -> T:
         group = uuid4().hex
-        future = asyncio.get_running_loop().run_in_executor(threads, self._grouped, group, what, work)
+        announced = partial(self._grouped, group, what, work) if asks_spark else work
+        future = asyncio.get_running_loop().run_in_executor(threads, announced)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if stop is not None:
                 stop()
-            with suppress(Py4JError, ConnectionError):
-                self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
+            if asks_spark:
+                with suppress(Py4JError, ConnectionError):
+                    self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
             while not future.done():
                 # Whoever is cancelled a second time waits on, too.
                 with suppress(asyncio.CancelledError):

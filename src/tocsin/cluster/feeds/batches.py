@@ -1,6 +1,9 @@
-"""What a feed's log holds of one request: the accepted records as Arrow, the refused ones with their reasons.
+"""What a feed's log holds of one request: the accepted records, the refused ones with their reasons.
 
-    payload   length │ records, as an Arrow stream │ refused, as JSON; {"refused", "seen"} of a poll
+    payload   length │ records │ refused, as JSON; {"refused", "seen"} of a poll
+
+Many records are an Arrow stream. A table and a stream of their own for each of the few would cost a hundred times as
+much as the records: those are text (the highest bit of the length says so), and become one table when they land.
 
 What a poll found has the marks of its items with it, so that items and the memory of them become durable as one.
 """
@@ -9,8 +12,8 @@ from __future__ import annotations
 
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import orjson
@@ -18,25 +21,25 @@ import pyarrow as pa
 
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.rules.model.openform import dumps_value, loads_value
 from tocsin.rules.model.types import ObjectType
 
-_LENGTH: Final = struct.Struct("<Q")
+FEW: Final = 16
+"""So many records are written as text."""
 MARK_BYTES: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    rows: pa.Table
-    refused: tuple[dict[str, Any], ...]
+_LENGTH: Final = struct.Struct("<Q")
+_IS_TEXT: Final = 1 << 63
 
 
 def packed(decoded: Sequence[Decoded], kind: ObjectType, seen: Sequence[bytes] = ()) -> bytes:
     """`seen` are the marks of the items that these are, each of `MARK_BYTES`."""
-    rows = layout.to_arrow([one.record for one in decoded if one.record is not None], kind)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    body: bytes = sink.getvalue().to_pybytes()
+    records = [one.record for one in decoded if one.record is not None]
+    if len(records) <= FEW:
+        body = dumps_value(records).encode()
+        length = len(body) | _IS_TEXT
+    else:
+        body = _stream(layout.to_arrow(records, kind))
+        length = len(body)
     refused = [
         {"index": one.index, "field": one.field, "reason": one.reason, "record": one.raw.decode(errors="replace")}
         for one in decoded
@@ -47,16 +50,30 @@ def packed(decoded: Sequence[Decoded], kind: ObjectType, seen: Sequence[bytes] =
         rest = orjson.dumps({"refused": refused, "seen": b64encode(b"".join(seen)).decode()})
     elif refused:
         rest = orjson.dumps(refused)
-    return _LENGTH.pack(len(body)) + body + rest
+    return _LENGTH.pack(length) + body + rest
 
 
-def unpacked(payload: bytes) -> Batch:
-    (length,) = _LENGTH.unpack_from(payload)
-    start = _LENGTH.size
-    with pa.ipc.open_stream(pa.py_buffer(payload[start : start + length])) as reader:
-        rows = reader.read_all()
+def rows_in(payloads: Iterable[bytes], kind: ObjectType) -> tuple[pa.Table, list[int]]:
+    """The accepted records of all, in their order, and how many are of each."""
+    tables: list[pa.Table] = []
+    counts: list[int] = []
+    for is_text, bodies in groupby(map(_records, payloads), key=lambda one: one[0]):
+        if is_text:
+            parts: list[list[dict[str, Any]]] = [loads_value(str(body, "utf-8")) for _, body in bodies]
+            tables.append(layout.to_arrow([record for part in parts for record in part], kind))
+            counts += map(len, parts)
+        else:
+            streams = [pa.ipc.open_stream(pa.py_buffer(body)).read_all() for _, body in bodies]
+            tables += streams
+            counts += [table.num_rows for table in streams]
+    return pa.concat_tables(tables), counts
+
+
+def refused_in(payload: bytes) -> Sequence[dict[str, Any]]:
+    """The refused records, each with its index, field, reason and text."""
     rest = _rest(payload)
-    return Batch(rows, tuple(rest["refused"] if isinstance(rest, dict) else rest))
+    refused: Sequence[dict[str, Any]] = rest["refused"] if isinstance(rest, dict) else rest
+    return refused
 
 
 def seen_in(payload: bytes) -> list[bytes]:
@@ -68,7 +85,21 @@ def seen_in(payload: bytes) -> list[bytes]:
     return [marks[at : at + MARK_BYTES] for at in range(0, len(marks), MARK_BYTES)]
 
 
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
+
+
+def _records(payload: bytes) -> tuple[bool, memoryview]:
+    """Whether the records are text, and their bytes."""
+    length = _LENGTH.unpack_from(payload)[0]
+    body = memoryview(payload)[_LENGTH.size : _LENGTH.size + (length & ~_IS_TEXT)]
+    return bool(length & _IS_TEXT), body
+
+
 def _rest(payload: bytes) -> Any:
-    (length,) = _LENGTH.unpack_from(payload)
-    rest = payload[_LENGTH.size + length :]
-    return orjson.loads(rest) if rest else ()
+    end = _LENGTH.size + (_LENGTH.unpack_from(payload)[0] & ~_IS_TEXT)
+    return orjson.loads(payload[end:]) if len(payload) > end else ()

@@ -30,6 +30,8 @@ from tocsin.wire.errors import (
 )
 
 _SHOWN_REFUSALS: Final = 1_000  # in one answer; all of them are kept
+# A body so small is read in less time than a thread takes to begin, and to have its turn among others.
+_SMALL_BYTES: Final = 4096
 # How long a statement waits for records to land while landing fails; while it goes on, as long as the statement may.
 PATIENCE_S = 5.0
 # The same for a publisher: longer than it takes to try again once all is mended.
@@ -151,7 +153,10 @@ class RunningFeed:
     async def accept(self, body: bytes, key: str | None = None) -> Accepted:
         """Takes what is in a body; when this returns, the accepted records are durable."""
         async with self._let_in():
-            payload, rows, status, answer = await asyncio.to_thread(self._read, body)
+            if len(body) <= _SMALL_BYTES:
+                payload, rows, status, answer = self._read(body)
+            else:
+                payload, rows, status, answer = await asyncio.to_thread(self._read, body)
             if rows == 0:
                 return Accepted(status, answer, self._log.end)
             digest = "" if key is None else blake2b(body, digest_size=16).hexdigest()
@@ -207,6 +212,8 @@ class RunningFeed:
     async def until_landed(self, position: int) -> None:
         """Returns when a query would see everything below the position; UnavailableError if the feed ends before, or
         where landing fails and goes on failing."""
+        for mover in self._movers:
+            mover.hurry()
         await self._until(position, self._movers, VISIBLE_PATIENCE_S, _invisible)
 
     async def drained(self, movers: Sequence[Moving], impossible: str, otherwise: str = "") -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import structlog
@@ -172,7 +173,8 @@ class FileFeed:
             if not pieces or receiver.ended:
                 return True
             try:
-                await self._engine.land(lambda: target.land(pieces), f"feed {self.entry.name}")
+                landing = partial(target.land, pieces)
+                await self._engine.land(landing, f"feed {self.entry.name}", asks_spark=target.asks_spark)
             except Exception as error:
                 self.counts.failures += 1
                 receiver.trouble = self._told(f"landing in {target.dataset}", error, receiver.trouble)

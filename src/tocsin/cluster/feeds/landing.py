@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tocsin import faults
 from tocsin.cluster.entries import DatasetEntry, FeedEntry, Ref
-from tocsin.cluster.feeds.batches import unpacked
+from tocsin.cluster.feeds.batches import refused_in, rows_in
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.sifting import Enrich, Sifting
 from tocsin.pipeline.datasets import layout
@@ -87,16 +87,20 @@ class Landing:
     def dataset(self) -> Ref:
         return self._entry.ref
 
+    @property
+    def asks_spark(self) -> bool:
+        """Only a function is carried out by Spark: without one, rows go from the log into files."""
+        return self._enrich is not None
+
     def land(self, entries: Sequence[Landable]) -> int:
         """The rows of these entries, in the dataset; the position after them."""
-        tables = [unpacked(one.payload).rows for one in entries]
-        rows = pa.concat_tables(tables)
+        rows, counts = rows_in((one.payload for one in entries), self._feed.type)
         after = entries[-1].end
         fitted = self._fit(rows) if self._enrich is None else self._made(rows)
         if fitted.refused:
             self._counts.set_aside += len(fitted.refused)
             # However the log is cut into batches, a record has the same place.
-            places = [one.first + i for one, held in zip(entries, tables, strict=True) for i in range(held.num_rows)]
+            places = [one.first + i for one, held in zip(entries, counts, strict=True) for i in range(held)]
             self._reject(fitted.refused, rows, places)
         faults.reach("landing.before")
         positions = {self._name: after}
@@ -146,6 +150,7 @@ class Rejections:
     """Records refused when they came, from the log into `<feed>Rejected`."""
 
     counted = False
+    asks_spark = False
 
     def __init__(self, feed: FeedEntry, since: int, rejected: DatasetTable) -> None:
         self._feed = feed
@@ -163,7 +168,7 @@ class Rejections:
         found = [
             (entry.first + one["index"], one["field"], one["reason"], one["record"], None)
             for entry in entries
-            for one in unpacked(entry.payload).refused
+            for one in refused_in(entry.payload)
         ]
         if found:
             keep_rejected(self._rejected, self._feed, found, {self._name: after})

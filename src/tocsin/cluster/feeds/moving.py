@@ -24,6 +24,11 @@ log = structlog.get_logger()
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 32 << 20
 _RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
+# Each batch is a commit, whatever is in it. Where few records come all the time, landing rests for this many times as
+# long as the last batch took, so that what channels and queries need of the machine does not go into commits.
+_REST: Final = 2.0
+_LONGEST_REST_S: Final = 0.2
+_FEW_ROWS: Final = 2_000
 
 
 class Target(Protocol):
@@ -35,6 +40,9 @@ class Target(Protocol):
 
     @property
     def dataset(self) -> Ref: ...
+
+    @property
+    def asks_spark(self) -> bool: ...
 
     def land(self, entries: Sequence[Landable]) -> int: ...
 
@@ -103,7 +111,7 @@ class Mover:
             self._task = asyncio.create_task(self._run(), name=f"landing {self._feed}")
 
     def hurry(self) -> None:
-        """Whoever waits for it wants to know now: the next try is at once."""
+        """Somebody waits for it: the next batch, or the next try, is at once."""
         self._hurry.set()
 
     async def end(self) -> None:
@@ -117,8 +125,9 @@ class Mover:
         failures = 0
         while True:
             await self._log.wait(self.position)
+            begun_s = time.monotonic()
             try:
-                await self._engine.land(self._batch, f"feed {self._feed}")
+                await self._engine.land(self._batch, f"feed {self._feed}", asks_spark=self.target.asks_spark)
             except Exception as error:
                 self._failed(error)
             else:
@@ -126,15 +135,21 @@ class Mover:
                 self.trouble = None
                 self._counts.batches += self.target.counted
                 await self._changed()
+                if self._log.end - self.position < _FEW_ROWS:
+                    await self._rest(min(_LONGEST_REST_S, _REST * (time.monotonic() - begun_s)))
+                self._hurry.clear()
                 continue
             self._counts.failures += 1
             await self._changed()
             failures = 0 if self._hurry.is_set() else failures
             self._hurry.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_S[min(failures, len(_RETRY_S) - 1)]):
-                    await self._hurry.wait()
+            await self._rest(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
 
     def _failed(self, error: Exception) -> None:
         now = datetime.now(UTC), asyncio.get_running_loop().time()
