@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -195,12 +195,14 @@ class FakeBroker:
         said = parse_subscribe(orjson.loads(await request.read()))
         for one in self.interests.values():
             if (one.subscription.channel, one.subscription.parameters) == (said.channel, said.parameters):
-                return answer(one.subscription.to_json())
+                applied = None if said.since is None else False
+                return answer(replace(one.subscription, since_applied=applied).to_json())
         interest = 17 + len(self.interests)
         since = said.since or Cursor(EPOCH, 0, 0)
         made = Subscription(
-            f"sub_{interest}", said.channel, said.parameters, interest, since, said.mode, recovered=True
-        )
+            f"sub_{interest}", said.channel, said.parameters, interest, since, said.mode, recovered=True,
+            since_applied=None if said.since is None else True,
+        )  # fmt: skip
         self.interests[interest] = Interest(made, marker=since)
         return answer(made.to_json(), status=201)
 

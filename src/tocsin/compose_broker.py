@@ -56,5 +56,7 @@ def account_policy(settings: BrokerSettings) -> AccountPolicy:
         password_characters=accounts.password_characters,
         threads=accounts.password_threads,
         waiting=accounts.password_waiting,
+        wrong_passwords=limits.wrong_passwords_burst,
+        wrong_passwords_per_hour=limits.wrong_passwords_per_hour,
         limits={name: getattr(limits, name) for name in LIMITS},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.broker_shell import PASSWORD, BrokerHere, Listener, both, broker, unt
 from tests.broker_world import World, world
 from tocsin.broker.shell.pace import Bucket
 from tocsin.rules.model import types as t
+from tocsin.serving.addresses import is_own, place_of
 from tocsin.serving.application import bound
 from tocsin.wire.signatures import verify
 
@@ -398,8 +400,88 @@ async def test_groups_hold_together_and_each_member_has_a_marker_of_its_own(clus
         _, said = await made.ask("GET", "/v1/groups/watch", user="bob")
         assert said["members"] == ["ada", "bob", "eve"]
         assert [one["interest"] for one in said["subscriptions"]] == [interest]
-        assert (await made.ask("DELETE", "/v1/groups/watch"))[0] == 200
+        async with Listener(made.url, made.tokens["bob"]) as bob, Listener(made.url, made.tokens["eve"]) as eve:
+            await until(lambda: made.service.presence.listeners == 2)
+            assert (await made.ask("DELETE", "/v1/groups/watch/members/eve"))[0] == 200
+            assert (await made.ask("DELETE", "/v1/groups/watch"))[0] == 200
+            for one in (eve, bob):
+                await one.until(lambda one=one: one.events and one.events[-1]["type"] == "tocsin.ended")
+            reasons = [one.events[-1]["data"]["reason"] for one in (eve, bob)]
+            assert reasons == ["you are not in the group watch any more", "the group watch is gone"]
         assert (await made.ask("GET", "/v1/subscriptions", user="bob"))[1]["subscriptions"] == []
+
+
+async def test_subscriptions_to_a_channel_that_an_application_loses_end_and_that_is_told(
+    cluster: Any, tmp_path: Path
+) -> None:
+    async with cluster as here, both(tmp_path / "broker", here) as made:
+        jams, floods = await here.channel("jams"), await here.channel("floods")
+        _, said = await made.ask("POST", "/v1/applications", {"name": "traffic"})
+        await made.user("eve", "traffic", said["token"])
+        await made.ask("POST", "/v1/groups", {"name": "crew", "members": ["eve"]}, token=said["token"])
+        kept = await made.subscribe("eve", "v.jams", 1)
+        mine = await made.subscribe("eve", "v.floods", 1)
+        shared = await made.subscribe("eve", "v.floods", 2, group="crew")
+        other = await made.subscribe("ada", "v.floods", 1)
+        async with Listener(made.url, made.tokens["eve"]) as eve, Listener(made.url, made.tokens["ada"]) as ada:
+            await until(lambda: made.service.presence.listeners == 2)
+            change = {"channels": ["v.jams"]}
+            assert (await made.ask("PATCH", "/v1/applications/traffic", change))[1]["channels"] == ["v.jams"]
+            await eve.until(lambda: len(eve.events) == 2)
+            assert {(one["type"], one["interest"], one["channel"]) for one in eve.events} == {
+                ("tocsin.ended", mine["interest"], "v.floods"), ("tocsin.ended", shared["interest"], "v.floods"),
+            }  # fmt: skip
+            reason = "the application traffic may not use this channel any more"
+            assert {one["data"]["reason"] for one in eve.events} == {reason}
+            await here.execute(floods, {int(other["interest"]): ["for ada"]})
+            await here.execute(jams, {int(kept["interest"]): ["for eve"]})
+            assert (await ada.values_until(1), await eve.values_until(1)) == (["for ada"], ["for eve"])
+        _, page = await made.ask("GET", "/v1/subscriptions", user="eve")
+        assert [one["id"] for one in page["subscriptions"]] == [kept["id"]]
+        assert (await made.ask("GET", "/v1/groups/crew", user="eve"))[1]["subscriptions"] == []
+        asked = {"channel": "v.floods", "parameters": [1]}
+        assert (await made.ask("POST", "/v1/subscriptions", asked, user="eve"))[0] == 403
+
+
+async def test_a_subscription_that_is_made_while_its_channel_is_taken_away_ends_too(
+    cluster: Any, tmp_path: Path
+) -> None:
+    async with cluster as here, both(tmp_path / "broker", here) as made:
+        await here.channel("c")
+        _, said = await made.ask("POST", "/v1/applications", {"name": "traffic"})
+        await made.user("eve", "traffic", said["token"])
+        hold = made.service.desk._hold
+
+        async def slow(asked: Any) -> Any:
+            assert (await made.ask("PATCH", "/v1/applications/traffic", {"channels": []}))[0] == 200
+            return await hold(asked)
+
+        made.service.desk._hold = slow  # type: ignore[method-assign]
+        status, said = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [1]}, user="eve")
+        assert (status, said["error"]["code"]) == (403, "forbidden")
+        async with Listener(made.url, made.tokens["eve"]) as eve:
+            await made.ask("PATCH", "/v1/applications/traffic", {"channels": None})
+            assert "ok" in await eve.ask(subscribe={"channel": "v.c", "parameters": [2]})
+            await eve.until(lambda: eve.events)
+            assert eve.events[0]["type"] == "tocsin.ended"
+        assert (await made.ask("GET", "/v1/subscriptions", user="eve"))[1]["subscriptions"] == []
+
+
+async def test_who_subscribes_again_is_told_that_since_does_not_count(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here) as made:
+        channel = await here.channel("c")
+        first = await made.subscribe("ada", "v.c", 1, since="0-0-0")
+        assert (first["since_applied"], first["since"]) == (True, "0-0-0")
+        assert "since_applied" not in await made.subscribe("ada", "v.c", 1)
+        await here.execute(channel, {int(first["interest"]): ["x"]})
+        async with Listener(made.url, made.tokens["ada"]) as ada:
+            await ada.values_until(1)
+            await ada.ack(first["interest"], ada.events[0]["data"]["to"])
+            again = await ada.ask(subscribe={"channel": "v.c", "parameters": [1], "since": "0-0-0"})
+            assert (again["ok"]["id"], again["ok"]["since_applied"]) == (first["id"], False)
+            # What has come can be read again all the same.
+            read = await ada.ask(pull={"interest": first["interest"], "after": "0-0-0"})
+            assert values(read["ok"]["events"]) == ["x"]
 
 
 async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path: Path) -> None:
@@ -506,6 +588,31 @@ async def test_limits_are_told_clearly(cluster: Any, tmp_path: Path) -> None:
                     statuses.append((answer.status, answer.headers.get("Retry-After")))
         assert (429, "1") in statuses
         assert statuses[0] == (200, None)
+
+
+async def test_connections_of_one_address_are_limited(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, http__address_connections_limit=3) as made:
+        async with AsyncExitStack() as stack:
+            sessions = [await stack.enter_async_context(aiohttp.ClientSession()) for _ in range(4)]
+            answers = [await stack.enter_async_context(one.get(f"{made.url}/healthz")) for one in sessions]
+            # The cluster may have one of the three.
+            assert {one.status for one in answers} == {200, 429}
+            refused = answers[-1]
+            assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+            error = (await refused.json())["error"]
+            assert (error["code"], error["message"]) == ("limit", "127.0.0.1 has 3 connections already")
+        async with asyncio.timeout(10):
+            while (await made.ask("GET", "/healthz"))[0] != 200:
+                await asyncio.sleep(0)
+
+
+def test_an_address_is_one_whatever_it_is_called() -> None:
+    assert place_of("10.0.0.7") == place_of("::ffff:10.0.0.7") == "10.0.0.7"
+    assert place_of("2001:db8::1") == place_of("2001:db8::ffff:0:0:9%eth0") != place_of("2001:db8:0:1::1")
+    assert place_of(None) == place_of("") == "unknown"
+    assert [is_own(one) for one in ("127.0.0.1", "::1", "::ffff:127.0.0.2", "10.0.0.7", None)] == [True] * 3 + [
+        False
+    ] * 2
 
 
 async def test_a_connection_ends_with_its_token_and_asking_for_much_counts_for_more(

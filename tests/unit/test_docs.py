@@ -153,7 +153,9 @@ def test_the_bounds_of_names_and_passwords_are_those_of_the_code() -> None:
     assert f"up to {PERSON_LIMIT} printable characters" in told
     assert f"{policy.password_characters} characters at least and {PASSWORD_LIMIT_BYTES:,} bytes at most" in told
     assert f"{policy.cost.passes} passes over {policy.cost.memory_kib // 1024} MiB" in told
-    assert f"when {policy.waiting} wait" in told
+    assert f"{policy.waiting} may wait" in told
+    assert f"After {policy.wrong_passwords} wrong passwords" in told
+    assert policy.wrong_passwords_per_hour == 60
     assert f"up to {AT_ONCE:,} users" in told
 
 

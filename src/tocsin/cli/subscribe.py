@@ -89,7 +89,7 @@ def subscribe(
 
     async def work(client: Client) -> int:
         made = await client.subscribe(channel, values, since=after, mode=mode)
-        if after is not None and made.since > after:
+        if made.since_applied is False:
             sys.stderr.write(
                 f"{user} has this subscription already, since {cursor_text(made.since)}: what it has acknowledged does"
                 " not come again (--drop ends it)\n"

@@ -4,6 +4,7 @@ could be read."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
@@ -12,12 +13,15 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from tocsin.serving.addresses import is_own, place_of
 from tocsin.serving.answers import internal_answer, raw_refusal, refusal
 from tocsin.serving.limits import Limits
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
 _LINGER_S = 1.0
 _LINGERING_LIMIT = 64
+_SAY_EVERY_S = 60.0
+_OF_ONE_ADDRESS = 2_000
 
 _log = structlog.get_logger("tocsin.serving")
 
@@ -25,7 +29,7 @@ _log = structlog.get_logger("tocsin.serving")
 class Connection(web.RequestHandler):
     """One connection: a head must be complete in time, and garbage is answered in our form."""
 
-    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "on_room")
+    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_together", "on_room")
 
     def __init__(self, manager: LimitedServer, limits: Limits, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -33,6 +37,7 @@ class Connection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._some_head = False
         self._lingering = False
+        self._together: Together | None = None
         # Called when a client has taken most of what it had been sent, after it had not for a while.
         self.on_room: Callable[[], None] | None = None
 
@@ -44,8 +49,17 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         manager = cast("LimitedServer", self._manager)
         if len(manager.connections) >= self._limits.connections_limit:
-            self._refuse(manager, cast("asyncio.Transport", transport))
+            many = UnavailableError(
+                f"all {self._limits.connections_limit} connections are taken", hint="try again soon"
+            )
+            self._refuse(manager, cast("asyncio.Transport", transport), many)
             return
+        if self._limits.address_connections_limit is not None:
+            try:
+                self._together = manager.joined(transport)
+            except LimitError as many:
+                self._refuse(manager, cast("asyncio.Transport", transport), many)
+                return
         super().connection_made(transport)
         self._expect_head()
 
@@ -53,6 +67,9 @@ class Connection(web.RequestHandler):
         self._head_came()
         if self._lingering:
             cast("LimitedServer", self._manager).lingering -= 1
+        if self._together is not None:
+            cast("LimitedServer", self._manager).left(self._together)
+            self._together = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -83,10 +100,9 @@ class Connection(web.RequestHandler):
             self.transport.write(raw_refusal(late))
         self.force_close()
 
-    def _refuse(self, manager: LimitedServer, transport: asyncio.Transport) -> None:
+    def _refuse(self, manager: LimitedServer, transport: asyncio.Transport, many: TocsinError) -> None:
         """Say that there is no room. The client gets a moment to read it: closing on unread bytes would reset it."""
         self._force_close = True
-        many = UnavailableError(f"all {self._limits.connections_limit} connections are taken", hint="try again soon")
         transport.write(raw_refusal(many))
         if manager.lingering >= _LINGERING_LIMIT:
             transport.close()
@@ -121,6 +137,16 @@ def _unreadable(exc: HttpProcessingError) -> TocsinError:
     return InputError("this is not a valid HTTP request", hint=" ".join(exc.message.split()) or None)
 
 
+class Together:
+    """How many connections one address has."""
+
+    __slots__ = ("count", "place")
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.count = 0
+
+
 class LimitedServer(web.Server):
     """Makes the connections of one listening server."""
 
@@ -128,6 +154,35 @@ class LimitedServer(web.Server):
         super().__init__(handler, **options)
         self._limits = limits
         self.lingering = 0
+        self._by_place: dict[str, Together] = {}
+        self._said_s = -_SAY_EVERY_S
 
     def __call__(self) -> Connection:
         return Connection(self, self._limits, loop=self._loop, **self._kwargs)
+
+    def joined(self, transport: asyncio.BaseTransport) -> Together | None:
+        """One connection more of its address, if that is counted; LimitError (429) where it has as many as it may."""
+        peer = transport.get_extra_info("peername")
+        address = peer[0] if isinstance(peer, tuple) else None
+        if not self._limits.address_connections_limit and is_own(address):
+            return None
+        place, at_most = place_of(address), self._limits.address_connections_limit or _OF_ONE_ADDRESS
+        together = self._by_place.get(place)
+        if together is None:
+            together = self._by_place[place] = Together(place)
+        if together.count >= at_most:
+            if time.monotonic() - self._said_s >= _SAY_EVERY_S:
+                self._said_s = time.monotonic()
+                # Whoever put a proxy in front and did not think of this finds it here.
+                _log.warning("an address has as many connections as it may", address=place, connections=at_most)
+            raise LimitError(
+                f"{place} has {at_most} connections already", status=429, hint="close some of them", retry=True,
+                retry_after_s=1,
+            )  # fmt: skip
+        together.count += 1
+        return together
+
+    def left(self, together: Together) -> None:
+        together.count -= 1
+        if not together.count:
+            del self._by_place[together.place]

@@ -20,6 +20,8 @@ class Limits:
 
     body_limit_bytes: int = 16 * 1024 * 1024
     connections_limit: int = 1_000
+    address_connections_limit: int | None = None
+    """None: as many as come. 0: some, and of this machine's own as many as come."""
     read_timeout_s: float = 30.0
     """For a request's head to be complete, and for its body to be."""
     keepalive_timeout_s: float = 75.0

@@ -27,6 +27,8 @@ class BrokerHttpSettings(Section):
     """The largest request body. Announcements of the cluster need a little more than 1 MiB."""
     connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20_000
     """Connections at once; a further one is refused."""
+    address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
+    """Connections of one address at once. 0: 2000, and of this machine's own (the cluster, a proxy) as many as come."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
     origins: str = ""
@@ -180,6 +182,10 @@ class BrokerLimitSettings(Section):
     """Registrations and logins per second of one address, on the long run."""
     logins_burst: Count = 1_000
     """Registrations and logins of one address at once."""
+    wrong_passwords_per_hour: Count = 60
+    """Wrong passwords for one user per hour, on the long run; further logins are refused, right ones too."""
+    wrong_passwords_burst: Count = 20
+    """Wrong passwords for one user at once."""
 
 
 class WebhookSettings(Section):

@@ -167,6 +167,12 @@ class BrokerStore(Protocol):
         limits: Mapping[str, int],
     ) -> Application: ...
 
+    async def end_outside(
+        self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE
+    ) -> list[Frontend]:
+        """Ends what the application's groups hold of other channels than these, and the next `limit` of its
+        subscribers' frontends with greater ids than `after`. The frontends that went, in the order of ids."""
+
     async def renew_application_token(self, application: int, digest: str) -> Application: ...
 
     async def close_application(self, application: int) -> None:

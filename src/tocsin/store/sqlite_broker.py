@@ -188,6 +188,11 @@ class SqliteBrokerStore(GroupCommits):
         check.application(channels, feeds, limits)
         return await self.write(lambda writer: people.change_application(writer, application, channels, feeds, limits))
 
+    async def end_outside(
+        self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE
+    ) -> list[rows.Frontend]:
+        return await self.write(lambda writer: holds.end_outside(writer, application, channels, after, limit))
+
     async def renew_application_token(self, application: int, digest: str) -> rows.Application:
         check.kept("digest", digest)
         return await self.write(lambda writer: people.renew_application_token(writer, application, digest))

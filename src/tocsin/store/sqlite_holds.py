@@ -255,6 +255,26 @@ def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callabl
     return [each for each in before if each.id in gone]
 
 
+def end_outside(
+    connection: sqlite3.Connection, application: int, channels: Sequence[str], after: int, limit: int
+) -> list[Frontend]:
+    these = json.dumps(list(channels))
+    connection.execute(
+        """DELETE FROM group_subscriptions WHERE group_id IN (SELECT id FROM user_groups WHERE application = ?)
+            AND backend IN (SELECT id FROM backends WHERE channel NOT IN (SELECT value FROM json_each(?)))""",
+        (application, these),
+    )
+    found = connection.execute(
+        """SELECT f.id FROM frontends f JOIN subscribers s ON s.id = f.subscriber JOIN backends b ON b.id = f.backend
+        WHERE f.id > ? AND s.application = ? AND b.channel NOT IN (SELECT value FROM json_each(?))
+        ORDER BY f.id LIMIT ?""",
+        (after, application, these, limit),
+    ).fetchall()
+    gone = read_frontends(connection, [id_ for (id_,) in found])
+    remove_frontends(connection, [each.id for each in gone])
+    return gone
+
+
 def remove_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
     these = json.dumps(list(ids))
     connection.execute("DELETE FROM markers WHERE frontend IN (SELECT value FROM json_each(?))", (these,))

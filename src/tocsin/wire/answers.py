@@ -39,7 +39,8 @@ def parse_logged_in(said: Any) -> LoggedIn:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`marker`: what was acknowledged. `recovered` is False where something after the wanted `since` is gone."""
+    """`marker`: what was acknowledged. Where a `since` was wanted: `since_applied` is False when the subscription was
+    there before and goes on after its marker; `recovered` is False where something after the `since` is gone."""
 
     id: str
     channel: str
@@ -50,6 +51,7 @@ class Subscription:
     group: str | None = None
     marker: Cursor | None = None
     recovered: bool | None = None
+    since_applied: bool | None = None
 
     def to_json(self) -> Given:
         said: Given = {
@@ -66,6 +68,8 @@ class Subscription:
             said["marker"] = cursor_text(self.marker)
         if self.recovered is not None:
             said["recovered"] = self.recovered
+        if self.since_applied is not None:
+            said["since_applied"] = self.since_applied
         return said
 
 
@@ -82,6 +86,7 @@ def parse_subscription(said: Any) -> Subscription:
             said.get("group"),
             None if marker is None else parse_cursor(marker),
             said.get("recovered"),
+            said.get("since_applied"),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"this is not a subscription: {error!r}") from None

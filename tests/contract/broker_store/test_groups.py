@@ -17,8 +17,8 @@ from tests.contract.broker_store.holdings import (
     people,
     subscribe,
 )
-from tocsin.rules.model.cursors import Position
-from tocsin.store.broker_rows import Wanted
+from tocsin.rules.model.cursors import START, Position
+from tocsin.store.broker_rows import NewBackend, Wanted
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
@@ -63,6 +63,29 @@ async def test_a_frontend_stays_while_anybody_wants_it(store: BrokerStore) -> No
     assert (mine.made, mine.frontend) == (False, replace(held, own=True, groups=(staff.id,)))
     assert await store.remove_members(staff.id, [ann]) == []
     assert ids(await store.unsubscribe([own.id])) == [own.id]
+
+
+async def test_what_an_application_holds_outside_of_its_channels_ends_in_steps(store: BrokerStore) -> None:
+    ann, bob = await people(store, "ann", "bob")
+    other = await store.add_application("o", digest=None, channels=None, feeds=None, limits={}, created_us=1)
+    eve = (await store.add_subscriber(other.id, "eve", password="#", created_us=1)).id
+    inside = NewBackend(9, "v.inside", "[9]", "at-9", START)
+    wanted = [Wanted(each, 9) for each in (ann, eve)]
+    kept = [one.frontend for one in await store.subscribe(wanted, backends=[inside], created_us=5)]
+    kept += await subscribe(store, eve, 1)
+    outside = [*await subscribe(store, ann, 1, 2), *await subscribe(store, bob, 1)]
+    group = await store.add_group(await default(store), "g", [bob], created_us=5)
+    outside += (await store.subscribe_group(group.id, 2, created_us=5)).frontends
+    held = await store.subscribe_group(group.id, 9, created_us=5)
+    first = await store.end_outside(await default(store), ["v.inside", "v.x"], limit=3)
+    assert ids(first) == ids(outside)[:3]
+    rest = await store.end_outside(await default(store), ["v.inside"], after=first[-1].id, limit=3)
+    assert ids(rest) == ids(outside)[3:]
+    assert await store.end_outside(await default(store), ["v.inside"]) == []
+    assert ids(await all_frontends(store)) == ids([*kept, *held.frontends])
+    assert [each.interest for each in await store.group_subscriptions(group.id)] == [9]
+    # Nothing may be used: everything ends.
+    assert len(await store.end_outside(await default(store), [])) == 2
 
 
 async def test_a_group_takes_only_members_of_its_own_application(store: BrokerStore) -> None:

@@ -124,14 +124,17 @@ class Accounts(Protocol):
 
     # --- subscribers, for themselves
 
-    async def register(self, by: Principal | None, credentials: Credentials) -> Subscriber:
+    async def register(
+        self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
+    ) -> Subscriber:
         """By nobody, or a subscriber: where registration is open, and only into the application `default`. By an
         application: into itself, also when the credentials name `default`, which is what they do by default."""
 
-    async def login(self, credentials: Credentials) -> LoggedIn:
+    async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoggedIn:
         """Takes as long for a user, an application or a password that is wrong, and says the same of all three.
 
-        LimitError (429, with `retry_after_s`) when too many passwords wait to be checked.
+        `origin`: whence it is asked. LimitError (429, with `retry_after_s`) when too many passwords wait to be checked,
+        those of one origin first; and when too many were wrong for this user, whatever is said now.
         """
 
     async def renew(self, session: Session) -> LoggedIn:
@@ -161,7 +164,11 @@ class Accounts(Protocol):
         feeds: Sequence[str] | None,
         limits: Mapping[str, int],
     ) -> Application:
-        """In place of all it had. Counts from now on; what was subscribed to before goes on."""
+        """In place of all it had. Counts from now on; `end_outside` ends what was subscribed to before."""
+
+    def end_outside(self, application: int) -> AsyncIterator[list[Frontend]]:
+        """Ends in steps, each of which is told, what the application's subscribers and groups hold of channels that it
+        may not use. What was interrupted is brought to its end when the accounts are opened again."""
 
     async def renew_application_token(self, by: Principal, name: str) -> WithToken:
         """Also by the application itself. The old one is good no more."""
@@ -184,7 +191,14 @@ class Accounts(Protocol):
     async def subscriber(self, by: Principal, user: str, application: str | None = None) -> Subscriber: ...
 
     async def set_password(
-        self, by: Principal, user: str, password: str, application: str | None = None, *, old: str | None = None
+        self,
+        by: Principal,
+        user: str,
+        password: str,
+        application: str | None = None,
+        *,
+        old: str | None = None,
+        origin: str | None = None,
     ) -> Subscriber:
         """For one who forgot it; and by the subscriber itself, who says the old one. All tokens from before are good no
         more."""

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from tocsin.broker.accounts.accounts import Principal, Removed, Session, WithToken
-from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
-from tocsin.broker.accounts.policy import check_limits, name_of
+from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory, now_us
+from tocsin.broker.accounts.policy import AccountPolicy, check_limits, name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
-from tocsin.store.broker_rows import Application
+from tocsin.store.broker_rows import Application, Frontend
+from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
-# Subscribers that are removed in one transaction, so that nobody else waits long.
+# Subscribers, or subscriptions, that are removed in one transaction, so that nobody else waits long.
 STEP: Final = 200
+# Of an application whose channels were narrowed, until what it held of others has ended.
+NARROWED: Final = "narrowed-{}"
 
 
 class Applications(Directory):
+    def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
+        super().__init__(store, policy, clock_us)
+        self._narrowing = asyncio.Lock()
+
     async def open(self) -> None:
         await super().open()
         for application in list(self._by_id.values()):
             if application.closed:
                 # Nobody is connected yet, so nobody needs to be told.
                 async for _ in self._remove(application):
+                    pass
+            elif await self._store.fact(NARROWED.format(application.id)):
+                async for _ in self.end_outside(application.id):
                     pass
 
     async def create_application(
@@ -63,8 +74,20 @@ class Applications(Directory):
         self._require_operator(by)
         check_limits(limits)
         found = self._open_one(name)
-        await self._store.change_application(found.id, channels=channels, feeds=feeds, limits=limits)
-        return await self._read_again(found)
+        async with self._narrowing:
+            if channels is not None:
+                await self._store.set_fact(NARROWED.format(found.id), "yes")
+            await self._store.change_application(found.id, channels=channels, feeds=feeds, limits=limits)
+            return await self._read_again(found)
+
+    async def end_outside(self, application: int) -> AsyncIterator[list[Frontend]]:
+        async with self._narrowing:
+            channels, last = self.rights(application).channels, 0
+            if channels is not None:
+                while gone := await self._store.end_outside(application, sorted(channels), after=last, limit=STEP):
+                    last = gone[-1].id
+                    yield gone
+            await self._store.set_fact(NARROWED.format(application), "")
 
     async def renew_application_token(self, by: Principal, name: str) -> WithToken:
         found = self._scope(by, name)

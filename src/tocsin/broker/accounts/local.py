@@ -10,6 +10,7 @@ from tocsin.broker.accounts.accounts import Manager, Principal, Removed, Session
 from tocsin.broker.accounts.applications import Applications
 from tocsin.broker.accounts.directory import now_us
 from tocsin.broker.accounts.groups import Groups
+from tocsin.broker.accounts.guesses import Guesses
 from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, password_of, same
 from tocsin.broker.accounts.sessions import SessionTokens
@@ -34,6 +35,7 @@ class LocalAccounts(Applications, Groups):
         super().__init__(store, policy, clock_us)
         self._tokens = SessionTokens(store, policy.token_s, clock_us)
         self._passwords = Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
+        self._guesses = Guesses(policy.wrong_passwords, policy.wrong_passwords_per_hour)
 
     async def open(self) -> None:
         await super().open()
@@ -66,7 +68,9 @@ class LocalAccounts(Applications, Groups):
 
     # --- subscribers, for themselves
 
-    async def register(self, by: Principal | None, credentials: Credentials) -> Subscriber:
+    async def register(
+        self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
+    ) -> Subscriber:
         of = self._registering(by, credentials.application)
         user = name_of("user's name", credentials.user)
         password = password_of(credentials.password, self._policy.password_characters)
@@ -76,22 +80,25 @@ class LocalAccounts(Applications, Groups):
         return await self._store.add_subscriber(
             of.id,
             user,
-            password=await self._passwords.hashed(password),
+            password=await self._passwords.hashed(password, origin),
             created_us=self._now_us(),
             at_most=self._limit(of, "subscribers"),
         )
 
-    async def login(self, credentials: Credentials) -> LoggedIn:
+    async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoggedIn:
         issued_us = self._now_us()
         found = await self._claimed(credentials)
         password = password_of(credentials.password)
         kept = None if found is None else found.password
-        if not await self._passwords.matches(password, kept) or found is None or kept is None:
+        user = (same(credentials.application), same(credentials.user))
+        with self._guesses.one(user, origin, issued_us) as guess:
+            guess.was(await self._passwords.matches(password, kept, origin))
+        if not guess.right or found is None or kept is None:
             raise UnauthorizedError("the user or the password is wrong")
         if self._passwords.is_outdated(kept):
             # A login that could not be brought up to date is a login all the same.
             with contextlib.suppress(LimitError, NotFoundError):
-                await self._store.change_subscriber(found.id, password=await self._passwords.hashed(password))
+                await self._store.change_subscriber(found.id, password=await self._passwords.hashed(password, origin))
                 self._changed(found.id)
         return self._logged_in(found, issued_us)
 
@@ -117,13 +124,23 @@ class LocalAccounts(Applications, Groups):
         return await self._reached(by, user, application)
 
     async def set_password(
-        self, by: Principal, user: str, password: str, application: str | None = None, *, old: str | None = None
+        self,
+        by: Principal,
+        user: str,
+        password: str,
+        application: str | None = None,
+        *,
+        old: str | None = None,
+        origin: str | None = None,
     ) -> Subscriber:
         found = await self._reached(by, user, application)
         new = password_of(password, self._policy.password_characters)
-        if isinstance(by, Session) and not await self._passwords.matches(password_of(old or ""), found.password):
-            raise UnauthorizedError("the old password is wrong")
-        hashed = await self._passwords.hashed(new)
+        if isinstance(by, Session):
+            with self._guesses.one((by.application_name, by.user), origin, self._now_us()) as guess:
+                guess.was(await self._passwords.matches(password_of(old or ""), found.password, origin))
+            if not guess.right:
+                raise UnauthorizedError("the old password is wrong")
+        hashed = await self._passwords.hashed(new, origin)
         await self._store.change_subscriber(found.id, password=hashed, tokens_from_us=self._now_us())
         self._changed(found.id)
         return found

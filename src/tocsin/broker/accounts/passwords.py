@@ -1,31 +1,39 @@
-"""Passwords are hashed and checked on threads of their own: few, so that results are delivered meanwhile."""
+"""Passwords are hashed and checked on threads of their own: few, and last in line for the processor, so that results
+are delivered meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from tocsin.broker.accounts.policy import PasswordCost
-from tocsin.serving.limits import Gate
+from tocsin.broker.accounts.turns import Turns
 
 Answer = TypeVar("Answer")
 
+PATIENCE: Final = 10
+"""By how much the threads give way to the rest of the broker (as `nice` does)."""
+
 
 class Passwords:
-    """`threads` at once and `waiting` more; who comes then gets LimitError (429)."""
+    """`threads` at once and `waiting` more, in turn from each origin (see Turns); the rest get LimitError (429)."""
 
     def __init__(self, cost: PasswordCost, *, threads: int, waiting: int) -> None:
         self._hasher = PasswordHasher(
             time_cost=cost.passes, memory_cost=cost.memory_kib, parallelism=cost.lanes, type=Type.ID
         )
-        self._gate = Gate(threads, waiting, "passwords")
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="passwords")
+        self._turns = Turns(threads, waiting, "passwords")
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="passwords", initializer=_give_way)
         self._decoy = ""
 
     async def open(self) -> None:
@@ -35,12 +43,12 @@ class Passwords:
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def hashed(self, password: str) -> str:
-        return await self._run(lambda: self._hasher.hash(password))
+    async def hashed(self, password: str, origin: str | None = None) -> str:
+        return await self._run(lambda: self._hasher.hash(password), origin)
 
-    async def matches(self, password: str, kept: str | None) -> bool:
+    async def matches(self, password: str, kept: str | None, origin: str | None = None) -> bool:
         """Whether this is the password of that hash. Takes as long when there is none."""
-        found = await self._run(lambda: self._verified(self._decoy if kept is None else kept, password))
+        found = await self._run(lambda: self._verified(self._decoy if kept is None else kept, password), origin)
         return found and kept is not None
 
     def is_outdated(self, kept: str) -> bool:
@@ -53,8 +61,8 @@ class Passwords:
         except (VerificationError, InvalidHashError):
             return False
 
-    async def _run(self, work: Callable[[], Answer]) -> Answer:
-        async with self._gate.passed():
+    async def _run(self, work: Callable[[], Answer], origin: str | None) -> Answer:
+        async with self._turns.taken(origin):
             running = asyncio.get_running_loop().run_in_executor(self._threads, work)
             try:
                 return await asyncio.shield(running)
@@ -62,3 +70,9 @@ class Passwords:
                 # It cannot be stopped, and takes its place until it is done.
                 await asyncio.wait((running,))
                 raise
+
+
+def _give_way() -> None:
+    if sys.platform == "linux":  # Elsewhere it would be the whole process that gives way.
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENCE)

@@ -30,7 +30,8 @@ class AccountPolicy:
     """`operator_token`: who shows it is the operator; empty: nobody can. `everybody_operates`: so is who shows none.
 
     `open_registration`: anybody may register into the application `default`. `threads` check passwords at once and
-    `waiting` more may wait; passwords have at least so many characters. The limits hold where an application has none
+    `waiting` more may wait; passwords have at least so many characters. `wrong_passwords` may be tried for one user at
+    once, and so many per hour on the long run. The limits hold where an application has none
     of its own.
     """
 
@@ -42,6 +43,8 @@ class AccountPolicy:
     cost: PasswordCost = PasswordCost()
     threads: int = 1
     waiting: int = 500
+    wrong_passwords: int = 20
+    wrong_passwords_per_hour: int = 60
     limits: Mapping[str, int] = field(
         default_factory=lambda: {
             "subscribers": 1_000_000,

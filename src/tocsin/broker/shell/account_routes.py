@@ -15,6 +15,7 @@ from tocsin.broker.shell.pace import Pace
 from tocsin.broker.shell.requests import names_of, principal, token_of
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.webhooks import Webhooks
+from tocsin.serving.addresses import place_of
 from tocsin.serving.answers import answer
 from tocsin.serving.requests import check_query, read_json, read_object, whole
 from tocsin.store.broker_rows import PAGE, Application, Group, Subscriber
@@ -67,18 +68,25 @@ class AccountRoutes:
     # --- subscribers, for themselves
 
     async def register(self, request: web.Request) -> web.Response:
-        self._logins.check(request.remote, time.monotonic())
+        origin = self._origin(request)
         credentials = parse_credentials(await read_json(request))
         token = token_of(request)
         by = None if token is None else await self._accounts.who(token)
-        made = await self._accounts.register(by, credentials)
+        made = await self._accounts.register(by, credentials, origin=origin)
         # An application's token registers for its own, whether that is named or not.
         of = by.application_name if isinstance(by, Manager) and not by.is_operator else credentials.application
         return answer({"user": made.user, "application": of}, status=201)
 
     async def login(self, request: web.Request) -> web.Response:
-        self._logins.check(request.remote, time.monotonic())
-        return answer((await self._accounts.login(parse_credentials(await read_json(request)))).to_json())
+        origin = self._origin(request)
+        credentials = parse_credentials(await read_json(request))
+        return answer((await self._accounts.login(credentials, origin=origin)).to_json())
+
+    def _origin(self, request: web.Request) -> str:
+        """Whence it is asked; LimitError where passwords come from there too fast."""
+        origin = place_of(request.remote)
+        self._logins.check(origin, time.monotonic())
+        return origin
 
     async def renew(self, request: web.Request) -> web.Response:
         return answer((await self._accounts.renew(await self._session(request))).to_json())
@@ -128,8 +136,10 @@ class AccountRoutes:
         if not isinstance(password, str) or not (old is None or isinstance(old, str)):
             raise InputError("password and old: must be texts")
         # Passwords are checked here, too: no faster than at a login.
-        self._logins.check(request.remote, time.monotonic())
-        changed = await self._accounts.set_password(by, request.match_info["user"], password, application, old=old)
+        origin = self._origin(request)
+        changed = await self._accounts.set_password(
+            by, request.match_info["user"], password, application, old=old, origin=origin
+        )
         self._service.sessions.end_all(changed.id)
         return answer({})
 
@@ -169,7 +179,8 @@ class AccountRoutes:
 
     async def remove_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        await self._changed(lambda: self._accounts.remove_group(by, request.match_info["name"], application))
+        name = request.match_info["name"]
+        await self._changed(lambda: self._accounts.remove_group(by, name, application), f"the group {name} is gone")
         return answer({})
 
     async def add_members(self, request: web.Request) -> web.Response:
@@ -182,7 +193,8 @@ class AccountRoutes:
     async def remove_member(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         name, user = request.match_info["name"], request.match_info["user"]
-        await self._changed(lambda: self._accounts.remove_members(by, name, [user], application))
+        reason = f"you are not in the group {name} any more"
+        await self._changed(lambda: self._accounts.remove_members(by, name, [user], application), reason)
         return answer({})
 
     async def unsubscribe_group(self, request: web.Request) -> web.Response:
@@ -191,10 +203,10 @@ class AccountRoutes:
         await self._service.unsubscribe_group(group, request.match_info["id"])
         return answer({})
 
-    async def _changed(self, change: Callable[[], Awaitable[GroupChanged]]) -> GroupChanged:
+    async def _changed(self, change: Callable[[], Awaitable[GroupChanged]], reason: str | None = None) -> GroupChanged:
         async def whole() -> GroupChanged:
             changed = await change()
-            self._service.desk.went(changed.gone)
+            self._service.desk.went(changed.gone, reason)
             self._service.desk.came(changed.made)
             return changed
 
@@ -223,7 +235,14 @@ class AccountRoutes:
         there = await self._accounts.application(by, name)
         given = _rights(said)
         kept = {"channels": there.channels, "feeds": there.feeds, "limits": there.limits}
-        return answer(_application(await self._accounts.change_application(by, name, **{**kept, **given})))
+
+        async def whole() -> Application:
+            changed = await self._accounts.change_application(by, name, **{**kept, **given})
+            if "channels" in given:
+                await self._service.end_outside(changed.id, changed.name)
+            return changed
+
+        return answer(_application(await self._service.desk.to_the_end(whole())))
 
     async def remove_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import orjson
 import structlog
 
 from tocsin import faults
+from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.shell.cluster_client import ClusterClient
 from tocsin.broker.shell.holder import Changed, Holder
@@ -143,7 +144,11 @@ class Desk:
             )
             faults.reach("delivery.subscription.kept")
             recovered = await self._recovered(holding, asked.since) if done.made else None
-            made = Made(self.told(done.frontend, recovered=recovered), done.made)
+            told = self.told(done.frontend, recovered=recovered)
+            if asked.since is not None:
+                # Who has it already goes on after what it has acknowledged, and must not think otherwise.
+                told = replace(told, since_applied=done.made)
+            made = Made(told, done.made)
             if first is not None:
                 first(made)
             self._activate(done.frontend)
@@ -168,7 +173,9 @@ class Desk:
 
         return await self.to_the_end(work())
 
-    async def changing(self, work: Awaitable[list[Frontend]], *, came: bool) -> list[Frontend]:
+    async def changing(
+        self, work: Awaitable[list[Frontend]], *, came: bool, reason: str | None = None
+    ) -> list[Frontend]:
         """Whatever in the store makes frontends come or go: the core hears of it in any case."""
 
         async def whole() -> list[Frontend]:
@@ -176,7 +183,7 @@ class Desk:
             if came:
                 self.came(frontends)
             else:
-                self.went(frontends)
+                self.went(frontends, reason)
             return frontends
 
         return await self.to_the_end(whole())
@@ -189,12 +196,19 @@ class Desk:
         for one in frontends:
             self._activate(one)
 
-    def went(self, frontends: Iterable[Frontend]) -> None:
+    def went(self, frontends: Iterable[Frontend], reason: str | None = None) -> None:
+        """`reason`: what their subscribers, who did not ask for it, are told."""
+        gone: dict[int, list[int]] = {}
         for one in frontends:
             if self._ids.get((one.subscriber, one.interest)) == one.id:
                 del self._ids[one.subscriber, one.interest]
-                self._presence.unsubscribed(one.id)
-                self._machine.handle(ev.Unsubscribe(one.id))
+                gone.setdefault(one.interest, []).append(one.id)
+        for interest, ids in gone.items():
+            if reason is not None:
+                self._presence.ended(ac.Ended(interest, ids, reason))
+            for each in ids:
+                self._presence.unsubscribed(each)
+                self._machine.handle(ev.Unsubscribe(each))
 
     def _check_room(self, subscriber: int, asked: Subscribe, at_most: int) -> None:
         """Who has too many already is refused before the cluster is bothered; the store has the last word."""

@@ -42,6 +42,7 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
     limits = Limits(
         body_limit_bytes=http.body_limit_bytes,
         connections_limit=http.connections_limit,
+        address_connections_limit=http.address_connections_limit,
         read_timeout_s=http.read_timeout_s,
     )
     # What subscribers say is small; only announcements and records for feeds may be as large as the settings allow.

@@ -61,7 +61,7 @@ class Presence:
         self._passed_over: dict[int, int] = {}
         self._fanning: asyncio.Task[None] | None = None
         machine.on(ac.Notify, self._notify)
-        machine.on(ac.Ended, self._ended)
+        machine.on(ac.Ended, self.ended)
 
     @property
     def listeners(self) -> int:
@@ -165,7 +165,8 @@ class Presence:
         # Whoever is not told now is told when there is room: the core says it again when it is ready.
         self._fan_out(action.interest, told, action.audience, None, ())
 
-    def _ended(self, action: ac.Ended) -> None:
+    def ended(self, action: ac.Ended) -> None:
+        """These subscriptions are gone: who is there hears of it, and why."""
         told = self._letters.ended(action)
         for name in action.audience:
             assert isinstance(name, int)

@@ -68,6 +68,10 @@ _SUBSCRIPTION: Final = obj(
         "marker": {**CURSOR, "description": "What was acknowledged."},
         "group": TEXT,
         "recovered": {"type": "boolean", "description": "False where something after `since` is gone for good."},
+        "since_applied": {
+            "type": "boolean",
+            "description": "Where `since` was asked for: false when the subscription was there, and stays as it is.",
+        },
     },
     ("id", "channel", "parameters", "interest", "since", "mode"),
 )

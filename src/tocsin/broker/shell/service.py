@@ -87,15 +87,17 @@ class Service:
 
     async def subscribe(self, who: Session, asked: Subscribe, *, first: Callable[[Made], None] | None = None) -> Made:
         channel = full_name(asked.channel)
-        if not self.accounts.rights(who.application).may_subscribe(channel):
-            raise ForbiddenError(f"the application {who.application_name} may not use the channel {channel}")
+        self._check_channel(who, channel)
         if asked.group is None:
             at_most = self.limit(who, "subscriptions")
-            return await self.desk.subscribe(who.subscriber, asked, at_most=at_most, first=first)
+            made = await self.desk.subscribe(who.subscriber, asked, at_most=at_most, first=first)
+            await self._still_may(who, channel, told=first is not None)
+            return made
         group = await self.accounts.group(who, asked.group)
         if asked.since is not None:
             raise InputError("since: a group's members get what is made from now on")
         done = await self.desk.subscribe_group(group, asked, at_most=self.limit(who, "group_subscriptions"))
+        await self._still_may(who, channel, told=False)
         page, _ = await self.desk.page(who.subscriber, 0, 1 << 31)
         mine = next(one for one in page if one.interest == done.subscription.interest)
         told = Subscription(
@@ -104,6 +106,22 @@ class Service:
         )  # fmt: skip
         return Made(told, done.made)
 
+    def _check_channel(self, who: Session, channel: str) -> None:
+        if not self.accounts.rights(who.application).may_subscribe(channel):
+            raise ForbiddenError(f"the application {who.application_name} may not use the channel {channel}")
+
+    async def _still_may(self, who: Session, channel: str, *, told: bool) -> None:
+        """The channels may have been narrowed while the subscription was made: then it ends as the others did."""
+        if not self.accounts.rights(who.application).may_subscribe(channel):
+            await self.desk.to_the_end(self.end_outside(who.application, who.application_name))
+            if not told:
+                self._check_channel(who, channel)
+
+    async def end_outside(self, application: int, name: str) -> None:
+        """Subscriptions to channels that the application may not use end, and their subscribers are told."""
+        async for gone in self.accounts.end_outside(application):
+            self.desk.went(gone, f"the application {name} may not use this channel any more")
+
     async def unsubscribe_group(self, group: Group, public_id: str) -> None:
         async def work() -> list[Frontend]:
             gone = await self.store.unsubscribe_group(group.id, public_id)
@@ -111,7 +129,7 @@ class Service:
                 raise NotFoundError(f"the group {group.name} has no subscription {public_id[:60]}")
             return gone
 
-        await self.desk.changing(work(), came=False)
+        await self.desk.changing(work(), came=False, reason=f"the group {group.name} does not hold it any more")
 
     async def pull(self, who: Session, asked: Pull, wait_s: float = 0.0) -> Pulled:
         subscription = self.desk.subscription_of(who.subscriber, asked.interest)
