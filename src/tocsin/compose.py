@@ -43,6 +43,7 @@ from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
+from tocsin.store import saved_broker
 from tocsin.store.channel_store import ChannelStore, Committed
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
@@ -307,7 +308,7 @@ def _backup(
     async def write(destination: Path, on_progress: Progress = no_progress) -> Mapping[str, Any]:
         manifest = await write_backup(
             store, tables, destination, data=settings.data, channels=channels, standstill=feeds.standstill(),
-            on_progress=on_progress,
+            save_brokers=lambda held: saved_broker.save_all(settings.data, held), on_progress=on_progress,
         )  # fmt: skip
         return manifest.summary()
 
@@ -328,7 +329,7 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: Pro
         try:
             manifest = await write_backup(
                 store, LiveTables(catalog, tables), destination, data=settings.data, channels=channels,
-                on_progress=on_progress,
+                save_brokers=lambda held: saved_broker.save_all(settings.data, held), on_progress=on_progress,
             )  # fmt: skip
             return manifest.summary()
         finally:
@@ -337,8 +338,9 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: Pro
 
 async def restore(settings: Settings, source: Path, on_progress: Progress) -> Mapping[str, Any]:
     manifest = await restored(
-        source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore, on_progress=on_progress
-    )
+        source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore,
+        settle_broker=saved_broker.settle, on_progress=on_progress,
+    )  # fmt: skip
     return manifest.summary()
 
 

@@ -13,6 +13,7 @@ from tocsin.broker.accounts.policy import AccountPolicy
 from tocsin.broker.shell.running import RunningBroker, running
 from tocsin.serving.application import serve
 from tocsin.settings import BrokerSettings, Settings
+from tocsin.store import saved_broker
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 
 
@@ -39,6 +40,16 @@ async def broker(settings: Settings, address: str, trace: Path | None = None) ->
             await accounts.close()
     finally:
         await store.close()
+
+
+async def back_up(settings: Settings, target: Path) -> None:
+    """Saves what the broker of these settings keeps, whether it runs or not."""
+    await saved_broker.save(broker_file(settings), target)
+
+
+async def restore(settings: Settings, source: Path) -> None:
+    """Brings it back, for a broker that does not run and has no file."""
+    await saved_broker.bring_back(source, broker_file(settings))
 
 
 def broker_file(settings: Settings) -> Path:

@@ -36,8 +36,10 @@ from tocsin.pipeline.datasets import commits
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.cursors import Range
+from tocsin.store import saved_broker
 from tocsin.store.channel_store import Broker, Committed, Execution, Wanted
 from tocsin.store.sqlite import SqliteStore
+from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import (
     ConflictError,
@@ -255,6 +257,29 @@ async def test_channels_are_saved_with_positions_that_the_datasets_have_and_get_
         assert before < meanwhile < after
     finally:
         await back.close()
+
+
+async def test_brokers_whose_files_lie_in_the_data_folder_are_saved_while_they_run(
+    data: Data, target: Path, tmp_path: Path
+) -> None:
+    names = ["broker-Default.broker1.db", "broker-Default.broker2.db"]
+    brokers = [SqliteBrokerStore(data.folder / name) for name in names]
+    for number, store in enumerate(brokers):
+        await store.open()
+        await store.set_fact("who", str(number))
+    (data.folder / "broker-new.db").touch()  # One that is just being started.
+    manifest = await data.back_up(target, save_brokers=lambda held: saved_broker.save_all(data.folder, held))
+    assert (manifest.brokers, manifest.summary()["brokers"]) == (names, 2)
+    for store in brokers:
+        await store.set_fact("who", "changed since")
+        await store.close()
+    await restore(target, tmp_path / "new", **STORES, settle_broker=saved_broker.settle)
+    for number, name in enumerate(names):
+        back = SqliteBrokerStore(tmp_path / "new" / name)
+        await back.open()
+        assert await back.fact("who") == str(number)
+        await back.close()
+    assert not (tmp_path / "new" / "broker-new.db").exists()
 
 
 async def test_a_backup_from_before_there_were_channels_can_be_brought_back(

@@ -123,9 +123,12 @@ async def _ask(url: str, token: str | None, target: Path) -> Mapping[str, Any]:
 def _told(summary: Mapping[str, Any]) -> str:
     count = summary["datasets"]
     size = size_text(summary["size_bytes"])
+    # An older cluster that is asked does not know of brokers.
+    brokers = summary.get("brokers", 0)
+    saved = f"{brokers:,} broker{'' if brokers == 1 else 's'}, " if brokers else ""
     return (
-        f"{count:,} dataset{'' if count == 1 else 's'}, {summary['rows']:,} rows, {size} in {summary['files']:,} files "
-        f"of {summary['created_at'][:19]}; every checksum agrees"
+        f"{count:,} dataset{'' if count == 1 else 's'}, {summary['rows']:,} rows, {saved}{size} in "
+        f"{summary['files']:,} files of {summary['created_at'][:19]}; every checksum agrees"
     )
 
 

@@ -1,15 +1,19 @@
-"""`tocsin broker`: run a broker until told to stop."""
+"""`tocsin broker`: run a broker until told to stop; save what it keeps, and bring that back."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+
+if TYPE_CHECKING:
+    from tocsin.settings import Settings
 
 app = App(
     name="broker",
@@ -25,6 +29,8 @@ Examples:
     tocsin broker --name Downtown --port 8481
     tocsin broker --cluster http://cluster.example:8470 --host 0.0.0.0
     tocsin broker --trace events.jsonl
+    tocsin broker backup monday.db
+    tocsin broker restore monday.db --data elsewhere
 """,
 )
 
@@ -66,6 +72,51 @@ def broker(
         sys.stdout.flush()
 
     uvloop.run(compose_broker.serve_broker(settings, on_ready, trace))
+
+
+Name = Annotated[str | None, Parameter(help="Which broker: dataverse.name.")]
+Data = Annotated[Path | None, Parameter(help="The folder that holds its file.")]
+Config = Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")]
+
+
+@app.command
+def backup(
+    destination: Annotated[Path, Parameter(help="A new file.")],
+    /,
+    *,
+    name: Name = None,
+    data: Data = None,
+    config: Config = None,
+) -> None:
+    """Save what a broker keeps, whether it runs or not: accounts, subscriptions, markers, webhooks."""
+    from tocsin import compose_broker
+
+    settings = _settings(name, data, config)
+    asyncio.run(compose_broker.back_up(settings, destination.absolute()))
+    sys.stdout.write(f"backup of the broker {settings.broker.name} written to {destination}; its checksum agrees\n")
+
+
+@app.command
+def restore(
+    source: Annotated[Path, Parameter(help='What "tocsin broker backup" wrote.')],
+    /,
+    *,
+    name: Name = None,
+    data: Data = None,
+    config: Config = None,
+) -> None:
+    """Bring back what a broker kept, after checking all of it. The broker must be stopped, and have no file there."""
+    from tocsin import compose_broker
+
+    settings = _settings(name, data, config)
+    asyncio.run(compose_broker.restore(settings, source.absolute()))
+    sys.stdout.write(f"restored the broker {settings.broker.name} into {settings.data}; its checksum agrees\n")
+
+
+def _settings(name: str | None, data: Path | None, config: Path | None) -> Settings:
+    from tocsin.settings import Settings
+
+    return Settings.load(config, os.environ, {"data": data, "broker.name": name})
 
 
 def _end_with_input() -> None:

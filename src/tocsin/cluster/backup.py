@@ -4,7 +4,8 @@ A backup is one moment of a cluster that goes on working. Its catalog and its da
 nobody creates or drops a dataset: data files and log entries are never changed once they are there, so a second name
 for each (a hard link) is enough to keep them, whatever upkeep or DROP do meanwhile. Then they are copied at leisure,
 read back, and compared. The catalog and the channels' store are taken before the datasets, so that what they say of
-commits is in these: a channel goes on where it was or a little before, and never passes over a record.
+commits is in these: a channel goes on where it was or a little before, and never passes over a record. Brokers whose
+files lie in the data folder are saved before all that.
 
 Neither a backup nor a restored data folder is ever seen half-done under its name: both are made beside it (`….part`,
 `….restoring`, which may be removed when a crash left one) and renamed at the end.
@@ -20,7 +21,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -95,6 +96,7 @@ async def write_backup(
     *,
     data: Path,
     channels: ChannelStore | None = None,
+    save_brokers: Callable[[Path], Awaitable[None]] | None = None,
     standstill: AbstractAsyncContextManager[Any] | None = None,
     on_progress: Progress = no_progress,
 ) -> Manifest:
@@ -102,7 +104,8 @@ async def write_backup(
 
     `tables`: every dataset's, by its folder under `data`/datasets; read inside `standstill`, which holds off CREATE and
     DROP of datasets for the moment that it lasts. Reads, commits and upkeep go on all the time. `channels` is saved
-    before the datasets, so that no channel has read further than they go. `on_progress` is called from another thread.
+    before the datasets, so that no channel has read further than they go. `save_brokers` writes the brokers' files into
+    the folder that it is given. `on_progress` is called from another thread.
     """
     held = data / "scratch" / f"backup-{uuid4().hex}"
     with _explained(destination):
@@ -110,6 +113,8 @@ async def write_backup(
     with _explained(held):
         held.mkdir(mode=0o700, parents=True)
     try:
+        if save_brokers is not None:
+            await save_brokers(held)
         async with standstill if standstill is not None else nullcontext():
             epoch = (await store.facts())[EPOCH]
             await store.backup_to(held / CATALOG)
@@ -280,12 +285,14 @@ async def restore(
     *,
     open_store: Callable[[Path], ClusterStore],
     open_channels: Callable[[Path], ChannelStore],
+    settle_broker: Callable[[Path], Awaitable[None]] | None = None,
     on_progress: Progress = no_progress,
 ) -> Manifest:
     """Make a data folder of a backup; `data` must be absent or empty. The restored cluster has a new epoch.
 
-    `open_store` and `open_channels` give the store in a file, not yet opened; an older backup may have
-    no channels. Whatever is wrong with the backup, `data` is left as it was.
+    `open_store` and `open_channels` give the store in a file, not yet opened; an older backup may have no channels.
+    `settle_broker` checks a saved broker's file and makes it one that a broker can use. Whatever is wrong with the
+    backup, `data` is left as it was.
     """
     with _explained(data):
         data = _unused(data)
@@ -296,6 +303,9 @@ async def restore(
         await renew_catalog(open_store(part / CATALOG))
         if (part / CHANNELS).exists():
             await renew_channels(open_channels(part / CHANNELS))
+        if settle_broker is not None:
+            for name in manifest.brokers:
+                await settle_broker(part / name)
         with _explained(data):
             sync_tree(part)
             faults.reach("restore.verified")

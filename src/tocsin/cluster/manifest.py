@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ CHANNELS: Final = "channels.db"
 DATASETS: Final = "datasets"
 INTAKE: Final = "intake"  # the feeds' logs: what was acknowledged and has not landed yet
 PYTHON: Final = "python"  # the modules of functions, where they lie in the data folder
+BROKER: Final = re.compile(r"broker-[^/]+\.db")  # the files of brokers, where they lie in the data folder
 MANIFEST_LIMIT_BYTES: Final = 1 << 30
 
 
@@ -58,6 +60,11 @@ class Manifest:
     def rows(self) -> int:
         return sum(dataset.rows for dataset in self.datasets)
 
+    @property
+    def brokers(self) -> list[str]:
+        """The files of brokers."""
+        return [file.path for file in self.files if BROKER.fullmatch(file.path)]
+
     def summary(self) -> dict[str, Any]:
         """What a person wants to know; it crosses the wire."""
         return {
@@ -66,6 +73,7 @@ class Manifest:
             "tocsin": self.tocsin,
             "datasets": len(self.datasets),
             "rows": self.rows,
+            "brokers": len(self.brokers),
             "files": len(self.files),
             "size_bytes": self.size_bytes,
             "checked": True,
@@ -118,7 +126,8 @@ def is_inside(path: str) -> bool:
 def _safe(path: str) -> str:
     parts = PurePosixPath(path).parts
     deep = {DATASETS: 3, INTAKE: 3, PYTHON: 2}  # at least, how many parts the paths there have
-    if not is_inside(path) or not (path in (CATALOG, CHANNELS) or (parts[0] in deep and len(parts) >= deep[parts[0]])):
+    alone = path in (CATALOG, CHANNELS) or BROKER.fullmatch(path) is not None
+    if not is_inside(path) or not (alone or (parts[0] in deep and len(parts) >= deep[parts[0]])):
         raise StoreError(f"the backup names a file that does not belong into a data folder: {path!r}")
     return path
 

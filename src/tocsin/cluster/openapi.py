@@ -233,7 +233,10 @@ def _back_up() -> dict[str, Any]:
             "to": {"type": "string", "description": "An absolute path on the cluster's machine, not yet there."}
         },
     }
-    told = {"type": "object", "description": "What the backup holds: datasets, rows, files, size_bytes, created_at."}
+    told = {
+        "type": "object",
+        "description": "What the backup holds: datasets, rows, brokers, files, size_bytes, created_at.",
+    }
     return {
         "operationId": "backUp",
         "summary": "Write a backup of everything; needs the role admin.",

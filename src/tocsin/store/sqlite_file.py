@@ -117,7 +117,7 @@ class SqliteFile(ABC):
     async def backup_to(self, path: Path) -> None:
         self.check_open()
         # On a thread and a connection of its own: a long copy holds up neither reads nor transactions.
-        await to_the_end(asyncio.ensure_future(asyncio.to_thread(self._back_up, path)))
+        await to_the_end(asyncio.ensure_future(asyncio.to_thread(self.copy_to, path)))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Run something on the writer's thread."""
@@ -218,7 +218,8 @@ class SqliteFile(ABC):
                 connection.close()
         self._readers, self._writer, self._idle = [], None, queue.SimpleQueue()
 
-    def _back_up(self, path: Path) -> None:
+    def copy_to(self, path: Path) -> None:
+        """As `backup_to`, on the caller's thread; also of a store that another process has open."""
         part = path.with_name(path.name + ".part")
         with explained(path):
             if path.exists():
@@ -236,9 +237,9 @@ class SqliteFile(ABC):
                     problems = [row[0] for row in copy.execute("PRAGMA integrity_check")]
                     if problems != ["ok"]:
                         raise StoreError(f"the store {self.path} is damaged: {problems[0]}")
-                _sync(part)
+                sync(part)
                 part.rename(path)
-                _sync(path.parent)
+                sync(path.parent)
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
@@ -276,7 +277,8 @@ def _version(connection: sqlite3.Connection) -> int:
     return version
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """What was written to the file, or into the folder, is on the disk when this returns."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
