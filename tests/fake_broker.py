@@ -91,6 +91,7 @@ class FakeBroker:
     acked: list[Acks] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     published: list[tuple[str, str, bytes]] = field(default_factory=list)
+    groups: dict[str, Any] = field(default_factory=dict)
     page: int = 100
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -145,6 +146,8 @@ class FakeBroker:
             web.get("/v1/channels", self.channels),
             web.get("/v1/subscribers", self.subscribers),
             web.get("/v1/subscribers/{user}", self.subscriber),
+            web.post("/v1/groups", self.create_group),
+            web.get("/v1/groups/{name}", self.group),
             web.post("/v1/acks", self.acks),
             web.post("/v1/feeds/{name}", self.feed),
             web.put("/v1/webhook", self.webhook),
@@ -250,6 +253,19 @@ class FakeBroker:
         if user not in self.passwords:
             raise NotFoundError(f"there is no user {user}")
         return answer({"user": user, "application": "default", "subscriptions": [one.to_json() for one in self.told()]})
+
+    async def create_group(self, request: web.Request) -> web.Response:
+        said = orjson.loads(await request.read())
+        self.groups[said["name"]] = said["members"]
+        return answer(said, status=201)
+
+    async def group(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        told = {"name": name, "created_at": "2026-11-15T12:00:00Z", "subscriptions": []}
+        # In two pages.
+        members = sorted(self.groups[name])
+        first = "after" not in request.query
+        return answer({**told, "members": members[:1] if first else members[1:], "next": members[0] if first else None})
 
     def take_acks(self, acks: Acks) -> None:
         self.acked.append(acks)

@@ -21,11 +21,11 @@ from tests.commands import command
 from tests.fake_broker import FakeBroker, listening
 from tocsin.cluster.catalog import Remove
 from tocsin.rules.model import types as t
-from tocsin.sdk import START, Available, Client, Ended, Gap, Notification
+from tocsin.sdk import START, Available, Client, Ended, Gap, Manager, Notification
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.sync import Client as BlockingClient
 from tocsin.serving.application import bound
-from tocsin.wire.errors import ForbiddenError, NotFoundError, UnauthorizedError
+from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError
 
 ROOT = Path(__file__).parents[2]
 ADA = 1
@@ -312,3 +312,95 @@ async def test_a_broker_that_is_killed_under_load_loses_nothing_for_its_clients(
     await following
     for each in found.values():
         assert each == list(range(len(each)))
+
+
+async def test_a_manager_and_members_do_all_that_the_broker_has_for_them(here: World, made: BrokerHere) -> None:
+    channel = await here.channel("c", t.BIGINT)
+    async with Manager(made.url) as operator:
+        application = await operator.create_application("traffic", limits={"subscribers": 5})
+        assert application.token is not None
+        assert "tocsin_app_" not in repr(application)
+        renewed = await operator.renew_application_token("traffic")
+        assert [one.name for one in await operator.applications()] == ["default", "traffic"]
+        async with Manager(made.url, application.token) as old:
+            with pytest.raises(UnauthorizedError):
+                await old.subscribers()
+        async with Manager(made.url, renewed.token) as manager:
+            for user in ("ann", "bob", "é/ %?#"):
+                await manager.register(user, PASSWORD)
+            assert [one.user for one in await manager.subscribers()] == ["ann", "bob", "é/ %?#"]
+            await manager.create_group("the crew", ["ann", "bob"])
+            await manager.add_members("the crew", ["é/ %?#"])
+            assert (await manager.group("the crew")).members == ("ann", "bob", "é/ %?#")
+            await manager.remove_members("the crew", ["é/ %?#", "ann"])
+            await manager.add_members("the crew", ["ann"])
+            with pytest.raises(ForbiddenError):
+                await manager.create_application("more")
+            ann = Client(made.url, "ann", PASSWORD, application="traffic")
+            bob = Client(made.url, "bob", PASSWORD, application="traffic")
+            async with ann, bob:
+                held = await ann.subscribe("v.c", [1], group="the crew")
+                assert [one.name for one in await ann.groups()] == ["the crew"]
+                (shown,) = (await bob.group("the crew")).subscriptions
+                assert (shown.id, shown.interest) == (held.id, held.interest)
+                consumer = Consumer(bob)
+                await until(lambda: bob.connected)
+                await here.execute(channel, {held.interest: ["for the crew"]})
+                assert await consumer.until(1) == ["for the crew"]
+                (mine,) = await bob.subscriptions()
+                assert await bob.subscription(mine.id) == mine
+                with pytest.raises(ConflictError, match="a group holds this"):
+                    await bob.unsubscribe(mine)
+                seen = await manager.subscriber("bob")
+                assert (seen.online, [one.id for one in seen.subscriptions]) == (True, [mine.id])
+                await ann.unsubscribe(held)
+                await until(lambda: consumer.others)
+                assert isinstance(consumer.others[0], Ended)
+                held = await ann.subscribe("v.c", [2], group="the crew")
+                await manager.unsubscribe_group("the crew", held.id)
+                await bob.leave_group("the crew")
+                assert await bob.groups() == []
+                await bob.change_password(PASSWORD, "another secret")
+                assert await bob.subscriptions() == []
+                await manager.set_password("bob", PASSWORD)
+                with pytest.raises(UnauthorizedError):
+                    await bob.subscriptions()
+                await ann.remove_account()
+            await manager.remove_group("the crew")
+            await manager.remove_subscriber("bob")
+            assert ([one.user for one in await manager.subscribers()], await manager.groups()) == (["é/ %?#"], [])
+        changed = await operator.change_application("traffic", feeds=[])
+        assert (changed.feeds, changed.channels, changed.limits) == ((), None, {"subscribers": 5})
+        async with Manager(made.url, application="traffic") as meant:
+            assert [one.user for one in await meant.subscribers()] == ["é/ %?#"]
+        assert (await operator.application("traffic")).subscribers == 1
+        await operator.remove_application("traffic")
+        assert (await operator.choose_policies(eviction="lru"))["policy"] == "all+lru+never"
+        assert "all+lsc+never" in (await operator.policies())["figures"]
+
+
+async def test_a_page_sees_its_groups_and_changes_its_password(here: World, made: BrokerHere) -> None:
+    await here.channel("c", t.BIGINT)
+    async with Manager(made.url) as operator:
+        await operator.create_group("crew", ["ada"])
+    async with open_page() as page:
+        await page.goto(f"{made.url}/healthz")
+        told = await page.evaluate(
+            """async ([url, password]) => {
+              const { Client } = await import(`${url}/v1/tocsin.js`);
+              const client = await new Client({ url, user: "ada", password }).open();
+              const held = await client.subscribe("v.c", [1], { group: "crew" });
+              const group = await client.group("crew");
+              await client.unsubscribe(held);
+              await client.changePassword(password, "another secret");
+              const left = await client.subscriptions();
+              await client.leaveGroup("crew");
+              const groups = await client.groups();
+              await client.close();
+              return [group.members, group.subscriptions[0].id === held.id, left, groups];
+            }""",
+            [made.url, PASSWORD],
+        )
+    assert told == [["ada"], True, [], []]
+    async with Client(made.url, "ada", "another secret") as ada:
+        assert await ada.subscriptions() == []

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fake_broker import FakeBroker, listening
 from tocsin import sdk
+from tocsin.broker.shell.openapi import document
 from tocsin.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def programs() -> list[str]:
 async def test_a_program_of_the_documents_prints_what_comes(program: str) -> None:
     """The subscription ends after two results, and with it, once the rest was printed, what the program waits for."""
     assert URL in program
-    broker = FakeBroker(passwords={"ann": "a good secret"})
+    broker = FakeBroker(passwords={} if "Manager(" in program else {"ann": "a good secret"})
     async with listening(broker):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-u", "-c", program.replace(URL, broker.url),
@@ -40,6 +41,9 @@ async def test_a_program_of_the_documents_prints_what_comes(program: str) -> Non
         assert process.stdout is not None
         try:
             async with asyncio.timeout(20):
+                if "Manager(" in program:
+                    assert await process.stdout.readline() == b"('ann', 'bob')\n"
+                    return
                 if "publish(" in program:
                     assert await process.stdout.readline() == b"1 ()\n"
                     assert broker.published[0][0] == "emergency.LocationFeed"
@@ -66,13 +70,32 @@ def test_the_readme_has_the_five_lines() -> None:
 
 def test_every_method_of_the_clients_is_told_of() -> None:
     python, _, javascript = SDK.partition("## JavaScript")
-    for name, _ in inspect.getmembers(sdk.Client, inspect.isfunction):
-        if not name.startswith("_") and name not in ("close", "logout", "webhook", "remove_webhook"):
-            assert f"{name}(" in python or f"`{name}`" in python, name
+    for kind in (sdk.Client, sdk.Manager):
+        for name, _ in inspect.getmembers(kind, inspect.isfunction):
+            if not name.startswith("_") and name not in ("close", "logout", "webhook", "remove_webhook"):
+                assert f"{name}(" in python or f"`{name}`" in python, name
     source = Path(sdk.__file__).with_name("tocsin.js").read_text("utf-8")
     for name in re.findall(r"^  (?:async )?\*?(\w+)\([^)]*\) \{$", source, re.MULTILINE):
         if name not in ("constructor", "nextMs"):
             assert f"{name}(" in javascript, name
+
+
+def test_every_request_that_a_broker_takes_has_a_method_or_a_reason() -> None:
+    table = SDK.partition("## Which request is which method")[2].partition("\n## ")[0]
+    told = {}
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            requests, python, javascript = [cell.strip() for cell in line.strip("|").split("|")]
+            for request in re.findall(r"`(\w+ [^`]+)`", requests):
+                told[request] = (python, javascript)
+    taken = {f"{method.upper()} {path}" for path, methods in document()["paths"].items() for method in methods}
+    assert told.keys() == taken
+    source = Path(sdk.__file__).with_name("tocsin.js").read_text("utf-8")
+    for python, javascript in told.values():
+        for kind, name in re.findall(r"`(Client|Manager)\.(\w+)`", python):
+            assert callable(getattr(getattr(sdk, kind), name))
+        for name in re.findall(r"`(\w+)`", javascript):
+            assert re.search(rf"^  (async )?\*?{name}\(", source, re.MULTILINE), name
 
 
 def test_the_commands_of_the_document_are_there() -> None:

@@ -1,8 +1,11 @@
-"""Speak to a Tocsin broker from Python. `Client` is for asyncio, `tocsin.sdk.sync.Client` for everything else."""
+"""Speak to a Tocsin broker from Python. `Client` is for subscribers, `Manager` for who manages them; both for asyncio,
+and in `tocsin.sdk.sync` for everything else."""
 
 from tocsin.sdk.client import DEFAULT_URL, Client, Published, Webhook
 from tocsin.sdk.door import NoBrokerError
 from tocsin.sdk.events import Available, Ended, Gap, Notification, Told
+from tocsin.sdk.managed import Application, Group, GroupSubscription, Subscriber
+from tocsin.sdk.manager import Manager
 from tocsin.wire.answers import Subscription
 from tocsin.wire.cursors import START, Cursor
 from tocsin.wire.signatures import verify
@@ -10,14 +13,19 @@ from tocsin.wire.signatures import verify
 __all__ = [
     "DEFAULT_URL",
     "START",
+    "Application",
     "Available",
     "Client",
     "Cursor",
     "Ended",
     "Gap",
+    "Group",
+    "GroupSubscription",
+    "Manager",
     "NoBrokerError",
     "Notification",
     "Published",
+    "Subscriber",
     "Subscription",
     "Told",
     "Webhook",

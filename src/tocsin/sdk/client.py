@@ -15,14 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any, Final, Literal, Self
-from urllib.parse import quote
 
 import orjson
 
 from tocsin.sdk.backoff import BackOff
+from tocsin.sdk.consumer import Consumer
 from tocsin.sdk.door import Door
-from tocsin.sdk.events import Available, Ended, Gap, Notification, Told
-from tocsin.sdk.inbox import Entry, Inbox, Marks, entries
+from tocsin.sdk.events import Available, Gap, Notification, Told
+from tocsin.sdk.inbox import Inbox, Marks, entries
+from tocsin.sdk.managed import Group, parse_group, part, whole_group
 from tocsin.sdk.stream import ACK_EVERY_S, HEARTBEAT_S, Stream
 from tocsin.wire.answers import (
     LoggedIn,
@@ -104,7 +105,7 @@ class Client:
         self._renewing: asyncio.Task[None] | None = None
         self.known: dict[int, Subscription] = {}
         """The subscriptions that this client has made or listed, by interest."""
-        self._consumer = _Consumer(self._stream, self._inbox, self._marks, self.known, automatic=self._automatic)
+        self._consumer = Consumer(self._stream, self._inbox, self._marks, self.known, automatic=self._automatic)
 
     async def __aenter__(self) -> Self:
         self._door.open()
@@ -180,9 +181,12 @@ class Client:
         return made
 
     async def unsubscribe(self, subscription: Subscription | str) -> None:
-        """What waited for the consumer goes with it."""
+        """What waited for the consumer goes with it. What was subscribed to for a group ends for all its members."""
         identity = subscription if isinstance(subscription, str) else subscription.id
-        await self._door.ask("DELETE", f"/v1/subscriptions/{quote(identity, safe='')}")
+        if isinstance(subscription, Subscription) and subscription.group is not None and identity.startswith("grp_"):
+            await self.unsubscribe_group(subscription.group, identity)
+        else:
+            await self._door.ask("DELETE", f"/v1/subscriptions/{part(identity)}")
         for one in [one for one in self.known.values() if one.id == identity]:
             del self.known[one.interest]
             self._marks.forget(one.interest)
@@ -201,6 +205,10 @@ class Client:
                 self.known.update((one.interest, one) for one in found)
                 return found
             params = {"after": following}
+
+    async def subscription(self, identity: str) -> Subscription:
+        """One of them, as it is now."""
+        return parse_subscription(await self._door.ask("GET", f"/v1/subscriptions/{part(identity)}"))
 
     async def channels(self) -> list[dict[str, Any]]:
         """What may be subscribed to: names and parameters."""
@@ -239,7 +247,7 @@ class Client:
                 params["after"] = cursor_text(after)
             if wait_s > 0:
                 params["wait"] = str(wait_s)
-            path = f"/v1/subscriptions/{quote(identity, safe='')}/results"
+            path = f"/v1/subscriptions/{part(identity)}/results"
             said = await self._door.ask("GET", path, params=params, answer_s=60.0 + wait_s)
             page, more = parse_events_page(said)
             wait_s = 0.0
@@ -306,12 +314,56 @@ class Client:
             body = b"\n".join(_record(one) for one in each)
         said = await self._door.ask(
             "POST",
-            f"/v1/feeds/{quote(feed, safe='')}",
+            f"/v1/feeds/{part(feed)}",
             body,
             params={"wait": "visible"} if visible else None,
             headers={"Idempotency-Key": key or secrets.token_hex(16)},
         )
         return Published(said["accepted"], tuple(said["rejected"]))
+
+    # --- groups, and one's own account
+
+    async def groups(self) -> list[Group]:
+        """Those that one is in, without their members."""
+        found: list[Group] = []
+        params: dict[str, str] = {}
+        while True:
+            said = await self._door.ask("GET", "/v1/groups", params=params)
+            found += [parse_group(one) for one in said["groups"]]
+            if said["next"] is None:
+                return found
+            params = {"after": said["next"]}
+
+    async def group(self, name: str) -> Group:
+        """One that one is in, with its members and what it holds."""
+        return await whole_group(self._door.ask, name)
+
+    async def leave_group(self, name: str) -> None:
+        """What was held through it alone ends."""
+        await self._door.ask("DELETE", f"/v1/groups/{part(name)}/members/{part(await self._user())}")
+
+    async def unsubscribe_group(self, name: str, subscription: str) -> None:
+        """By the id that `group` shows, or that subscribing for the group answered: it ends for all members."""
+        await self._door.ask("DELETE", f"/v1/groups/{part(name)}/subscriptions/{part(subscription)}")
+
+    async def change_password(self, old: str, new: str) -> None:
+        """All tokens from before end, and with them what is connected elsewhere; this client goes on with a new one."""
+        user = await self._user()
+        body = {"old": old, "password": new}
+        await self._door.ask("PUT", f"/v1/subscribers/{part(user)}/password", body)
+        assert self.who is not None
+        self._door.become(Credentials(user, new, self.who.application))
+
+    async def remove_account(self) -> None:
+        """The subscriber is gone, with all it has; the client is of no more use."""
+        await self._stream.stop()
+        await self._door.ask("DELETE", f"/v1/subscribers/{part(await self._user())}")
+        self._marks.clear()
+
+    async def _user(self) -> str:
+        await self._door.token()
+        assert self.who is not None, "a token was made or renewed"
+        return self.who.user
 
     # --- webhooks
 
@@ -327,44 +379,6 @@ class Client:
 
     async def remove_webhook(self) -> None:
         await self._door.ask("DELETE", "/v1/webhook")
-
-
-class _Consumer:
-    """Hands out what the inbox holds; asking for the next one acknowledges the one before."""
-
-    def __init__(
-        self, stream: Stream, inbox: Inbox, marks: Marks, known: dict[int, Subscription], *, automatic: bool
-    ) -> None:
-        self._stream = stream
-        self._inbox = inbox
-        self._marks = marks
-        self._known = known
-        self._automatic = automatic
-        self._held: Entry | None = None
-        self._asked = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Told:
-        if self._asked:
-            raise InputError("somebody waits for the next notification already", hint="one consumer per client")
-        self._asked = True
-        try:
-            self._stream.start()
-            while True:
-                if (held := self._held) is not None and held.reached is not None and self._automatic:
-                    self._marks.take(held.interest, held.reached)
-                self._held = None
-                self._held = await self._inbox.get()
-                if self._held is None:
-                    raise StopAsyncIteration
-                if isinstance(self._held.told, Ended):
-                    self._known.pop(self._held.interest, None)
-                if self._held.told is not None:
-                    return self._held.told
-        finally:
-            self._asked = False
 
 
 def _record(record: Mapping[str, Any]) -> bytes:

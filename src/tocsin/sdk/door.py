@@ -120,6 +120,10 @@ class Door:
         if token == self._token and self._credentials is not None:
             self._token = None
 
+    def become(self, credentials: Credentials) -> None:
+        """With another password from now on; the token counts no more."""
+        self._credentials, self._token = credentials, None
+
     @property
     def can_log_in(self) -> bool:
         return self._credentials is not None

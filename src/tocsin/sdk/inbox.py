@@ -58,6 +58,11 @@ class Marks:
         for each in (self._seen, self._taken, self.untold, self._unsure):
             each.pop(interest, None)
 
+    def clear(self) -> None:
+        """There is nothing left to acknowledge."""
+        for each in (self._seen, self._taken, self.untold, self._unsure):
+            each.clear()
+
     def say(self, most: int) -> dict[int, Cursor]:
         """Some acknowledgements, which are sent now and which nobody answers."""
         chosen = dict(list(self.untold.items())[:most])

@@ -16,21 +16,24 @@ import functools
 import inspect
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tocsin.sdk import client as asynchronous
+from tocsin.sdk import manager
 from tocsin.wire.errors import InputError
 
 
-class Client:
-    """Takes what `tocsin.sdk.Client` takes and has its methods, blocking."""
+class Blocking:
+    """What runs another client in a thread of its own."""
+
+    _kind: ClassVar[type[asynchronous.Client | manager.Manager]]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tocsin-sdk", daemon=True)
         self._thread.start()
         try:
-            self._client = self._run(_made(arguments, named))
+            self._client = self._run(_made(self._kind, arguments, named))
         except BaseException:
             self._stop()
             raise
@@ -102,8 +105,20 @@ class Client:
             loop.close()
 
 
-async def _made(arguments: Any, named: Any) -> asynchronous.Client:
-    return asynchronous.Client(*arguments, **named)
+class Client(Blocking):
+    """Takes what `tocsin.sdk.Client` takes and has its methods, blocking."""
+
+    _kind = asynchronous.Client
+
+
+class Manager(Blocking):
+    """Takes what `tocsin.sdk.Manager` takes and has its methods, blocking."""
+
+    _kind = manager.Manager
+
+
+async def _made(kind: type[Any], arguments: Any, named: Any) -> Any:
+    return kind(*arguments, **named)
 
 
 async def _next(stream: AsyncIterator[Any]) -> Any:

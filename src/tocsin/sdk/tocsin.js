@@ -162,10 +162,11 @@ export class Client {
     return made;
   }
 
-  /** By what subscribe() answered, or its id. */
+  /** By what subscribe() answered, or its id. What was subscribed to for a group ends for all its members. */
   async unsubscribe(subscription) {
     const id = subscription.id ?? subscription;
-    await this.#ask("DELETE", `/v1/subscriptions/${encodeURIComponent(id)}`);
+    if (subscription.group !== undefined && id.startsWith("grp_")) await this.unsubscribeGroup(subscription.group, id);
+    else await this.#ask("DELETE", `/v1/subscriptions/${encodeURIComponent(id)}`);
     for (const [interest, one] of this.known) {
       if (one.id === id) this.#forget(interest);
     }
@@ -261,6 +262,51 @@ export class Client {
     const body = [records].flat().map((one) => JSON.stringify(one)).join("\n");
     const path = `/v1/feeds/${encodeURIComponent(feed)}${visible ? "?wait=visible" : ""}`;
     return this.#ask("POST", path, body, { "Idempotency-Key": key });
+  }
+
+  // --- groups, and one's own account
+
+  /** Those that one is in: {name, created_at}. */
+  async groups() {
+    const found = [];
+    let after = null;
+    do {
+      const page = await this.#ask("GET", `/v1/groups${after === null ? "" : `?after=${encodeURIComponent(after)}`}`);
+      found.push(...page.groups);
+      after = page.next;
+    } while (after !== null);
+    return found;
+  }
+
+  /** One of them: {name, created_at, members, subscriptions: [{id, interest, mode}]}. */
+  async group(name) {
+    const members = [];
+    for (let after = null; ; ) {
+      const query = after === null ? "" : `?after=${encodeURIComponent(after)}`;
+      const { next, ...told } = await this.#ask("GET", `/v1/groups/${encodeURIComponent(name)}${query}`);
+      members.push(...told.members);
+      if (next === null) return { ...told, members };
+      after = next;
+    }
+  }
+
+  /** What was held through it alone ends. */
+  async leaveGroup(name) {
+    const path = `/v1/groups/${encodeURIComponent(name)}/members/${encodeURIComponent(this.who.user)}`;
+    await this.#ask("DELETE", path);
+  }
+
+  /** By the id that group() shows, or that subscribing for the group answered: it ends for all members. */
+  async unsubscribeGroup(name, id) {
+    await this.#ask("DELETE", `/v1/groups/${encodeURIComponent(name)}/subscriptions/${encodeURIComponent(id)}`);
+  }
+
+  /** All tokens from before end, and with them what is connected elsewhere; this client goes on with a new one. */
+  async changePassword(old, password) {
+    const { user, application } = this.who;
+    await this.#ask("PUT", `/v1/subscribers/${encodeURIComponent(user)}/password`, { old, password });
+    Object.assign(this.#options, { user, application, password });
+    await this.#login();
   }
 
   // --- the consumer's side

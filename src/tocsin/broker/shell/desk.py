@@ -27,7 +27,7 @@ from tocsin.rules.model.cursors import Cursor, Range
 from tocsin.store.broker_rows import Frontend, Group, GroupSubscribed, Wanted
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.answers import Subscription
-from tocsin.wire.errors import LimitError, NotFoundError, TocsinError
+from tocsin.wire.errors import ConflictError, LimitError, NotFoundError, TocsinError
 from tocsin.wire.results import FetchedPart
 from tocsin.wire.subscriber import Subscribe
 
@@ -190,6 +190,11 @@ class Desk:
 
     async def unsubscribe(self, subscriber: int, public_id: str) -> None:
         one = await self.find(subscriber, public_id)
+        if not one.own:
+            raise ConflictError(
+                "a group holds this for you",
+                hint="leave the group, or end the group's subscription for all its members",
+            )
         await self.changing(self._store.unsubscribe([one.id]), came=False)
 
     def came(self, frontends: Iterable[Frontend]) -> None:

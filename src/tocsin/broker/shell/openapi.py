@@ -183,7 +183,7 @@ def _subscriptions() -> list[dict[str, Any]]:
             obj({"subscriptions": array(ref("Subscription")), "next": nullable("string")}),
             parameters=[_query("after", TEXT), _limit(500)]),
         _op("get", "/v1/subscriptions/{id}", "subscription", "One of them.", ref("Subscription"), also=("404",)),
-        _op("delete", "/v1/subscriptions/{id}", "unsubscribe", "It ends.", obj({}), also=("404",)),
+        _op("delete", "/v1/subscriptions/{id}", "unsubscribe", "It ends.", obj({}), also=("404", "409")),
         _op("get", "/v1/subscriptions/{id}/results", "results", "Results after what was acknowledged.",
             obj({"events": EVENTS, "more": {"type": "boolean"}}), parameters=[_query("after", cursor), _limit(), wait],
             also=("404",)),

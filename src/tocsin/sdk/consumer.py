@@ -1,0 +1,49 @@
+"""Who takes what comes."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from tocsin.sdk.events import Ended, Told
+from tocsin.sdk.inbox import Entry, Inbox, Marks
+from tocsin.sdk.stream import Stream
+from tocsin.wire.answers import Subscription
+from tocsin.wire.errors import InputError
+
+
+class Consumer:
+    """Hands out what the inbox holds; asking for the next one acknowledges the one before."""
+
+    def __init__(
+        self, stream: Stream, inbox: Inbox, marks: Marks, known: dict[int, Subscription], *, automatic: bool
+    ) -> None:
+        self._stream = stream
+        self._inbox = inbox
+        self._marks = marks
+        self._known = known
+        self._automatic = automatic
+        self._held: Entry | None = None
+        self._asked = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Told:
+        if self._asked:
+            raise InputError("somebody waits for the next notification already", hint="one consumer per client")
+        self._asked = True
+        try:
+            self._stream.start()
+            while True:
+                if (held := self._held) is not None and held.reached is not None and self._automatic:
+                    self._marks.take(held.interest, held.reached)
+                self._held = None
+                self._held = await self._inbox.get()
+                if self._held is None:
+                    raise StopAsyncIteration
+                if isinstance(self._held.told, Ended):
+                    self._known.pop(self._held.interest, None)
+                if self._held.told is not None:
+                    return self._held.told
+        finally:
+            self._asked = False
