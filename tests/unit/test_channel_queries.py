@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -28,6 +29,7 @@ from tocsin.language.expressions import TranslationError
 from tocsin.language.queries import Queries
 from tocsin.language.script import parsed_body
 from tocsin.pipeline.analysis import SparkOracle
+from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Type
@@ -336,6 +338,22 @@ def test_an_interest_whose_bound_fails_in_spark_is_told_from_the_others(spark: S
             assert executed(spark, query, world, interests, Ids(without=(0,))) == {(1, "3"): 1}
             with pytest.raises(Exception, match="INVALID_FORMAT"):
                 executed(spark, query, world, interests, Ids(without=(1,)))
+    finally:
+        interests.close()
+
+
+def test_the_rows_of_cached_interests_are_no_part_of_the_plans_that_read_them(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interests_module, "CACHED_FROM", 2)
+    query = compiled(spark, ["k"], "select value r.id from Reports r where r.kind = k")
+    interests = Interests(spark, query)
+    interests.change(enumerate([("flood",), ("fire",), ("storm",)]), [])
+    try:
+        read: Any = spark.table(interests.prepared())
+        assert "LocalRelation" not in read._jdf.queryExecution().analyzed().toString()
+        few: Any = spark.createDataFrame(pa.table({"one": [1]}))
+        assert "LocalRelation" in few._jdf.queryExecution().analyzed().toString(), "others are as they were"
     finally:
         interests.close()
 

@@ -50,6 +50,7 @@ class FakeSpark:
         self.cached = 0
         self.fails = False
         self.catalog = SimpleNamespace(dropTempView=lambda name: self.views.pop(name, None))
+        self.conf = SimpleNamespace(set=lambda *_: None, unset=lambda _: None)
 
     def table(self, name: str) -> Frame:
         return self.views[name]

@@ -10,6 +10,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from tocsin.rules.model.values import Duration
 CACHED_FROM: Final = 5_000  # fewer are handed over anew when they change
 _REBUILT_AT: Final = 0.2  # of the cached ones: so many came or left
 BORDERS: Final = 256
+_PLANNED_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
 _numbers = itertools.count()
 # Interests on which the query failed twice are tried again after so many executions, twice as many each time, up to so
 # many, and few at a time: whoever is to blame makes each such execution a search.
@@ -216,7 +218,8 @@ class Interests:
         self.gone.clear()
 
     def _cache(self) -> DataFrame:
-        plain = self._plain(self._all)
+        with _apart(self._spark):
+            plain = self._plain(self._all)
         try:
             self._cached = base = _filled(self._keyed(plain))
         except Exception:
@@ -288,6 +291,18 @@ _PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {
     t.UUID: str,
     t.DURATION: _seconds,
 }
+
+
+@contextmanager
+def _apart(spark: SparkSession) -> Iterator[None]:
+    """Frames made within are no part of the plans of those who use them: Spark computes the hash of every row in a plan
+    whenever it copies the plan, several times a query. Others who make one at the same time have the same, at no harm.
+    """
+    spark.conf.set(_PLANNED_BYTES, 0)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_PLANNED_BYTES)
 
 
 def _filled(frame: DataFrame) -> DataFrame:
