@@ -133,7 +133,7 @@ def test_keys_of_every_type_are_compared_exactly(
 def test_generated_keys_need_no_look_up_and_are_known_afterwards(table: DatasetTable) -> None:
     table.insert(rows(1))
     table = reopened(table)
-    with mock.patch.object(table, "keys_in", side_effect=AssertionError("a look-up")):
+    with mock.patch.object(table.lookup, "keys_in", side_effect=AssertionError("a look-up")):
         table.insert(rows(2), keys_are_new=True)
     with pytest.raises(ConflictError):
         table.insert(rows(2))

@@ -34,7 +34,7 @@ class Incoming:
         self._at_us = at_us
         self._keys_are_new = keys_are_new
         self._hashed: list[Hashes] = []
-        self._by_index = not keys_are_new and table.index() is not None
+        self._by_index = not keys_are_new and table.lookup.index() is not None
 
     def __iter__(self) -> Iterator[pa.Table]:
         table = self._table
@@ -42,13 +42,13 @@ class Incoming:
             rows = table.fitting(pa.Table.from_batches([batch]))
             if rows.num_rows == 0:
                 continue
-            if not self._keys_are_new or table.loaded_index() is not None:
+            if not self._keys_are_new or table.lookup.loaded is not None:
                 keys = keyed.of_rows(rows, table.keys)
                 hashed = keyed.hashes(keys)
                 if not self._keys_are_new:
-                    table.refuse_repeated(keys, hashed)
+                    table.lookup.refuse_repeated(keys, hashed)
                     if self._by_index:
-                        table.refuse_present(keys, hashed)
+                        table.lookup.refuse_present(keys, hashed)
                 self._hashed.append(hashed)
             faults.reach("dataset.load.rows")
             yield table.stamp(rows, self._number, self._at_us)
@@ -67,7 +67,7 @@ class Incoming:
             self._compare(new, [], repeated, "stands twice among the new records")
         if not self._by_index:
             old = list(self._table.log.state.files)
-            common = [np.intersect1d(keyed.hashes(self._table.keys_in(name)), ordered) for name in old]
+            common = [np.intersect1d(keyed.hashes(self._table.lookup.keys_in(name)), ordered) for name in old]
             shared = np.unique(np.concatenate(common)) if common else np.empty(0, np.uint64)
             if len(shared):
                 self._compare(new, old, shared, "is in the dataset already")
@@ -76,7 +76,7 @@ class Incoming:
     def _compare(self, new: Sequence[str], old: Sequence[str], suspects: Hashes, what: str) -> None:
         seen: set[tuple[Any, ...]] = set()
         for name in [*old, *new]:
-            keys = self._table.keys_in(name)
+            keys = self._table.lookup.keys_in(name)
             keys = keys.take(np.flatnonzero(np.isin(keyed.hashes(keys), suspects)))
             for position, key in enumerate(keys.tuples()):
                 if key in seen:

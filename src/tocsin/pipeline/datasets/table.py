@@ -25,8 +25,8 @@ from tocsin.pipeline.datasets.commits import Commit, DeltaLog, State
 from tocsin.pipeline.datasets.datafiles import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, from_us, stored_schema
 from tocsin.pipeline.datasets.durability import is_full_disk
 from tocsin.pipeline.datasets.history import Entry
-from tocsin.pipeline.datasets.keyindex import KeyIndex
-from tocsin.pipeline.datasets.keys import Hashes, KeyColumns, KeyPath, Positions
+from tocsin.pipeline.datasets.keys import Hashes, KeyPath
+from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, Located, Lookup, Move
 from tocsin.pipeline.datasets.past import Past
 from tocsin.pipeline.datasets.recent import Recent
 from tocsin.pipeline.datasets.snapshots import Held, Snapshot
@@ -34,13 +34,9 @@ from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
 
 __all__ = ["Commit", "DatasetTable", "Snapshot"]
 
-INDEXED_KEYS_MAX: Final = 1 << 26  # above it, 800 MB: look-ups read the key columns instead
 _OWN_REWRITE_BYTES: Final = 2 << 20  # smaller files that a rewrite touches are joined with the new rows
 _NO_POSITIONS: Final[Mapping[str, int]] = {}
 _UNLIMITED: Final = 1 << 62
-
-# Of each file that holds some of the keys asked for: (positions among those keys, positions in the file).
-Located = dict[str, tuple[Positions, Positions]]
 
 
 class Options(TypedDict, total=False):
@@ -64,8 +60,9 @@ class DatasetTable:
         self.writing = threading.RLock()
         self.upkeeping = threading.Lock()
         self.past = Past(self.data, self.held, log.state, history=options.get("history", 1000), new=new)
-        self._index: KeyIndex | None = KeyIndex() if new else None
-        self._indexed_keys_max = options.get("indexed_keys_max", INDEXED_KEYS_MAX)
+        self.lookup = Lookup(
+            log, self.data, self.keys, new=new, indexed_keys_max=options.get("indexed_keys_max", INDEXED_KEYS_MAX)
+        )
         self._closed = False
         self.recent = Recent(self.data.schema)
         self._listening = threading.Lock()  # no writer waits for it
@@ -141,7 +138,7 @@ class DatasetTable:
         """Waits for a running commit; afterwards nothing can be asked of it."""
         with self.writing:
             self._closed = True
-            self._index = None
+            self.lookup.forget()
 
     # ---- who is told
 
@@ -167,13 +164,13 @@ class DatasetTable:
         with self._turn():
             if rows.num_rows == 0 and not positions:
                 return self._unchanged()
-            if keys_are_new and self._index is None:
+            if keys_are_new and self.lookup.loaded is None:
                 return self._append(rows, None, positions)
             keys = keyed.of_rows(rows, self.keys)
             hashed = keyed.hashes(keys)
             if not keys_are_new:
-                self.refuse_repeated(keys, hashed)
-                self.refuse_present(keys, hashed)
+                self.lookup.refuse_repeated(keys, hashed)
+                self.lookup.refuse_present(keys, hashed)
             return self._append(rows, hashed, positions)
 
     def upsert(self, rows: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
@@ -187,7 +184,7 @@ class DatasetTable:
             winners = keyed.last_of_each(keys, hashed)
             if winners is not None:
                 rows, keys, hashed = rows.take(pa.array(winners)), keys.take(winners), hashed[winners]
-            located = self.locate(keys, hashed)
+            located = self.lookup.locate(keys, hashed)
             if not located:
                 return self._append(rows, hashed, positions)
             return self._rewrite(located, hashed, rows, positions)
@@ -203,7 +200,7 @@ class DatasetTable:
             once = keyed.last_of_each(wanted, hashed)
             if once is not None:
                 wanted, hashed = wanted.take(once), hashed[once]
-            located = self.locate(wanted, hashed)
+            located = self.lookup.locate(wanted, hashed)
             return self._rewrite(located, hashed, None, positions) if located else self._unchanged()
 
     def delete_all(self, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
@@ -213,7 +210,7 @@ class DatasetTable:
             if not state.files:
                 return self._unchanged()
             commit = self._commit([], list(state.files.values()), state.rows, rewrite=True, positions=positions)
-            self._index = KeyIndex()
+            self.lookup.emptied()
             return commit
 
     def load(
@@ -240,52 +237,8 @@ class DatasetTable:
             except BaseException:
                 self.data.remove(file.name for file in files)
                 raise
-            self._index_rows(hashed, files)
+            self.lookup.appended(hashed, files)
             return commit
-
-    # ---- look-ups; the caller has the turn
-
-    def index(self) -> KeyIndex | None:
-        """The keys in memory, read from the files at first need; None where there are too many."""
-        if self.log.state.rows > self._indexed_keys_max:
-            self._index = None
-        elif self._index is None:
-            index = KeyIndex()
-            for name in self.log.state.files:
-                index.add(keyed.hashes(self.keys_in(name)), name)
-            self._index = index
-        return self._index
-
-    def loaded_index(self) -> KeyIndex | None:
-        """The index if it has been read already."""
-        return self._index
-
-    def keys_in(self, name: str) -> KeyColumns:
-        """The keys of a file's rows."""
-        return keyed.of_rows(self.data.read_columns(name, [".".join(path) for path in self.keys]), self.keys)
-
-    def locate(self, keys: KeyColumns, hashed: Hashes) -> Located:
-        """Where these keys (each once) are; exact."""
-        index = self.index()
-        everywhere = np.arange(len(hashed))
-        candidates = dict.fromkeys(self.log.state.files, everywhere) if index is None else index.candidates(hashed)
-        located: Located = {}
-        for name, positions in candidates.items():
-            among, there = keyed.matches(keys.take(positions), self.keys_in(name))
-            if len(among):
-                located[name] = positions[among], there
-        return located
-
-    def refuse_repeated(self, keys: KeyColumns, hashed: Hashes) -> None:
-        repeated = keyed.first_repeated(keys, hashed)
-        if repeated is not None:
-            raise keyed.duplicate(keys, repeated, self.keys, "stands twice among the new records")
-
-    def refuse_present(self, keys: KeyColumns, hashed: Hashes) -> None:
-        located = self.locate(keys, hashed)
-        if located:
-            first = min(int(positions.min()) for positions, _ in located.values())
-            raise keyed.duplicate(keys, first, self.keys, "is in the dataset already")
 
     # ---- how changes are made; the caller has the turn
 
@@ -327,18 +280,8 @@ class DatasetTable:
         stamped = self.stamp(rows, self.log.next_number(), at_us)
         files = self.write_files([stamped])
         commit = self._commit(files, [], rows.num_rows, rewrite=False, positions=positions, at_us=at_us, recent=stamped)
-        self._index_rows(hashed, files)
+        self.lookup.appended(hashed, files)
         return commit
-
-    def _index_rows(self, hashed: Hashes | None, files: Sequence[DataFile]) -> None:
-        """The rows of `hashed` lie in these files, in this order."""
-        if self._index is None or hashed is None:
-            self._index = None if files else self._index
-            return
-        begin = 0
-        for file in files:
-            self._index.add(hashed[begin : begin + file.rows], file.name)
-            begin += file.rows
 
     def _rewrite(self, located: Located, hashed: Hashes, rows: pa.Table | None, positions: Mapping[str, int]) -> Commit:
         """Replace the touched files by ones without the rows that are replaced or deleted, and add the new rows."""
@@ -351,7 +294,7 @@ class DatasetTable:
         if small or new:
             groups.append((small, new))
         written: list[DataFile] = []
-        moves: list[tuple[list[DataFile], DataFile | None]] = []
+        moves: list[Move] = []
         try:
             for sources, more in groups:
                 files = self.write_files(self._remaining(sources, located, more), _UNLIMITED)
@@ -364,17 +307,7 @@ class DatasetTable:
         count = gone if rows is None else rows.num_rows
         recent = new[0] if new else self.data.schema.empty_table()
         commit = self._commit(written, touched, count, rewrite=True, positions=positions, at_us=at_us, recent=recent)
-        index = self._index
-        if index is not None:
-            target = moves[-1][1] if rows is not None else None
-            known = np.zeros(len(hashed), bool)
-            for name, (among, _) in located.items():
-                index.replaced(hashed[among], [name] * len(among), target.name if target else None)
-                known[among] = True
-            for sources, into in moves:
-                index.moved([source.name for source in sources], into.name if into else None)
-            if target is not None:
-                index.add(hashed[~known], target.name)
+        self.lookup.rewritten(located, hashed, moves, moves[-1][1] if rows is not None else None)
         return commit
 
     def _remaining(self, sources: Sequence[DataFile], located: Located, more: Sequence[pa.Table]) -> Iterator[pa.Table]:

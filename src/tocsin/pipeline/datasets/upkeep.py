@@ -127,7 +127,7 @@ def _exchange(table: DatasetTable, written: list[DataFile], sources: Sequence[Da
             table.data.remove(file.name for file in written)
             return False
         table.exchange(lambda: table.log.maintain(written, sources, step=step), written)
-        index = table.loaded_index()
+        index = table.lookup.loaded
         if index is not None:
             index.moved(names, written[0].name if written else None)
         return True
@@ -153,11 +153,11 @@ def _expire(table: DatasetTable) -> int:
             continue
         written = table.data.write(_younger(table, file, before_us), largest_bytes=_UNLIMITED)
         ats_us = table.data.read_columns(file.name, [AT]).column(AT).cast(pa.int64()).to_numpy()
-        gone = keyed.hashes(table.keys_in(file.name))[ats_us < before_us]
+        gone = keyed.hashes(table.lookup.keys_in(file.name))[ats_us < before_us]
         with table.writing:
             if not _exchange(table, written, [file], "retention"):
                 continue
-            index = table.loaded_index()
+            index = table.lookup.loaded
             if index is not None and written:
                 index.replaced(gone, [written[0].name] * len(gone), None)
         expired += len(gone)

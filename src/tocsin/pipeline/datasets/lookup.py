@@ -1,0 +1,115 @@
+"""Where in a table the rows of some keys are: from an index in memory, or, of a larger table, from its key columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tocsin.pipeline.datasets import keys as keyed
+from tocsin.pipeline.datasets.commits import DeltaLog
+from tocsin.pipeline.datasets.datafiles import DataFile, DataFolder
+from tocsin.pipeline.datasets.keyindex import KeyIndex
+from tocsin.pipeline.datasets.keys import Hashes, KeyColumns, KeyPath, Positions
+
+INDEXED_KEYS_MAX: Final = 1 << 26  # above it, 800 MB: look-ups read the key columns instead
+
+# Of each file that holds some of the keys asked for: (positions among those keys, positions in the file).
+Located = dict[str, tuple[Positions, Positions]]
+# Files whose rows, as far as they stay, lie in another one now; None: none of them stays.
+Move = tuple[list[DataFile], DataFile | None]
+
+
+class Lookup:
+    """Answers are exact for the last commit of the log. Not thread-safe: whoever asks has the table's turn, and tells
+    of each commit what it did to the keys."""
+
+    def __init__(
+        self, log: DeltaLog, data: DataFolder, keys: Sequence[KeyPath], *, new: bool, indexed_keys_max: int
+    ) -> None:
+        self._log = log
+        self._data = data
+        self._keys = keys
+        self._index: KeyIndex | None = KeyIndex() if new else None
+        self._indexed_keys_max = indexed_keys_max
+
+    @property
+    def loaded(self) -> KeyIndex | None:
+        """The index if it has been read already."""
+        return self._index
+
+    def index(self) -> KeyIndex | None:
+        """The keys in memory, read from the files at first need; None where there are too many."""
+        if self._log.state.rows > self._indexed_keys_max:
+            self._index = None
+        elif self._index is None:
+            index = KeyIndex()
+            for name in self._log.state.files:
+                index.add(keyed.hashes(self.keys_in(name)), name)
+            self._index = index
+        return self._index
+
+    def keys_in(self, name: str) -> KeyColumns:
+        """The keys of a file's rows."""
+        return keyed.of_rows(self._data.read_columns(name, [".".join(path) for path in self._keys]), self._keys)
+
+    def locate(self, keys: KeyColumns, hashed: Hashes) -> Located:
+        """Where these keys (each once) are."""
+        index = self.index()
+        everywhere = np.arange(len(hashed))
+        candidates = dict.fromkeys(self._log.state.files, everywhere) if index is None else index.candidates(hashed)
+        located: Located = {}
+        for name, positions in candidates.items():
+            among, there = keyed.matches(keys.take(positions), self.keys_in(name))
+            if len(among):
+                located[name] = positions[among], there
+        return located
+
+    def refuse_repeated(self, keys: KeyColumns, hashed: Hashes) -> None:
+        """ConflictError where a key stands twice among these."""
+        repeated = keyed.first_repeated(keys, hashed)
+        if repeated is not None:
+            raise keyed.duplicate(keys, repeated, self._keys, "stands twice among the new records")
+
+    def refuse_present(self, keys: KeyColumns, hashed: Hashes) -> None:
+        """ConflictError where one of these keys is there."""
+        located = self.locate(keys, hashed)
+        if located:
+            first = min(int(positions.min()) for positions, _ in located.values())
+            raise keyed.duplicate(keys, first, self._keys, "is in the dataset already")
+
+    # ---- what a commit did
+
+    def appended(self, hashed: Hashes | None, files: Sequence[DataFile]) -> None:
+        """New rows lie in these files, in the order of `hashed`; None: nobody has looked at their keys."""
+        if self._index is None or hashed is None:
+            self._index = None if files else self._index
+            return
+        begin = 0
+        for file in files:
+            self._index.add(hashed[begin : begin + file.rows], file.name)
+            begin += file.rows
+
+    def rewritten(self, located: Located, hashed: Hashes, moves: Sequence[Move], target: DataFile | None) -> None:
+        """The keys of `hashed`, as far as they were there, are gone from where they were located, and the other rows of
+        those files moved. All of `hashed` lie in `target` now; None: they are deleted."""
+        index = self._index
+        if index is None:
+            return
+        known = np.zeros(len(hashed), bool)
+        for name, (among, _) in located.items():
+            index.replaced(hashed[among], [name] * len(among), target.name if target else None)
+            known[among] = True
+        for sources, into in moves:
+            index.moved([source.name for source in sources], into.name if into else None)
+        if target is not None:
+            index.add(hashed[~known], target.name)
+
+    def emptied(self) -> None:
+        """There is no row any more."""
+        self._index = KeyIndex()
+
+    def forget(self) -> None:
+        """Give the memory back; what is asked next is read again."""
+        self._index = None
