@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
-from tocsin.language import durations, dynamic, geodesy, noted, phantoms, spatial, temporal, untyped, untyped_arrays
+from tocsin.language import (
+    durations,
+    dynamic,
+    geodesy,
+    noted,
+    openform,
+    phantoms,
+    spatial,
+    temporal,
+    untyped,
+    untyped_arrays,
+)
 from tocsin.language.dynamic import VOID
 from tocsin.language.grid import Near
 from tocsin.language.typed import FunctionError, MapType, Typed, build, constant_integer
@@ -250,7 +261,7 @@ def _array_aggregate(name: str, value: Typed) -> Typed:
     if item in (t.ANY, VOID):
         items, item = (
             Typed(
-                dynamic.as_type(dynamic.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)),
+                dynamic.as_type(openform.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)),
                 ArrayType(t.DOUBLE),
             ),
             t.DOUBLE,

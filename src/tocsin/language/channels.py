@@ -14,29 +14,25 @@ from typing import ClassVar, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, sparing
+from tocsin.language import dynamic, openform, sparing
 from tocsin.language.enriching import bring_in
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
 from tocsin.language.matching import matched
 from tocsin.language.meeting import Borders, Levels, Matches
 from tocsin.language.names import Dataset, Function, Names, Oracle
-from tocsin.language.noted import conjuncts
 from tocsin.language.queries import Queries
-from tocsin.language.renaming import name_of
 from tocsin.language.scope import Row, column, derived, free_tables, selected
-from tocsin.language.shaping import aggregates
 from tocsin.language.sharing import ID, INTERESTS, parameter_column, shared
 from tocsin.language.sources import scan
-from tocsin.language.subqueries import unwrapped
 from tocsin.language.typed import Typed, build
+from tocsin.language.watching import needs_new, wants_new, watching
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.rules.model.types import Field, ObjectType, Type
 
 NOW: Final = "now"
 PREVIOUS: Final = "previous"
-_NEW: Final = "new"  # on a table of the tree: only its new records are wanted
 _REGULAR: Final = frozenset(
     "rlike regexp regexp_like regexp_contains regexp_count regexp_extract regexp_extract_all regexp_instr"
     " regexp_replace regexp_substr split".split()
@@ -115,7 +111,7 @@ def shared_query(
     continuous: bool,
 ) -> SharedQuery:
     """The query of a channel, with the types of its parameters found in its body where they are not declared."""
-    body = _watching(_disjoint(unwrapped(body)), continuous=continuous)
+    body = watching(body, continuous=continuous)
     types = [declared.get(name, t.ANY) for name in parameters]
 
     def in_python(own: str | None, name: str, arity: int) -> bool:
@@ -128,7 +124,7 @@ def shared_query(
         if name not in declared:
             types[i] = _agreed(name, listening.uses_of.get(i, []))
     final = ChannelQueries(names, oracle, dataverse, types)
-    return final.shared(shared(body, parameters, in_python), needs_new=_needs_new(body))
+    return final.shared(shared(body, parameters, in_python), needs_new=needs_new(body))
 
 
 def _agreed(name: str, found: Sequence[Type]) -> Type:
@@ -167,7 +163,7 @@ class ChannelQueries(Queries):
         alias = self.alias("out")
         left = leaving(Typed(column(alias, "result"), found.type))
         columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
-        columns.append(("result", dynamic.exported(left)))
+        columns.append(("result", openform.exported(left)))
         made = selected(columns).from_(derived(relation.query, alias))
         matches = self.matches
         return SharedQuery(
@@ -185,7 +181,7 @@ class ChannelQueries(Queries):
 
         def read(node: exp.Expr) -> exp.Expr:
             return (
-                dynamic.stored(node.copy(), kinds[node.name])
+                openform.stored(node.copy(), kinds[node.name])
                 if isinstance(node, exp.Column) and node.name in kinds
                 else node
             )
@@ -215,7 +211,7 @@ class ChannelQueries(Queries):
             )  # fmt: skip
         if self._version(node) != (None, None):
             fail("a channel reads datasets as they are", node, "leave AS OF out")
-        read = Scan(f"tocsin_channel_scan_{len(self.read)}", dataset, bool(node.meta.get(_NEW)))
+        read = Scan(f"tocsin_channel_scan_{len(self.read)}", dataset, wants_new(node))
         self.read.append(read)
         self.tables[alias] = dataset
         return scan(read.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
@@ -365,107 +361,3 @@ class _Interests:
 
 def _levels(one: Levels) -> tuple[str, str]:
     return one.name, one.sql.sql(dialect="spark")
-
-
-# ---------------------------------------------------------------- which records are new
-
-
-def _disjoint(body: exp.Expr) -> exp.Expr:
-    """`is_new(a) OR is_new(b)` as two queries that have no row in common: each reads the new rows of one dataset."""
-    if isinstance(body, exp.Union):
-        return exp.Union(
-            this=_disjoint(unwrapped(body.this)), expression=_disjoint(unwrapped(body.expression)),
-            **{name: value for name, value in body.args.items() if name not in ("this", "expression")},
-        )  # fmt: skip
-    where = body.args.get("where") if isinstance(body, exp.Select) else None
-    if (
-        where is None
-        or body.args.get("group")
-        or body.args.get("distinct")
-        or body.args.get("limit")
-        or body.args.get("order")
-    ):
-        return body
-    conditions = list(conjuncts(where.this))
-    for condition in conditions:
-        parts = _alternatives(condition)
-        if len(parts) > 1 and all(_is_new_of(one) is not None for one in parts):
-            others = [one for one in conditions if one is not condition]
-            made: exp.Expr | None = None
-            for i, part in enumerate(parts):
-                branch = body.copy()
-                # Of a row that an outer join left out nobody can say whether it is new.
-                earlier = (exp.Not(this=exp.Anonymous(this="coalesce", expressions=[one.copy(), exp.false()]))
-                           for one in parts[:i])  # fmt: skip
-                tests = [part, *earlier, *others]
-                branch.set("where", exp.Where(this=exp.and_(*(one.copy() for one in tests))))
-                made = branch if made is None else exp.Union(this=made, expression=branch, distinct=False)
-            assert made is not None
-            return made
-    return body
-
-
-def _alternatives(condition: exp.Expr) -> list[exp.Expr]:
-    inner = condition.unnest()
-    if isinstance(inner, exp.Or):
-        return [*_alternatives(inner.left), *_alternatives(inner.right)]
-    return [inner]
-
-
-def _is_new_of(node: exp.Expr) -> str | None:
-    """The variable of a plain `is_new(v)`."""
-    if isinstance(node, exp.Anonymous) and str(node.this).lower() == "is_new" and len(node.expressions) == 1:
-        argument = node.expressions[0]
-        return argument.name if isinstance(argument, exp.Column) and len(argument.parts) == 1 else None
-    return None
-
-
-def _watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
-    """The body with every dataset marked of which it wants new rows only; one that watches none watches its first."""
-    body = body.copy()
-    calls = [one for one in body.find_all(exp.Anonymous) if str(one.this).lower() == "is_new"]
-    if continuous and not calls:
-        _watch_first(body)
-    for select in list(body.find_all(exp.Select)):
-        where = select.args.get("where")
-        wanted = {_is_new_of(one) for one in conjuncts(where.this)} if where else set()
-        for join in [*_froms(select)]:
-            inner = (join.side or "") not in ("LEFT", "RIGHT", "FULL")
-            if isinstance(join.this, exp.Table) and inner and name_of(join.this) in wanted:
-                join.this.meta[_NEW] = True
-    return body
-
-
-def _froms(select: exp.Select) -> list[exp.Join]:
-    first = [exp.Join(this=select.args["from_"].this)] if select.args.get("from_") else []
-    if first:
-        first[0].args["this"].parent = select.args["from_"]
-    return [*first, *(select.args.get("joins") or [])]
-
-
-def _needs_new(body: exp.Expr) -> bool:
-    """Whether there is no answer without new rows: every query of a UNION reads some, and has none to say without."""
-    body = unwrapped(body)
-    if isinstance(body, exp.SetOperation):
-        return _needs_new(body.this) and _needs_new(body.expression)
-    if not body.args.get("group") and any(aggregates(one) for one in body.expressions):
-        return False
-    sources = [join.this for join in _froms(body) if not join.side] if isinstance(body, exp.Select) else []
-    return any(bool(one.meta.get(_NEW)) or (isinstance(one, exp.Subquery) and _needs_new(one.this)) for one in sources)
-
-
-def _watch_first(body: exp.Expr) -> None:
-    body = unwrapped(body)
-    if isinstance(body, exp.SetOperation):
-        _watch_first(body.this)
-        _watch_first(body.expression)
-        return
-    source = body.args["from_"].this if body.args.get("from_") else None
-    if isinstance(source, exp.Subquery):
-        _watch_first(source.this)
-    elif isinstance(source, exp.Table) and not isinstance(source.this, exp.Anonymous):
-        test = exp.Anonymous(this="is_new", expressions=[exp.column(exp.to_identifier(name_of(source), quoted=True))])
-        where = body.args.get("where")
-        body.set("where", exp.Where(this=exp.and_(where.this, test) if where else test))
-    else:
-        fail("a continuous channel needs a dataset to watch", body, "begin its FROM with an ACTIVE dataset")

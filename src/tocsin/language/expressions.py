@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import calls, dialect, dynamic, phantoms, temporal, texts, untyped
+from tocsin.language import calls, dialect, dynamic, openform, phantoms, temporal, texts, untyped
 from tocsin.language.dynamic import VOID
 from tocsin.language.leaving import leaving
 from tocsin.language.names import Names, Oracle
@@ -120,13 +120,13 @@ class Expressions(ABC):
             present = exp.Not(this=exp.Is(this=enclosed(value.sql), expression=exp.null()))
             made = exp.Case(
                 ifs=[
-                    exp.If(this=present, true=dynamic.to_any(value)),
+                    exp.If(this=present, true=openform.to_any(value)),
                     exp.If(this=value.explicit.copy(), true=dynamic.call("parse_json", exp.Literal.string("null"))),
                 ]
             )
             return Typed(made, t.ANY)
         if value.type == VOID:
-            return Typed(dynamic.to_any(value), t.ANY)
+            return Typed(openform.to_any(value), t.ANY)
         if value.type == ArrayType(VOID):
             return Typed(exp.cast(value.sql.copy(), dynamic.spark_type(value.type), dialect="spark"), ArrayType(t.ANY))
         return Typed(value.sql, value.type)
@@ -152,7 +152,7 @@ class Expressions(ABC):
             wide = t.DOUBLE if types & {t.FLOAT, t.DOUBLE} else t.BIGINT
             return wide, [exp.cast(value.sql.copy(), dynamic.spark_type(wide)) for value in values]
         return t.ANY, [
-            dynamic.to_any(self.settled(leaving(value) if isinstance(value.type, MapType) else value))
+            openform.to_any(self.settled(leaving(value) if isinstance(value.type, MapType) else value))
             for value in values
         ]
 

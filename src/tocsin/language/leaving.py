@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tocsin.language import dynamic
+from tocsin.language import dynamic, openform
 from tocsin.language.dynamic import VOID
 from tocsin.language.phantoms import special
 from tocsin.language.texts import duration_text, time_text
@@ -19,7 +19,7 @@ def leaving(value: Typed) -> Typed:
     match value.type:
         case t.Primitive(name) if value.type not in SPARK_TYPES:
             if value.type == VOID:
-                return Typed(dynamic.to_any(value), t.ANY)
+                return Typed(openform.to_any(value), t.ANY)
             upper = name.upper()
             if isinstance(value.type, MapType):
                 return Typed(_map_leaving(value.sql, value.type), t.ANY)
@@ -68,7 +68,7 @@ def _map_leaving(sql: exp.Expr, type_: MapType) -> exp.Expr:
         case _:
             raise FunctionError(f"a map with keys of type {type_.key} cannot leave a query")
     renamed = build("transform_keys(_m, (__key, __value) -> _named)", _m=sql, _named=named)
-    opened = dynamic.to_any(Typed(value, type_.value))
+    opened = openform.to_any(Typed(value, type_.value))
     return dynamic.call(
         "to_variant_object", build("transform_values(_m, (__key, __value) -> _open)", _m=renamed, _open=opened)
     )

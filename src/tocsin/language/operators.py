@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic, noted, temporal, untyped, untyped_arrays
+from tocsin.language import dialect, dynamic, noted, openform, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions
 from tocsin.language.scope import Frame, Maybe, Row
@@ -98,7 +98,7 @@ class Operators(Expressions):
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
                 return self.compare(
-                    operator, *(Typed(dynamic.to_any(self.settled(one)), t.ANY) for one in (left, right))
+                    operator, *(Typed(openform.to_any(self.settled(one)), t.ANY) for one in (left, right))
                 )
             if typed_.type in t.INTEGERS:
                 # Exact for 64-bit integers and decimals; a double is the rest.

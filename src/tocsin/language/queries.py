@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic
+from tocsin.language import dialect, dynamic, openform
 from tocsin.language.expressions import Expressions, fail
 from tocsin.language.filtering import filtered_first
 from tocsin.language.leaving import leaving
@@ -95,14 +95,14 @@ class Queries(Subqueries):
                 relation.type.open,
                 relation.type.name,
             )
-            columns = [(physical(one.name), dynamic.exported(made)) for one, made in fields]
+            columns = [(physical(one.name), openform.exported(made)) for one, made in fields]
             if keeps_open(relation.type):
                 columns.append((OPEN, column(alias, OPEN)))
         else:
             left = leaving(whole)
             if left.type == relation.type and not dynamic.contains_any(left.type):
                 return relation.query, relation.type
-            type_, columns = left.type, [(VALUE, dynamic.exported(left))]
+            type_, columns = left.type, [(VALUE, openform.exported(left))]
         return selected(columns).from_(derived(relation.query, alias)), type_
 
     def alias(self, name: str) -> str:
@@ -284,7 +284,7 @@ class Queries(Subqueries):
             if kind == t.ANY:
                 keys += [dynamic.key(found), dynamic.is_explicit_null(found)]
             else:
-                keys.append(dynamic.exported(Typed(found, kind)).copy())
+                keys.append(openform.exported(Typed(found, kind)).copy())
             kept.append((name, dynamic.call("any_value", found) if dynamic.contains_any(kind) else found))
         grouped = selected(kept).from_(derived(relation.query, inner))
         grouped.set("group", exp.Group(expressions=keys))

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic
+from tocsin.language import dialect, dynamic, openform
 from tocsin.language.calls import is_made_once
 from tocsin.language.expressions import fail
 from tocsin.language.names import Dataset, Function, Scans
@@ -331,7 +331,7 @@ def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) ->
         view.set("alias", _table_alias(alias))
         return view
     columns = [
-        (physical(one.name), dynamic.stored(exp.column(physical(one.name), quoted=True), one.type))
+        (physical(one.name), openform.stored(exp.column(physical(one.name), quoted=True), one.type))
         for one in type_.fields
     ]
     if keeps_open(type_):

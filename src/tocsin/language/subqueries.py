@@ -10,7 +10,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic
+from tocsin.language import dialect, dynamic, openform
 from tocsin.language.calls import ONCE
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
@@ -114,7 +114,7 @@ class Subqueries(Operators, Shaping):
             whole = Typed(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
         mine, theirs = value.sql, whole.sql
         if t.ANY in (value.type, whole.type):
-            mine, theirs = (dynamic.key(dynamic.to_any(one)) for one in (value, whole))
+            mine, theirs = (dynamic.key(openform.to_any(one)) for one in (value, whole))
         elif value.type != whole.type:
             self.compare(exp.EQ, value, whole)  # Spark says whether the two can be compared
         query = localized(selected([(VALUE, theirs)]).from_(derived(relation.query, alias)), self.block, self.alias)
@@ -149,10 +149,10 @@ class Subqueries(Operators, Shaping):
         left = [leaving(Typed(one.sql, one.type)) for one in arguments]
         name = self.scans.called(function, [one.type for one in left])
         # Spark calls nothing with nothing.
-        given = [dynamic.exported(one) for one in left] or [exp.Literal.number(0)]
+        given = [openform.exported(one) for one in left] or [exp.Literal.number(0)]
         made = dynamic.call(name, *given)
         made.meta[ONCE] = True
-        return Typed(dynamic.stored(made, function.returns), function.returns)
+        return Typed(openform.stored(made, function.returns), function.returns)
 
     def inlined(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Typed:
         if function.language == "PYTHON":

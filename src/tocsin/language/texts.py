@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language import dynamic
+from tocsin.language import dynamic, openform
 from tocsin.language.phantoms import opaque, refusal, special
 from tocsin.language.typed import Typed, build, guarded, string
 from tocsin.rules.model import types as t
@@ -60,7 +60,7 @@ def written(made: exp.Expr, parts: Sequence[Typed]) -> tuple[exp.Expr, list[Type
         elif shows and (hidden := opaque(part.type)) is not None:
             raise refusal("to_string" if name == "string" else name, hidden)
         elif name == "to_json" and special(part.type):
-            texts[part.sql] = dynamic.to_any(part)
+            texts[part.sql] = openform.to_any(part)
     if not texts:
         return made, list(parts)
     kind = t.ANY if name == "to_json" else t.STRING

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, temporal
+from tocsin.language import dynamic, openform, temporal
 from tocsin.language.texts import duration_text
 from tocsin.language.typed import FunctionError, Typed, build
 from tocsin.rules.model import types as t
@@ -165,7 +165,7 @@ def _computed(op: str, left: Typed, right: Typed, numbers: Callable[[Typed, Type
     test = exp.or_(*(_is_tagged(one.sql) for one in (left, right) if one.type == t.ANY))
     # Apart from the numbers, which are what is computed most: one long expression would keep Spark from compiling it.
     found = _bound(left, "__l", lambda a: _bound(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0)
-    return Typed(exp.If(this=test, true=dynamic.to_any(found), false=dynamic.to_any(plain)), t.ANY)
+    return Typed(exp.If(this=test, true=openform.to_any(found), false=openform.to_any(plain)), t.ANY)
 
 
 def _temporal_ways(op: str, left: Typed, right: Typed) -> list[Typed]:
@@ -200,7 +200,7 @@ def _is_there(value: Typed) -> exp.Expr:
 def _first(ways: Sequence[Typed]) -> Typed:
     if len({one.type for one in ways}) == 1:
         return Typed(dynamic.call("coalesce", *(one.sql for one in ways)), ways[0].type)
-    return Typed(dynamic.call("coalesce", *(dynamic.to_any(one) for one in ways)), t.ANY)
+    return Typed(dynamic.call("coalesce", *(openform.to_any(one) for one in ways)), t.ANY)
 
 
 # ---------------------------------------------------------------- as a part of what Spark is asked to compute

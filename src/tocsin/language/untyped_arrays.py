@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, untyped
+from tocsin.language import dynamic, openform, untyped
 from tocsin.language.typed import FunctionError, Typed, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, Type
@@ -36,7 +36,7 @@ def _items(value: Typed) -> exp.Expr:
     assert isinstance(items.type, ArrayType)
     if items.type.item == t.ANY:
         return items.sql
-    inner = dynamic.to_any(Typed(exp.column("__item"), items.type.item))
+    inner = openform.to_any(Typed(exp.column("__item"), items.type.item))
     return build("transform(_v, __item -> _inner)", _v=items.sql, _inner=inner)
 
 
@@ -55,7 +55,7 @@ def in_any_order(value: Typed) -> exp.Expr:
 
 
 def _one(value: Typed) -> exp.Expr:
-    return _key(dynamic.to_any(value))
+    return _key(openform.to_any(value))
 
 
 def _contains(items: exp.Expr, value: Typed) -> exp.Expr:
@@ -123,8 +123,8 @@ _FUNCTIONS: Final[dict[str, tuple[int, tuple[bool, ...], Callable[..., exp.Expr]
     "array_position": (1, (True,), _position, t.BIGINT),
     "array_distinct": (1, (), _distinct, _MANY),
     "array_remove": (1, (True,), _without, _MANY),
-    "array_append": (1, (True,), lambda a, x: dynamic.call("array_append", a, dynamic.to_any(x)), _MANY),
-    "array_prepend": (1, (True,), lambda a, x: dynamic.call("array_prepend", a, dynamic.to_any(x)), _MANY),
+    "array_append": (1, (True,), lambda a, x: dynamic.call("array_append", a, openform.to_any(x)), _MANY),
+    "array_prepend": (1, (True,), lambda a, x: dynamic.call("array_prepend", a, openform.to_any(x)), _MANY),
     "sort_array": (1, (False,), _sorted, _MANY),
     "array_sort": (1, (), _sorted, _MANY),
     "array_min": (1, (), _end(last=False), t.ANY),

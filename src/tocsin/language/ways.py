@@ -3,74 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, grid, temporal
+from tocsin.language import dynamic, grid
 from tocsin.language.calls import is_made_once
-from tocsin.language.grid import Near
+from tocsin.language.cells import by_cells
 from tocsin.language.meeting import Sides, Way
 from tocsin.language.noted import COMPARED, ORDERS, condition_near, conjuncts, disjuncts
-from tocsin.language.scope import column, free_tables
-from tocsin.language.typed import Typed, build
+from tocsin.language.ranges import by_range
+from tocsin.language.scope import free_tables
+from tocsin.language.typed import build
 from tocsin.rules.model import types as t
-from tocsin.rules.model.types import Type
 
 _ALTERNATIVES: Final = 32  # of one OR, once those within are taken apart
 _PREFIX: Final = 12  # characters of a pattern that are compared at first
 
 
 def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
+    """How this condition, one of the `conditions`, brings the sides together; None where it does not."""
     near = condition_near(condition)
     if near is not None:
-        return _grid(near, sides)
+        return by_cells(near, sides)
     if isinstance(condition, exp.Or):
         return _alternatives(condition, sides)
     return (
         _listed(condition, sides)
         or _items(condition, sides)
         or _prefix(condition, sides)
-        or _range(condition, conditions, sides)
+        or by_range(condition, conditions, sides)
     )
-
-
-def _grid(near: Near, sides: Sides) -> Way | None:
-    a, b = (near.a, near.b) if sides.of(near.a.sql) == sides.left else (near.b, near.a)
-    if sides.of(a.sql) != sides.left or sides.of(b.sql) != sides.right:
-        return None
-    if not all(grid.known(one.type, globe=near.globe) for one in (a, b)):
-        return None
-    what = "a grid on the globe" if near.globe else "a grid in the plane"
-
-    def region(shape: Typed, side: str) -> grid.Region:
-        return grid.Region.of(shape, sides.beside(side), globe=near.globe)
-
-    def points(shape: Typed, levels: exp.Expr) -> exp.Expr:
-        return grid.point_cells(shape, levels, globe=near.globe)
-
-    if a.type == t.POINT and b.type == t.POINT:
-        everything = grid.array_of((0,))
-        return Way(what, points(a, everything), points(b, everything))
-    if b.type == t.POINT:
-        first = region(a, sides.left)
-        return Way(what, first.cells, points(b, sides.levels(sides.left, first)))
-    if a.type == t.POINT:
-        second = region(b, sides.right)
-        return Way(what, points(a, sides.levels(sides.right, second)), second.cells)
-    first, second = region(a, sides.left), region(b, sides.right)
-    mine, theirs = sides.levels(sides.left, first), sides.levels(sides.right, second)
-    # Own cells meet own and coarser ones under their number, coarser ones meet own ones under its negative.
-    left = build("concat(_own, transform(_more, __n -> -__n - 1L))", _own=first.cells,
-                 _more=first.coarser_cells(theirs))  # fmt: skip
-    right = build("concat(_own, _more, transform(_own, __n -> -__n - 1L))", _own=sides.beside(sides.right)(
-        second.cells), _more=second.coarser_cells(mine))  # fmt: skip
-
-    def counts(key: exp.Expr) -> exp.Expr:
-        return grid.is_first_shared(build("if(_k < 0L, -_k - 1L, _k)", _k=key), first, second)
-
-    return Way(what, left, right, counts)
 
 
 def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
@@ -270,124 +234,6 @@ def _begins_with_wildcard(pattern: exp.Expr) -> bool:
                 pattern = pattern.expressions[0]
             case _:
                 return isinstance(pattern, exp.Literal) and pattern.is_string and pattern.name[:1] in ("%", "_")
-
-
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """The left side's value is at least, or at most, what the right side has."""
-
-    value: Typed
-    bound: Typed
-    at_least: bool
-
-
-def _range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
-    first = _bound(condition, sides)
-    if first is None:
-        return None
-    for other in conditions:
-        second = _bound(other, sides) if other is not condition else None
-        if second is None or second.at_least == first.at_least:
-            continue
-        low, high = (first, second) if first.at_least else (second, first)
-        way = None
-        if low.value == high.value:
-            way = _interval(low.value, low.bound, high.bound, sides)
-        elif low.bound == high.bound:
-            way = _interval(low.bound, high.value, low.value, sides)
-        if way is not None:
-            return way
-    if not _is_plain(first, sides):
-        others = (_bound(one, sides) for one in conditions if one is not condition)
-        if any(one is not None and _is_plain(one, sides) and _is_ordered(one) for one in others):
-            return None  # that one is kept with the interests
-    return _half(first, sides)
-
-
-def _bound(condition: exp.Expr, sides: Sides) -> _Bound | None:
-    compared = condition.meta.get(COMPARED)
-    greater = ORDERS.get(type(condition.this if isinstance(condition, exp.Paren) else condition))
-    if greater is None or compared is None:
-        return None
-    a, b = compared
-    at = sides.of(a.sql), sides.of(b.sql)
-    if at == (sides.left, sides.right):
-        return _Bound(a, b, greater)
-    return _Bound(b, a, not greater) if at == (sides.right, sides.left) else None
-
-
-def _interval(value: Typed, low: Typed, high: Typed, sides: Sides) -> Way | None:
-    types = {one.type for one in (value, low, high)}
-    numbers = [_as_number(one) for one in (value, low, high)]
-    if any(one is None for one in numbers) or not (len(types) == 1 or types <= set(t.NUMBERS)):
-        return None
-    x, x1, x2 = (one for one in numbers if one is not None)
-    parts = {"_z": exp.Literal.number("0E0"), "_x": x, "_a": x1, "_b": x2}
-    point = build("if(_x IS NULL, NULL, named_struct('x', _x, 'y', _z))", **parts)
-    span = build("if(_a <= _b, named_struct('x1', _a, 'y1', _z, 'x2', _b, 'y2', _z), NULL)", **parts)
-    way = _grid(Near(Typed(point, t.POINT), Typed(span, t.RECTANGLE), globe=False), sides)
-    return None if way is None else Way("a grid of ranges", way.left, way.right)
-
-
-def _as_number(value: Typed) -> exp.Expr | None:
-    """A number that is not less for a greater value."""
-    if value.type in t.NUMBERS:
-        return exp.cast(value.sql.copy(), "DOUBLE")
-    made = _NUMBER_OF.get(value.type)
-    return None if made is None else build(made, _v=temporal.order_key(value) or value.sql)
-
-
-# `pipeline.channels.interests` makes the same number of a duration.
-_NUMBER_OF: Final[dict[Type, str]] = {
-    t.DATETIME: "CAST(unix_micros(_v) AS DOUBLE) / 1E6",
-    t.DATE: "CAST(unix_date(_v) AS DOUBLE)",
-    t.TIME: "CAST(_v AS DOUBLE) / 1E6",
-    t.DURATION: "_v.days * 86400E0 + _v.micros / 1E6",
-}
-_ORDERED: Final = frozenset((*t.NUMBERS, t.STRING, t.UUID, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME, t.DURATION))
-
-
-def _half(bound: _Bound, sides: Sides) -> Way | None:
-    """Buckets between some of the parameter's values: a value meets its own bucket and all below it (or above it)."""
-    if not _is_ordered(bound):
-        return None
-    # A whole number and a fraction are compared as doubles, which may be equal where the numbers are not.
-    mixed = (bound.value.type in t.INTEGERS) != (bound.bound.type in t.INTEGERS)
-    mine, theirs = (
-        _as_number(one) if one.type == t.DURATION or mixed else one.sql for one in (bound.value, bound.bound)
-    )
-    if mine is None or theirs is None:
-        return None
-    if is_made_once(mine):
-        mine = sides.beside(sides.left)(mine)  # Spark makes no such call for each item of an array
-    if _is_plain(bound, sides) and not mixed:
-        name = sides.matches.borders_of(bound.bound.sql.name)
-        borders: exp.Expr = exp.Placeholder(this=name)
-        what, own = "buckets of a range", dynamic.call("array", column(sides.right, name))
-    else:
-        theirs = sides.beside(sides.right)(theirs)
-        borders = sides.some_of(sides.right, theirs)
-        what = "buckets of a computed range"
-        own = build(f"if(_v IS NULL, NULL, array({_PLACE}))", _borders=borders, _v=theirs)
-    whole = f"sequence(0L, {_PLACE})" if bound.at_least else f"sequence({_PLACE}, CAST(size(_borders) AS BIGINT))"
-    return Way(what, build(f"if(_v IS NULL, NULL, {whole})", _borders=borders, _v=mine), own)
-
-
-# How many borders are not above the value, in whatever order they are.
-_PLACE: Final = "CAST(size(filter(_borders, __b -> __b <= _v)) AS BIGINT)"
-
-
-def _is_plain(bound: _Bound, sides: Sides) -> bool:
-    """Whether it is a parameter, whose values are known without Spark."""
-    sql = bound.bound.sql
-    return isinstance(sql, exp.Column) and sql.table == sides.matches.interests and sql.name.startswith("p")
-
-
-def _is_ordered(bound: _Bound) -> bool:
-    return bound.bound.type in _ORDERED and bound.value.type != t.ANY
-
-
-# ---------------------------------------------------------------- where there is none
 
 
 def remedy_of(condition: exp.Expr) -> str | None:

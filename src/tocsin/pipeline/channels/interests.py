@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
 
-from tocsin.language import dynamic
+from tocsin.language import dynamic, openform
 from tocsin.language.channels import SharedQuery
 from tocsin.language.meeting import Borders
 from tocsin.language.moments import MICROS_PER_DAY
@@ -264,7 +264,7 @@ class Interests:
         for i, kind in enumerate(self._query.parameters):
             if dynamic.contains_any(kind):
                 name = parameter_column(i)
-                sql = dynamic.stored(exp.column(name, quoted=True), kind).sql(dialect="spark")
+                sql = openform.stored(exp.column(name, quoted=True), kind).sql(dialect="spark")
                 frame = frame.withColumn(name, f.expr(sql))
         return frame
 
