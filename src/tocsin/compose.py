@@ -16,8 +16,10 @@ from typing import Any
 from aiohttp import web
 
 from tocsin.cluster import holder
-from tocsin.cluster.backup import Progress, no_progress, write_backup
-from tocsin.cluster.backup import restore as restored
+from tocsin.cluster.backup.copying import Progress, no_progress
+from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
+from tocsin.cluster.backup.restoring import restore as restored
+from tocsin.cluster.backup.writing import write_backup
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.announcer import Announcer, Pace
@@ -32,7 +34,6 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.lock import FolderLock
-from tocsin.cluster.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline import session

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.integration.channel_places import ChannelPlace
 from tests.local_cluster import LocalCluster
 from tocsin import compose
-from tocsin.cluster.backup import no_progress
+from tocsin.cluster.backup.copying import no_progress
 
 SCHEMA = """CREATE DATAVERSE v; USE v; CREATE TYPE T AS { id: int, said: string };
 CREATE ACTIVE DATASET D(T) PRIMARY KEY id; CREATE BROKER B AT "http://127.0.0.1:1/announcements";

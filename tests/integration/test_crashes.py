@@ -14,7 +14,7 @@ from tests.integration.processes import environment
 from tests.integration.sparkless import Parts, opened
 from tests.integration.worlds import EMPTY, World, eager_upkeep, seen
 from tocsin import compose, faults
-from tocsin.cluster.backup import write_backup
+from tocsin.cluster.backup.writing import write_backup
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.settings import Settings
 

@@ -24,7 +24,7 @@ from tests.integration.processes import cluster, environment
 from tests.integration.sparkless import Parts, opened
 from tests.integration.worlds import eager_upkeep, seen
 from tocsin import compose
-from tocsin.cluster.backup import write_backup
+from tocsin.cluster.backup.writing import write_backup
 from tocsin.pipeline.datasets import durability, upkeep
 from tocsin.wire.errors import StorageFullError
 

@@ -15,7 +15,7 @@ import pytest
 from tests.integration.sparkless import Parts, opened
 from tests.polled_server import Address, address, until
 from tocsin import compose
-from tocsin.cluster.backup import write_backup
+from tocsin.cluster.backup.writing import write_backup
 from tocsin.cluster.feeds import polled_options, started
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.serving.application import bound, listening

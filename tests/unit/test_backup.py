@@ -27,11 +27,12 @@ from aiohttp.test_utils import TestServer
 import tocsin
 from tocsin.cli.backup import size_text
 from tocsin.cli.main import main
-from tocsin.cluster import backup, holder
-from tocsin.cluster.backup import restore, write_backup
+from tocsin.cluster import holder
+from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, MANIFEST, Manifest
+from tocsin.cluster.backup.restoring import restore, unused
+from tocsin.cluster.backup.writing import write_backup
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.lock import FolderLock
-from tocsin.cluster.manifest import CATALOG, CHANNELS, MANIFEST, Manifest
 from tocsin.pipeline.datasets import commits
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -408,7 +409,7 @@ async def test_a_data_folder_in_use_is_not_touched(data: Data, target: Path, tmp
     with pytest.raises(ConflictError, match="is not a folder"):
         await restore(target, tmp_path / "file", **STORES)
     with pytest.raises(InputError, match="mount point"):
-        backup._unused(_EmptyMount(tmp_path / "mounted"))
+        unused(_EmptyMount(tmp_path / "mounted"))
     assert content(data.tables["reports"]) == {1: "x", 2: "y", 3: "x"}
 
 
@@ -554,7 +555,7 @@ async def test_a_truncated_tar_is_refused_wherever_it_ends(data: Data, tmp_path:
 def rewritten(good: Path, bad: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """A backup whose manifest was changed by somebody who knows how checksums work."""
     shutil.copytree(good, bad)
-    from tocsin.cluster.manifest import _digest
+    from tocsin.cluster.backup.manifest import _digest
 
     body = json.loads((bad / MANIFEST).read_text())
     del body["sha256"]
@@ -616,7 +617,8 @@ CRASH = """
 import asyncio, sys
 from pathlib import Path
 from tests.unit.test_backup import KEYS, SCHEMA, STORES
-from tocsin.cluster.backup import restore, write_backup
+from tocsin.cluster.backup.restoring import restore, unused
+from tocsin.cluster.backup.writing import write_backup
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.store.sqlite import SqliteStore
 

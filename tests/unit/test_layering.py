@@ -36,14 +36,15 @@ ROOMS: dict[str, Room] = {
     "wire": room("rules", others="orjson"),
     "sdk": room("wire settings", others="aiohttp orjson"),
     "faults": room("", others=""),
+    "patience": room("", others=""),
     "settings": room("rules wire", others="pydantic pydantic_core pydantic_settings"),
     "language": room("rules wire faults"),
-    "store": room("rules wire faults"),
+    "store": room("rules wire faults patience"),
     "pipeline": room("rules wire language faults"),
     "serving": room("rules wire faults"),
-    "cluster": room("rules wire language pipeline store serving settings faults"),
+    "cluster": room("rules wire language pipeline store serving settings faults patience"),
     # brokers and the cluster meet at the model and on the wire only
-    "broker": room("rules wire store serving settings faults"),
+    "broker": room("rules wire store serving settings faults patience"),
     "coordinator": room("rules wire store serving settings faults"),
     "overlay": room("rules wire serving settings faults"),
     # the lab runs the cores; `SHELLS` keeps it from the servers around them, and it installs without Spark

@@ -15,10 +15,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from tocsin.patience import to_the_end
 from tocsin.store.ownership import Ownership
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_errors import explained
-from tocsin.store.sqlite_file import sync, to_the_end
+from tocsin.store.sqlite_file import sync
 from tocsin.store.upgrades import pending
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
 
@@ -29,7 +30,7 @@ PATTERN: Final = "broker-*.db"
 
 async def save(source: Path, target: Path) -> None:
     """A new file of the store in `source`, complete or not at all, which only its owner may read."""
-    await to_the_end(asyncio.ensure_future(asyncio.to_thread(_save, source, target)))
+    await to_the_end(asyncio.to_thread(_save, source, target))
 
 
 async def save_all(data: Path, into: Path) -> None:
@@ -40,18 +41,18 @@ async def save_all(data: Path, into: Path) -> None:
             if path.stat().st_size:  # A broker that is just being started has nothing to save.
                 _save(path, into / path.name)
 
-    await to_the_end(asyncio.ensure_future(asyncio.to_thread(work)))
+    await to_the_end(asyncio.to_thread(work))
 
 
 async def bring_back(source: Path, target: Path) -> None:
     """Makes a broker's store of what `save` wrote, after checking all of it. Refused where a broker has the store
     (UnavailableError), or there is one (ConflictError)."""
-    await to_the_end(asyncio.ensure_future(asyncio.to_thread(_bring_back, source, target)))
+    await to_the_end(asyncio.to_thread(_bring_back, source, target))
 
 
 async def settle(path: Path) -> None:
     """Checks a saved file (StoreError) and makes it a store again, in its place."""
-    await to_the_end(asyncio.ensure_future(asyncio.to_thread(_settle, path)))
+    await to_the_end(asyncio.to_thread(_settle, path))
 
 
 def _save(source: Path, target: Path) -> None:

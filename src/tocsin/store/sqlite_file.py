@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
 
 from tocsin import faults
+from tocsin.patience import to_the_end
 from tocsin.store.sqlite_errors import explained
 from tocsin.store.upgrades import Upgrade, pending
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
@@ -107,7 +108,7 @@ class SqliteFile(ABC):
                 return
             try:
                 # A reader that is at work finishes first.
-                await to_the_end(asyncio.ensure_future(asyncio.to_thread(reading.shutdown)))
+                await to_the_end(asyncio.to_thread(reading.shutdown))
             finally:
                 try:
                     await to_the_end(asyncio.get_running_loop().run_in_executor(thread, self._close))
@@ -117,7 +118,7 @@ class SqliteFile(ABC):
     async def backup_to(self, path: Path) -> None:
         self.check_open()
         # On a thread and a connection of its own: a long copy holds up neither reads nor transactions.
-        await to_the_end(asyncio.ensure_future(asyncio.to_thread(self.copy_to, path)))
+        await to_the_end(asyncio.to_thread(self.copy_to, path))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Run something on the writer's thread."""
@@ -256,20 +257,6 @@ def transaction(writer: sqlite3.Connection) -> Iterator[None]:
         # After some errors (a full disk) SQLite has rolled back by itself.
         if writer.in_transaction:
             writer.execute("ROLLBACK")
-
-
-async def to_the_end(future: asyncio.Future[Result]) -> Result:
-    """Wait for what cannot be stopped half-way, also when cancelled: whoever cancels never finds it still running."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError as stop:
-            cancelled = stop
-    if cancelled is not None:
-        future.exception()
-        raise cancelled
-    return future.result()
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
 
 from tocsin import faults
+from tocsin.patience import to_the_end
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.sqlite_errors import explained, meaning
-from tocsin.store.sqlite_file import Opening, SqliteFile, to_the_end, transaction
+from tocsin.store.sqlite_file import Opening, SqliteFile, transaction
 from tocsin.store.sqlite_holds import put_markers
 
 Answer = TypeVar("Answer")

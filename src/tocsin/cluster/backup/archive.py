@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from tocsin.cluster.manifest import MANIFEST, MANIFEST_LIMIT_BYTES, FileMark, Manifest, is_inside
+from tocsin.cluster.backup.manifest import MANIFEST, MANIFEST_LIMIT_BYTES, FileMark, Manifest, is_inside
 from tocsin.pipeline.datasets.durability import sync_file, sync_folder
 from tocsin.wire.errors import NotFoundError, StoreError
 
