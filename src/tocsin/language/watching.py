@@ -7,7 +7,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.expressions import fail
-from tocsin.language.noted import conjuncts
+from tocsin.language.noted import conjuncts, disjuncts
 from tocsin.language.renaming import name_of
 from tocsin.language.shaping import aggregates
 from tocsin.language.subqueries import unwrapped
@@ -65,7 +65,7 @@ def _disjoint(body: exp.Expr) -> exp.Expr:
         return body
     conditions = list(conjuncts(where.this))
     for condition in conditions:
-        parts = _alternatives(condition)
+        parts = list(disjuncts(condition))
         if len(parts) > 1 and all(_is_new_of(one) is not None for one in parts):
             others = [one for one in conditions if one is not condition]
             made: exp.Expr | None = None
@@ -80,13 +80,6 @@ def _disjoint(body: exp.Expr) -> exp.Expr:
             assert made is not None
             return made
     return body
-
-
-def _alternatives(condition: exp.Expr) -> list[exp.Expr]:
-    inner = condition.unnest()
-    if isinstance(inner, exp.Or):
-        return [*_alternatives(inner.left), *_alternatives(inner.right)]
-    return [inner]
 
 
 def _is_new_of(node: exp.Expr) -> str | None:
