@@ -14,6 +14,7 @@ import aiohttp
 import orjson
 
 from tests.broker_world import World
+from tests.waiting import until
 from tocsin import compose_broker
 from tocsin.broker.shell.running import RunningBroker
 from tocsin.broker.shell.service import Service
@@ -77,12 +78,6 @@ class BrokerHere:
     async def idle(self) -> None:
         """Until the broker has met the cluster."""
         await until(lambda: self.service.link.connected)
-
-
-async def until(what: Any, within_s: float = 20.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not what():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

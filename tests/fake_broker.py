@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -34,13 +34,6 @@ EPOCH = 1_763_200_000
 JAVASCRIPT = Path(sdk.__file__).parent / "tocsin.js"
 _WRITER = EnvelopeWriter("v.b")
 _WITHIN_S = 20.0
-
-
-async def until(holds: Callable[[], bool], what: str = "it") -> None:
-    """Returns when it holds."""
-    async with asyncio.timeout(_WITHIN_S):
-        while not holds():
-            await asyncio.sleep(0.002)
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,20 +12,9 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-_WITHIN_S = 30.0
-_LOOK_EVERY_S = 0.005
+from tests.waiting import until
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-async def until(what: Callable[[], bool], why: str) -> None:
-    """Waits for a condition that nobody announces."""
-    try:
-        async with asyncio.timeout(_WITHIN_S):
-            while not what():
-                await asyncio.sleep(_LOOK_EVERY_S)
-    except TimeoutError:
-        raise AssertionError(f"not within {_WITHIN_S:g} s: {why}") from None
 
 
 class Address:

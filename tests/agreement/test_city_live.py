@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker_shell import PASSWORD, BrokerHere, both, until
+from tests.broker_shell import PASSWORD, BrokerHere, both
 from tests.broker_world import World, world
+from tests.waiting import until
 from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import LogIn, LogOut, Scenario, Subscribe, Unsubscribe

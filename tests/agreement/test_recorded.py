@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker_shell import BrokerHere, Listener, both, until
+from tests.broker_shell import BrokerHere, Listener, both
 from tests.broker_world import World, world
+from tests.waiting import until
 from tocsin.cli import lab as cli_lab
 from tocsin.lab.bodies.recorded import relive
 from tocsin.wire.errors import InputError

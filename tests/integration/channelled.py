@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from tests.integration.feed_places import Place
-from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin.cluster.channels.channel import RunningChannel
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
 from tocsin.store.channel_store import Broker, ChannelState, Range, Recorded, Subscribed, Subscription
@@ -94,7 +94,7 @@ class Channelled(Place):
     def caught_up(self, channel: str = "c", datasets: Sequence[str] = ("D",)) -> None:
         """Waits until it has read all there is."""
         wanted = {self.folder(one): self.number(one) for one in datasets}
-        until(lambda: self.state(channel).vector == wanted, f"{channel} reads up to {wanted}", WITHIN_S)
+        wait_until(lambda: self.state(channel).vector == wanted, f"{channel} reads up to {wanted}", WITHIN_S)
 
     def told_once(self, subscription: str, wanted: Iterable[Any], channel: str = "c") -> None:
         """All of these, in any order, and nothing twice."""

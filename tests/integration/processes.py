@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ import psutil
 START_S = 120.0
 STOP_S = 60.0
 ANSWER_S = 120.0
-_LOOK_EVERY_S = 0.02
 # A life of seconds does not repay what Java's second compiler costs: two fifths of all CPU.
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
@@ -47,15 +45,6 @@ def tocsin(*arguments: str, stdin: str = "", **variables: str) -> subprocess.Com
         timeout=ANSWER_S,
         check=False,
     )
-
-
-def until(what: Callable[[], bool], why: str, within_s: float = 30.0) -> None:
-    """Waits for a condition that nobody announces."""
-    deadline_s = time.monotonic() + within_s
-    while not what():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {within_s:g} s: {why}")
-        time.sleep(_LOOK_EVERY_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import pytest
 
 from tests.integration.channel_places import ChannelPlace
 from tests.integration.feed_places import free_port, send
-from tests.integration.processes import until
 from tests.literals import literal
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin.rules.model.values import Circle, Point
 
 HERE = Path(__file__).parent
@@ -88,7 +88,7 @@ def appendix(cluster: LocalCluster) -> Iterator[ChannelPlace]:
     send(ports["23233"], *(user_adm(*one) for one in USERS))
     count = "SELECT VALUE (SELECT VALUE count(*) FROM EmergencyReports r)[0]"
     count += " + (SELECT VALUE count(*) FROM UserLocations l)[0]"
-    until(lambda: place.rows(count) == [len(REPORTS) + len(USERS)], "all that was sent has arrived")
+    wait_until(lambda: place.rows(count) == [len(REPORTS) + len(USERS)], "all that was sent has arrived")
     yield place
     cluster.run(f"DROP DATAVERSE {name}")
 

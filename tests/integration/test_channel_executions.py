@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.channelled import OF_KIND, SETUP, WITHIN_S, Channelled, record
-from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin.cluster.channels import channel as channel_module
 from tocsin.cluster.channels import reading as reading_module
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
@@ -335,7 +335,7 @@ def test_one_after_the_other_channels_and_commits_at_once_lose_nothing(place: Ch
             place.run(OF_KIND.replace("c(k)", f"{name}(k)"))
         mine = {name: place.subscribe('"a"', channel=name) for name in names}
         reached = len(sent)
-        until(lambda: len(sent) > reached + 20, "records arrive", WITHIN_S)
+        wait_until(lambda: len(sent) > reached + 20, "records arrive", WITHIN_S)
     finally:
         stop.set()
         publisher.join()

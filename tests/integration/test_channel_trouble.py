@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.integration.channelled import OF_KIND, SETUP, WITHIN_S, Channelled, record
-from tests.integration.processes import until
 from tests.integration.test_channel_executions import FEED
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin.cluster.channels import channel as channel_module
 from tocsin.cluster.channels.channel import RunningChannel
 from tocsin.cluster.channels.culprits import Search
@@ -115,7 +115,7 @@ def test_a_query_that_always_fails_is_tried_again_and_reported_and_others_go_on(
     good, bad = place.subscribe('"a"'), place.subscribe('"a"', channel="p")
     before = place.state("p").vector
     place.write(*(record(i, n=1) for i in range(20)))
-    until(lambda: place.running("p").counts.failures > 1, "it is tried again", WITHIN_S)
+    wait_until(lambda: place.running("p").counts.failures > 1, "it is tried again", WITHIN_S)
     place.told_once(good, range(20))
     assert "zero" in (place.running("p").trouble or "")
     assert place.running("p").counts.failing > 1
@@ -147,7 +147,7 @@ def test_an_execution_that_failed_for_a_while_is_made_up_for(
         for i in range(3):
             place.write(record(i))
         place.told_once(mine, range(3))
-        until(lambda: not place.running().counts.failing, "it knows that it goes on", WITHIN_S)
+        wait_until(lambda: not place.running().counts.failing, "it knows that it goes on", WITHIN_S)
     assert place.running().counts.failures == 3
     own = [one for one in logged if one.get("channel") == "c"]
     assert [one["failures_in_a_row"] for one in own if one["log_level"] == "warning"] == told
@@ -207,7 +207,7 @@ def test_an_overrun_is_followed_at_once_and_missed_ticks_are_counted(
         threading.Event().wait(0.35)
 
     patched = Before(monkeypatch, place.running("c"), slow)
-    until(lambda: patched.calls > 4, "it runs on", WITHIN_S)
+    wait_until(lambda: patched.calls > 4, "it runs on", WITHIN_S)
     place.run("DROP CHANNEL c")
     assert missed[-1] >= 2 * (len(missed) - 2), "each run takes longer than three periods"
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.integration.channelled import OF_KIND, SETUP, WITHIN_S, Channelled, record
-from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin import faults
 from tocsin.cluster.catalog import Remove
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
@@ -111,7 +111,7 @@ def test_a_channel_whose_making_was_cancelled_too_late_runs(place: Channelled, m
     with pytest.raises(CancelledError):
         place.run(OF_KIND)
     monkeypatch.undo()
-    until(lambda: bool(place.running_all()), "it runs", WITHIN_S)
+    wait_until(lambda: bool(place.running_all()), "it runs", WITHIN_S)
     mine = place.subscribe('"a"')
     place.write(record(1))
     place.told_once(mine, [1])

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.integration.processes import ANSWER_S, Client, ClusterProcess, until
+from tests.integration.processes import ANSWER_S, Client, ClusterProcess
+from tests.waiting import wait_until
 from tocsin import faults
 
 EXECUTION = [point for point in faults.POINTS if point.startswith("channel.") and point != "channel.ahead.renewed"]
@@ -62,7 +63,7 @@ class Story:
         for one in publishers:
             one.start()
         if kill_after is not None:
-            until(lambda: sum(self.acknowledged) >= goal, "records are acknowledged", ANSWER_S)
+            wait_until(lambda: sum(self.acknowledged) >= goal, "records are acknowledged", ANSWER_S)
             process.kill()
         for one in publishers:
             one.join(ANSWER_S)
@@ -125,7 +126,7 @@ class Story:
                 told[name][result] += 1
             return is_settled(told)
 
-        until(look, f"{channel} has told all", ANSWER_S)
+        wait_until(look, f"{channel} has told all", ANSWER_S)
         return told
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.broker_shell import PASSWORD, BrokerHere, both, until
+from tests.broker_shell import PASSWORD, BrokerHere, both
 from tests.broker_world import World, world
 from tests.browser import page as open_page
 from tests.commands import command
 from tests.fake_broker import FakeBroker, listening
+from tests.waiting import until
 from tocsin.cluster.catalog import Remove
 from tocsin.rules.model import types as t
 from tocsin.sdk import START, Available, Client, Ended, Gap, Manager, Notification

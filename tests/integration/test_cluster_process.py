@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.integration.processes import Client, ClusterProcess, cluster, described, tocsin, until
+from tests.integration.processes import Client, ClusterProcess, cluster, described, tocsin
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("running")
 
@@ -87,7 +88,7 @@ def test_a_script_whose_time_is_up_ends_and_so_does_its_job(client: Client) -> N
 def test_a_script_is_cancelled_by_its_id(client: Client) -> None:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.run, ENDLESS, **{"Tocsin-Request-Id": "mine"})
-        until(lambda: any(one["id"] == "mine" for one in running_scripts(client)), "the script runs")
+        wait_until(lambda: any(one["id"] == "mine" for one in running_scripts(client)), "the script runs")
         assert client.ask("DELETE", "/v1/statements/mine").status == 202
         answer = asked.result()
     assert (answer.status, answer.error["message"]) == (408, "the script was cancelled")
@@ -99,9 +100,9 @@ def test_a_script_is_cancelled_by_its_id(client: Client) -> None:
 def test_a_client_that_leaves_takes_its_script_with_it(client: Client, accept: str) -> None:
     connection = client.connection()
     connection.request("POST", "/v1/statements", ENDLESS, {"Content-Type": "text/plain", "Accept": accept})
-    until(lambda: not is_idle(client), "the script runs")
+    wait_until(lambda: not is_idle(client), "the script runs")
     connection.close()
-    until(lambda: is_idle(client), "the script has ended")
+    wait_until(lambda: is_idle(client), "the script has ended")
 
 
 def test_a_large_answer_is_streamed_within_bounded_memory(running: ClusterProcess) -> None:
@@ -161,7 +162,7 @@ def test_half_a_request_changes_nothing(client: Client) -> None:
         connection.sendall(head % (len(body) + 100) + body)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(65_536)
-    until(lambda: is_idle(client), "nothing runs")
+    wait_until(lambda: is_idle(client), "nothing runs")
     assert client.rows("SELECT VALUE d.id FROM v.D d WHERE d.id = 99;") == []
 
 
@@ -226,7 +227,7 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
         with ThreadPoolExecutor(1) as pool:
             bob = Client(url, other)
             asked_for = pool.submit(bob.run, ENDLESS)
-            until(lambda: not is_idle(bob), "the script runs")
+            wait_until(lambda: not is_idle(bob), "the script runs")
             guarded.signal(signal.SIGINT)
             assert guarded.wait(within_s=40) == 0
             assert asked_for.result().status == 503

@@ -7,9 +7,10 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from tests.broker_shell import broker, until
+from tests.broker_shell import broker
 from tests.broker_world import world
 from tests.integration.broker_processes import Subscriber, free_port
+from tests.waiting import until
 from tocsin.store.sqlite_channels import SqliteChannelStore
 
 

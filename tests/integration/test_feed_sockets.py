@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.feed_places import Place, connection, free_port, send
-from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin.wire.errors import ConflictError
 
 APPENDIX = (Path(__file__).parent / "appendix_a.sql").read_text()
@@ -43,7 +43,7 @@ def listening(place: Place, format_: str, **more: str) -> int:
 
 
 def holds(place: Place, expected: dict[int, str]) -> None:
-    until(lambda: place.held() == expected, f"D holds {expected}")
+    wait_until(lambda: place.held() == expected, f"D holds {expected}")
 
 
 def test_records_of_adm_end_with_their_last_brace_however_they_are_cut(place: Place) -> None:
@@ -87,7 +87,7 @@ def test_a_record_that_does_not_fit_is_kept_and_its_neighbours_pass(place: Place
     port = listening(place, "json")
     send(port, b'{"id": 1, "said": "a"}\n{"id": "x", "said": "b"}\n{"id": 3, "said": "c"}\n')
     holds(place, {1: "a", 3: "c"})
-    until(lambda: [one["field"] for one in place.rejected()] == ["id"], "the refused record is kept")
+    wait_until(lambda: [one["field"] for one in place.rejected()] == ["id"], "the refused record is kept")
 
 
 def test_garbage_drops_the_connection_after_what_came_before_it_and_no_other(place: Place) -> None:
@@ -174,11 +174,11 @@ def test_the_feeds_of_the_appendix_are_fed_in_adm_through_their_sockets(cluster:
     )
     send(ports["23233"], *((location % number).encode() for number in range(2)))
     reports = 'SELECT VALUE r.severity FROM EmergencyReports r WHERE r.emergencyType = "flood" ORDER BY r.severity'
-    until(lambda: place.rows(reports) == [0, 1, 2], "the reports are there")
+    wait_until(lambda: place.rows(reports) == [0, 1, 2], "the reports are there")
     shelters = "SELECT VALUE s.name FROM EmergencyShelters s ORDER BY s.name"
-    until(lambda: place.rows(shelters) == ["s0", "s1"], "the shelters are there")
+    wait_until(lambda: place.rows(shelters) == ["s0", "s1"], "the shelters are there")
     users = "SELECT VALUE l.userName FROM UserLocations l ORDER BY l.userName"
-    until(lambda: place.rows(users) == ["u0", "u1"], "the locations are there")
+    wait_until(lambda: place.rows(users) == ["u0", "u1"], "the locations are there")
     near = "SELECT VALUE r.severity FROM EmergencyReports r, EmergencyShelters s WHERE "
     near += 'spatial_intersect(r.impactZone, s.location) AND s.name = "s1" ORDER BY r.severity'
     assert place.rows(near) == [0, 1, 2]

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.integration.feed_places import Place
-from tests.integration.processes import until
 from tests.integration.test_feed_sockets import connection, is_dropped, listening, send
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.feeds.landing import Landing
@@ -145,7 +145,7 @@ def test_how_far_a_feed_is_behind_is_told(
     post(cluster, fed, {"id": 1, "said": "a"}, {"id": 2, "said": "b"})
     assert told("lag_records") == 2
     assert (told("unlanded_bytes") or 0) > 0
-    until(lambda: (told("lag_seconds") or 0) > 0, "the oldest one has waited")
+    wait_until(lambda: (told("lag_seconds") or 0) > 0, "the oldest one has waited")
     held.go.set()
     fed.send({"id": 3, "said": "c"})
     assert (told("lag_records"), told("unlanded_bytes"), told("lag_seconds")) == (0, 0, 0)
@@ -188,12 +188,12 @@ def test_a_dropped_feeds_numbers_are_gone_and_another_of_its_name_begins_anew(fe
 def test_sockets_and_what_they_drop_are_counted(place: Place, told: Figures) -> None:
     port = listening(place, "json")
     with connection(port) as to:
-        until(lambda: told("sockets_open") == 1, "the connection is counted")
+        wait_until(lambda: told("sockets_open") == 1, "the connection is counted")
         to.sendall(b'{"id": 1, "said": "a"} nonsense')
         assert is_dropped(to)
     send(port, b'{"id": 2, "said": "b"}{"id": 3, "sa')
-    until(lambda: told("socket_records_dropped_total") == 2, "the frame and the half record are counted")
-    until(lambda: told("sockets_open") == 0, "none is left")
+    wait_until(lambda: told("socket_records_dropped_total") == 2, "the frame and the half record are counted")
+    wait_until(lambda: told("sockets_open") == 0, "none is left")
     assert told("sockets_dropped_total") == 1
     assert told("records_accepted_total") == 2
 

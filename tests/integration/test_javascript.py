@@ -9,7 +9,8 @@ import pytest
 from playwright.async_api import Page
 
 from tests.browser import page as open_page
-from tests.fake_broker import FakeBroker, listening, port_of, too_many, until
+from tests.fake_broker import FakeBroker, listening, port_of, too_many
+from tests.waiting import until
 from tocsin.wire.cursors import cursor_text
 from tocsin.wire.errors import ForbiddenError, UnavailableError
 

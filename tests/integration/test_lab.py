@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.processes import until
+from tests.waiting import wait_until
 from tocsin.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path
     arguments = ("run", "queues", "--quick", "--set", "customers=4000", "--processes", "2", "--out")
     process = lab(*arguments, str(tmp_path / "killed"))
     journal = tmp_path / "killed" / "queues-quick" / "cells.jsonl"
-    until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, "three runs are kept", 60)
+    wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, "three runs are kept", 60)
     process.kill()
     process.communicate(timeout=60)  # its workers hold the other ends of these pipes: they have gone, too
     before = journal.read_bytes().count(b"\n")
@@ -103,12 +103,12 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path
 def test_an_interrupted_run_leaves_nobody_behind_and_says_nothing_but_that(tmp_path: Path) -> None:
     process = lab("run", "queues", "--processes", "2", "--out", str(tmp_path))
     journal = tmp_path / "queues" / "cells.jsonl"
-    until(journal.exists, "it has begun", 60)
+    wait_until(journal.exists, "it has begun", 60)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    until(lambda: not alive_in_group(process.pid), "its processes end", 60)
+    wait_until(lambda: not alive_in_group(process.pid), "its processes end", 60)
 
 
 # ---------------------------------------------------------------- in this process

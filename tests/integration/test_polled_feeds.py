@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 
 from tests.integration.sparkless import Parts, opened
-from tests.polled_server import Address, address, until
+from tests.polled_server import Address, address
+from tests.waiting import until
 from tocsin import compose
 from tocsin.cluster.backup.writing import write_backup
 from tocsin.cluster.feeds import polled_options, started

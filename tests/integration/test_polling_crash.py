@@ -22,7 +22,8 @@ from aiohttp import web
 from tests.integration.processes import environment
 from tests.integration.sparkless import Parts, opened
 from tests.integration.test_feeds_crash import small_logs
-from tests.polled_server import Address, address, until
+from tests.polled_server import Address, address
+from tests.waiting import until
 from tocsin import faults
 from tocsin.cluster.feeds import polled_options, polling
 

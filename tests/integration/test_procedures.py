@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.feed_places import Place
-from tests.integration.processes import until
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 from tocsin.cluster.channels.brokers import checked_url
 from tocsin.cluster.channels.procedures import RUNS_KEPT
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StatementError, TocsinError
@@ -188,14 +188,14 @@ EACH = """CREATE PROCEDURE each() {
 
 def test_a_procedure_with_a_period_runs_by_itself_at_its_ticks_until_it_is_dropped(place: Place) -> None:
     place.run(EACH)
-    until(lambda: len(place.held()) >= 3, "its ticks write")
+    wait_until(lambda: len(place.held()) >= 3, "its ticks write")
     place.run("DROP PROCEDURE each")
     stopped = place.held()
     instants = sorted(stopped)
     # Every run had the instant of its tick: whole periods lie between them, however late it came.
     assert {(after - before) % 200 for before, after in itertools.pairwise(instants)} <= {0, 1, 199}
     place.run("CREATE PROCEDURE other() { UPSERT INTO D {'id': 0, 'said': ''} } PERIOD 'PT0.1S'")
-    until(lambda: 0 in place.held(), "its ticks write")
+    wait_until(lambda: 0 in place.held(), "its ticks write")
     assert place.held() == {**stopped, 0: ""}
 
 
@@ -206,9 +206,9 @@ def test_a_failing_tick_is_tried_again_at_the_next(place: Place) -> None:
         CREATE PROCEDURE q() { SELECT VALUE count(*) FROM D } PERIOD "PT0.1S";
         CREATE PROCEDURE r() { UPSERT INTO D {"id": 2, "said": "goes on"} } PERIOD "PT0.1S" """
     )
-    until(lambda: 2 in place.held(), "its ticks write")
+    wait_until(lambda: 2 in place.held(), "its ticks write")
     place.run("DELETE FROM D WHERE id = 1")
-    until(lambda: place.held().get(1) == "made it", "its ticks write")
+    wait_until(lambda: place.held().get(1) == "made it", "its ticks write")
 
     def runs() -> list[list[object]]:
         return place.rows(
@@ -216,7 +216,7 @@ def test_a_failing_tick_is_tried_again_at_the_next(place: Place) -> None:
             f" FROM Metadata.ProcedureExecution e WHERE e.DataverseName = '{place.dataverse}' AND e.ProcedureName = 'p'"
         )
 
-    until(lambda: [None, True, True] in runs(), "a run that succeeded is shown")
+    wait_until(lambda: [None, True, True] in runs(), "a run that succeeded is shown")
     reason = "the key id = 1 is in the dataset already (UPSERT replaces; nothing was inserted)"
     assert [reason, True, True] in runs()
     assert len(runs()) <= RUNS_KEPT
@@ -224,7 +224,7 @@ def test_a_failing_tick_is_tried_again_at_the_next(place: Place) -> None:
 
 def test_dropping_the_dataverse_stops_its_procedures(cluster: LocalCluster, place: Place) -> None:
     place.run(EACH)
-    until(lambda: len(place.held()) >= 1, "its ticks write")
+    wait_until(lambda: len(place.held()) >= 1, "its ticks write")
     cluster.run(f"DROP DATAVERSE {place.dataverse}")
     assert not [one for one in cluster.cluster.catalog.catalog.procedures if one.dataverse == place.dataverse]
     assert not [task for task in cluster.wait(_tasks()) if task == "procedure each"]
@@ -242,13 +242,13 @@ def test_procedures_go_on_after_a_restart_and_make_up_for_one_missed_tick(spark:
         "CREATE PROCEDURE daily() { UPSERT INTO D {'id': 0, 'said': 'daily'} } PERIOD 'P1D';"
         "CREATE PROCEDURE put(id) { UPSERT INTO D {'id': id, 'said': 'put'} }"
     )
-    until(lambda: len(place.held()) >= 1, "its ticks write")
+    wait_until(lambda: len(place.held()) >= 1, "its ticks write")
     first.close()
     second = LocalCluster(spark, tmp_path)
     try:
         place = Place(second, "Default")
         before = place.held()
-        until(lambda: len(place.held()) > len(before), "its ticks write")
+        wait_until(lambda: len(place.held()) > len(before), "its ticks write")
         assert 0 not in place.held()
         place.run("EXECUTE put(7); EXECUTE daily(); DROP PROCEDURE each")
         assert {0: "daily", 7: "put"}.items() <= place.held().items()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.integration.processes import Client, cluster, until
+from tests.integration.processes import Client, cluster
+from tests.waiting import wait_until
 
 # Nothing that Python could end by itself: not even the limit of a call reaches it while it sleeps in C.
 HANGING = """
@@ -35,13 +36,13 @@ def test_a_hanging_function_ends_with_its_statements_time_and_with_a_killed_clus
             answer = process.client.run(f'hang("{first}")', "?timeout=3")
             assert answer.error["code"] == "stopped", answer.body
         stuck = int(first.read_text())
-        until(lambda: not psutil.pid_exists(stuck), "its worker is gone")
+        wait_until(lambda: not psutil.pid_exists(stuck), "its worker is gone")
         assert process.client.rows("1 + 1") == [2]
 
         second = tmp_path / "second"
         asking = threading.Thread(target=_ask, args=(process.client, f'hang("{second}")'))
         asking.start()
-        until(lambda: second.exists() and bool(second.read_text()), "the function runs")
+        wait_until(lambda: second.exists() and bool(second.read_text()), "the function runs")
         workers = [one for one in process.java() if _is_worker(one)]
         assert int(second.read_text()) in {one.pid for one in workers}
         process.kill()

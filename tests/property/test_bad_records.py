@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.integration.processes import Client, until
+from tests.integration.processes import Client
 from tests.integration.sparkless import ServedParts
 from tests.integration.test_feed_sockets import connection, free_port, is_dropped
+from tests.waiting import wait_until
 from tocsin.cluster.feeds import sockets
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.compose import StoredTokens
@@ -245,7 +246,7 @@ def test_junk_on_a_socket_drops_it_with_a_count(fed: Fed, junk: bytes) -> None:
         with suppress(ConnectionError):
             bad.sendall(junk)
         assert is_dropped(bad)
-    until(lambda: fed.counts("S").sockets_dropped == dropped + 1, "it is counted")
+    wait_until(lambda: fed.counts("S").sockets_dropped == dropped + 1, "it is counted")
     assert fed.totals("S") == before
 
 
@@ -259,9 +260,9 @@ def test_a_framed_record_that_cannot_be_read_is_counted_and_its_connection_goes_
     with connection(fed.port) as to:
         for bad in (b"{broken}", b'{"id": 1, "said": "\xff"}', b'{"a": ' + b"[" * 2_000 + b"]" * 2_000 + b"}"):
             to.sendall(bad)
-        until(lambda: counted() == 3, "all are counted")
+        wait_until(lambda: counted() == 3, "all are counted")
         to.sendall(GOOD)
-        until(lambda: len(fed.rows("DS")) == before[0] + 1, "the good one is there")
+        wait_until(lambda: len(fed.rows("DS")) == before[0] + 1, "the good one is there")
 
 
 def trickle(to: socket.socket) -> Callable[[], bool]:
@@ -288,11 +289,11 @@ def test_a_record_that_does_not_end_is_dropped_and_a_silent_connection_is_not(
     with connection(fed.port) as silent, connection(fed.port) as begun, connection(fed.port) as slow:
         begun.sendall(b'{"id": 1, ')
         slow.sendall(b'{"id": 1, ')
-        until(trickle(slow), "the slow one is dropped, however often it sends")
+        wait_until(trickle(slow), "the slow one is dropped, however often it sends")
         assert is_dropped(begun)
         assert fed.counts("S").sockets_dropped == dropped + 2
         silent.sendall(GOOD)
-        until(lambda: len(fed.rows("DS")) == before + 1, "the silent one was welcome")
+        wait_until(lambda: len(fed.rows("DS")) == before + 1, "the silent one was welcome")
 
 
 def test_who_takes_all_connections_and_is_silent_loses_them_first(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,17 +301,17 @@ def test_who_takes_all_connections_and_is_silent_loses_them_first(fed: Fed, monk
     before, dropped = fed.totals("S")[0], fed.counts("S").sockets_dropped
     with connection(fed.port) as busy:
         busy.sendall(GOOD)
-        until(lambda: len(fed.rows("DS")) == before + 1, "one is connected and sends")
+        wait_until(lambda: len(fed.rows("DS")) == before + 1, "one is connected and sends")
         with connection(fed.port) as idle, connection(fed.port) as other:
-            until(lambda: _open(fed) == 3, "all are taken")
+            wait_until(lambda: _open(fed) == 3, "all are taken")
             busy.sendall(GOOD)
-            until(lambda: len(fed.rows("DS")) == before + 2, "it goes on sending")
+            wait_until(lambda: len(fed.rows("DS")) == before + 2, "it goes on sending")
             with connection(fed.port) as late:
                 assert is_dropped(idle)
                 late.sendall(GOOD)
                 busy.sendall(GOOD)
                 other.sendall(GOOD)
-                until(lambda: len(fed.rows("DS")) == before + 5, "all others are served")
+                wait_until(lambda: len(fed.rows("DS")) == before + 5, "all others are served")
     assert fed.counts("S").sockets_dropped == dropped + 1
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.broker_shell import until
+from tests.waiting import until
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker

@@ -12,8 +12,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from tests.broker_shell import PASSWORD, BrokerHere, Listener, both, broker, until, values
+from tests.broker_shell import PASSWORD, BrokerHere, Listener, both, broker, values
 from tests.broker_world import World, world
+from tests.waiting import until
 from tocsin.broker.shell.pace import Bucket
 from tocsin.rules.model import types as t
 from tocsin.serving.addresses import is_own, place_of

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.commands import command
-from tests.fake_broker import FakeBroker, listening, until
+from tests.fake_broker import FakeBroker, listening
+from tests.waiting import until
 from tocsin.cli import subscribe
 from tocsin.cli.main import main
 from tocsin.cli.subscribe import Printer, value_of

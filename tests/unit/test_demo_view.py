@@ -18,7 +18,7 @@ from examples.emergency import data, view
 from examples.emergency.auditor import History, Verdict
 from examples.emergency.demo import channel_text, main, seconds
 from examples.emergency.people import Person, lighthouse, townspeople
-from tests.fake_broker import until
+from tests.waiting import until
 from tocsin.sdk import Cursor, Notification
 
 

@@ -1,4 +1,4 @@
-"""WITH {…} of a channel."""
+"""WITH {…} of channels and datasets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tocsin.cluster.channels.options import ChannelOptions, channel_options
+from tocsin.cluster.options import dataset_options
 from tocsin.language import script
 from tocsin.language import statements as st
 from tocsin.language.expressions import TranslationError
@@ -51,3 +52,19 @@ def test_retention_is_by_age_and_by_size(text: str, expected: ChannelOptions) ->
 def test_what_cannot_be_is_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(TranslationError, match=said):
         options(f"WITH {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"history": 0}', "history: must be a number of commits from 1 to 1,000,000, got 0"),
+        ('{"history": 2000000}', "history: must be a number of commits from 1 to 1,000,000, got 2000000"),
+        ('{"retention": "P1"}', "retention: expected an ISO 8601 duration"),
+        ('{"size": 1}', "unknown option size"),
+    ],
+)
+def test_the_options_of_a_dataset_are_refused_by_name_too(text: str, said: str) -> None:
+    (found,) = script.statements(f"CREATE DATASET D(T) PRIMARY KEY id WITH {text}")
+    assert isinstance(found, st.CreateDataset)
+    with pytest.raises(TranslationError, match=said):
+        dataset_options(found, NOW, history=1_000)

@@ -17,7 +17,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from tests.polled_server import Address, address, packed, until
+from tests.polled_server import Address, address, packed
+from tests.waiting import until
 from tocsin.cluster.entries import FeedEntry
 from tocsin.cluster.feeds import batches, polling
 from tocsin.cluster.feeds.figures import FeedCounts

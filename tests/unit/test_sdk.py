@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fake_broker import EPOCH, FakeBroker, listening, port_of, too_many, until
+from tests.fake_broker import EPOCH, FakeBroker, listening, port_of, too_many
+from tests.waiting import until
 from tocsin.sdk import Available, Client, Ended, Gap, NoBrokerError, Notification, Published, Webhook
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.inbox import Inbox, Marks

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.broker_shell import until
+from tests.waiting import until
 from tocsin.cli.supervised import broker_commands, check_brokers
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.settings import Settings
