@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -199,6 +200,15 @@ def test_types_of_parameters_and_the_way_they_are_matched_are_found_in_the_body(
     planned(spark, query)
     assert list(query.parameters) == types
     assert how in query.matched_by
+
+
+def test_a_body_is_the_same_query_each_time_and_no_quantifier_hides_anothers_variable(spark: SparkSession) -> None:
+    body = _P + "r.kind = k and (some x in r.tags satisfies (every y in r.tags satisfies y = x or y = k))"
+    first, again = (compiled(spark, ["k"], body) for _ in range(2))
+    assert first.sql == again.sql
+    planned(spark, first)
+    outer, inner = re.search(r"EXISTS\(.*?, (\w+) ->.*?FORALL\(.*?, (\w+) ->", first.sql, re.IGNORECASE).groups()
+    assert outer != inner
 
 
 def test_a_declared_type_is_kept(spark: SparkSession) -> None:

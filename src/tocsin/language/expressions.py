@@ -55,6 +55,7 @@ class Expressions(ABC):
         self.dataverse = dataverse
         self.now = now
         self.frame = Frame()
+        self.quantifiers = 0  # that the present expression stands in
 
     # ------------------------------------------------------------ entry
 

@@ -213,15 +213,17 @@ class Operators(Expressions):
         def condition(one: Typed) -> exp.Expr:
             with_one = Frame({node.args["alias"].name: one}, [], self.frame)
             outer, self.frame = self.frame, with_one
+            self.quantifiers += 1
             try:
                 return self.boolean(node.args["condition"])
             finally:
                 self.frame = outer
+                self.quantifiers -= 1
 
         items = dynamic.items(self.expression(node.this))
-        return self._quantify(
-            "forall" if node.args.get("every") else "exists", items, f"__q{id(node) % 9973}", condition
-        )
+        # Named by depth: one inside of another never hides its variable, and equal expressions have equal texts.
+        name = "forall" if node.args.get("every") else "exists"
+        return self._quantify(name, items, f"__q{self.quantifiers}", condition)
 
     def _quantify(self, name: str, items: Typed, variable: str, condition: Callable[[Typed], exp.Expr]) -> Typed:
         assert isinstance(items.type, ArrayType)
