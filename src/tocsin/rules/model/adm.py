@@ -41,6 +41,7 @@ from tocsin.rules.model.values import (
     duration_text,
     time_text,
 )
+from tocsin.rules.model.writers import writer_of
 
 MAX_DEPTH: Final = MAX_OPEN_DEPTH + 1
 """How many objects, arrays and multisets may lie inside each other: a record, and the deepest value it may hold."""
@@ -242,11 +243,7 @@ def _expected(what: str, text: str, at: int) -> AdmError:
 
 def dumps(value: Any) -> str:
     """The text that `loads` reads back as the same value; a field that is MISSING is left out."""
-    write = _WRITERS.get(value.__class__)
-    if write is None:
-        write = next((found for base, found in _WRITERS.items() if isinstance(value, base)), None)
-    if write is None:
-        raise TypeError(f"not a value: {value.__class__.__name__}")
+    write = _WRITERS.get(value.__class__) or writer_of(_WRITERS, value)
     return write(value)
 
 

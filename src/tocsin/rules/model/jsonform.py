@@ -39,6 +39,7 @@ from tocsin.rules.model.values import (
     parse_uuid,
     time_text,
 )
+from tocsin.rules.model.writers import writer_of
 
 NONFINITE: Final[Mapping[str, float]] = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 
@@ -48,11 +49,7 @@ NONFINITE: Final[Mapping[str, float]] = {"NaN": nan, "Infinity": inf, "-Infinity
 
 def plain(value: Any) -> Any:
     """What json.dumps takes, for any value; MISSING leaves its key out of an object and is null elsewhere."""
-    write = _PLAIN.get(value.__class__)
-    if write is None:
-        write = next((found for base, found in _PLAIN.items() if isinstance(value, base)), None)
-    if write is None:
-        raise TypeError(f"not a value: {value.__class__.__name__}")
+    write = _PLAIN.get(value.__class__) or writer_of(_PLAIN, value)
     return write(value)
 
 

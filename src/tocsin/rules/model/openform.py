@@ -37,6 +37,7 @@ from tocsin.rules.model.values import (
     parse_time,
     time_text,
 )
+from tocsin.rules.model.writers import writer_of
 
 
 def dumps(fields: dict[str, Any]) -> str:
@@ -74,11 +75,7 @@ def field_key(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    write = _WRITERS.get(value.__class__)
-    if write is None:
-        write = next((found for base, found in _WRITERS.items() if isinstance(value, base)), None)
-    if write is None:
-        raise TypeError(f"not a value: {value.__class__.__name__}")
+    write = _WRITERS.get(value.__class__) or writer_of(_WRITERS, value)
     return write(value)
 
 
