@@ -13,14 +13,15 @@ import asyncio
 import base64
 import json
 import resource
-import subprocess
 import sys
 import time
 from array import array
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import uvloop
+
+from benchmarks.child import Child
 
 AT_ONCE: Final = 200
 _TEXT, _CLOSE, _PING = 0x1, 0x8, 0x9
@@ -28,25 +29,12 @@ _TEXT, _CLOSE, _PING = 0x1, 0x8, 0x9
 _MASK: Final = b"\0\0\0\0"
 
 
-class Crowd:
+class Crowd(Child):
     """The process, for who starts it."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "benchmarks.crowd"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        super().__init__("benchmarks.crowd")
         self.count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def connect(self, address: str, path: str, tokens: Path | None, count: int, say: list[dict[str, Any]]) -> None:
         """`count` more clients, each with a token of its own; each says these messages and waits for the replies."""
@@ -54,23 +42,6 @@ class Crowd:
         self.ask(
             do="connect", port=int(address.rsplit(":", 1)[1]), path=path, tokens=str(tokens or ""), count=count, say=say
         )
-
-    def ask(self, **said: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(said) + "\n")
-        self._process.stdin.flush()
-        return self.told()
-
-    def told(self) -> dict[str, Any]:
-        """What it says next."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the clients' process has ended")
-        said: dict[str, Any] = json.loads(line)
-        if "failed" in said:
-            raise RuntimeError(f"a client failed: {said['failed']}")
-        return said
 
 
 # ---------------------------------------------------------------- the process

@@ -10,15 +10,15 @@ import asyncio
 import json
 import random
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import uvloop
 
+from benchmarks.child import Child
 from benchmarks.crowd import frame, say, upgrade
 
 PER_S: Final = 1_000
@@ -26,41 +26,20 @@ _STEP_S: Final = 0.02
 _SMALL_BYTES: Final = 4_096
 
 
-class Hostile:
+class Hostile(Child):
     """The process, for who starts it."""
 
     def __init__(self, address: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.hostile_clients", address.rsplit(":", 1)[1]]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        super().__init__("benchmarks.hostile_clients", address.rsplit(":", 1)[1])
 
     def begin(self, tokens: list[str], greedy: list[dict[str, Any]], wanted: str) -> None:
         """`greedy`: what the one that never reads subscribes to. `wanted`: the channel that the last one wants so much
         of."""
-        self._ask({"tokens": tokens, "greedy": greedy, "wanted": wanted})
+        self.ask(tokens=tokens, greedy=greedy, wanted=wanted)
 
     def end(self) -> dict[str, int]:
         """All have left; what became of them."""
-        return self._ask({})
-
-    def _ask(self, said: dict[str, Any]) -> dict[str, int]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(said) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, int] = json.loads(self._process.stdout.readline())
-        return answer
+        return self.ask()
 
 
 # ---------------------------------------------------------------- the process
