@@ -124,13 +124,21 @@ class World:
         channel.gone = max(channel.gone, at(max(0, channel.head.execution - keep)))
 
     def answer(self, number: int, *, limit: int = 1000, took_s: float = 0.1) -> list[ac.Action]:
+        return self.handle(self._answer_to(number, limit, took_s))
+
+    def answer_together(self, *, limit: int = 1000, took_s: float = 0.1) -> list[ac.Action]:
+        """Everything that is asked for comes at once."""
+        answers = tuple(self._answer_to(number, limit, took_s) for number in sorted(self.fetches))
+        return self.handle(ev.FetchedTogether(answers))
+
+    def _answer_to(self, number: int, limit: int, took_s: float) -> ev.Fetched:
         fetch = self.fetches.pop(number)
         channel = self.channels[str(fetch.interest)]
         found = channel.between(fetch.after, fetch.to)
         results = found[: min(limit, fetch.limit)]
         to = fetch.to if len(results) == len(found) else results[-1].cursor
         gap = channel.gone if channel.gone > fetch.after else None
-        return self.handle(ev.Fetched(number, to, tuple(results), took_s, gap))
+        return ev.Fetched(number, to, tuple(results), took_s, gap)
 
     def fail(self, number: int) -> list[ac.Action]:
         del self.fetches[number]
@@ -157,6 +165,20 @@ class World:
                 one.acked = max(one.acked, min(cursor, self.head(interest), head))
                 one.position = max(one.position, one.acked)
         return self.handle(ev.Acked(interest, cursor, names))
+
+    def ack_each(self, subscriber: str) -> list[ac.Action]:
+        """Somebody acknowledges all that it has, in all its subscriptions at once."""
+        mine = [
+            (name, one) for name, one in self.clients.items() if one.subscriber == subscriber and one.since is not None
+        ]
+        for _, one in mine:
+            one.acked = max(one.acked, min(one.position, self.head(one.interest)))
+        return self.handle(ev.AckedEach(tuple((name, one.position) for name, one in mine)))
+
+    def pull_each(self, subscriber: str) -> list[ac.Action]:
+        """Somebody asks for all that it lacks at once."""
+        mine = tuple(name for name, one in self.clients.items() if one.subscriber == subscriber)
+        return self.handle(ev.GetEach(mine))
 
     def ack_as_one(self, interest: str) -> None:
         """The audience of the last live delivery acknowledges what all of it has."""

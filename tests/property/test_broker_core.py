@@ -82,6 +82,19 @@ class BrokerBetweenClusterAndClients(RuleBasedStateMachine):
         self.world.answer(data.draw(st.sampled_from(sorted(self.world.fetches))), limit=limit, took_s=took_s)
 
     @precondition(lambda self: self.world.fetches)
+    @rule(limit=st.integers(1, 4))
+    def answer_together(self, limit: int) -> None:
+        self.world.answer_together(limit=limit)
+
+    @rule(who=PEOPLE)
+    def pull_each(self, who: str) -> None:
+        self.world.pull_each(who)
+
+    @rule(who=PEOPLE)
+    def ack_each(self, who: str) -> None:
+        self.world.ack_each(who)
+
+    @precondition(lambda self: self.world.fetches)
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         self.world.fail(data.draw(st.sampled_from(sorted(self.world.fetches))))

@@ -21,7 +21,7 @@ STEPS = 400
 PEOPLE = ["ann", "ben", "cyd", "dan", "eve"]
 WEIGHTS = {
     "push": 16, "announce": 8, "make": 8, "answer": 20, "fail": 2, "ack": 14, "ack one": 8, "ack all": 4, "pull": 6,
-    "pull as one": 8, "ack group": 8,
+    "pull as one": 8, "ack group": 8, "pull each": 6, "ack each": 6, "answer together": 6,
     "log in": 8, "log out": 5, "behind": 3, "ready": 10, "subscribe": 6, "unsubscribe": 3, "backend": 10, "time": 4,
     "retain": 2, "switch": 1,
 }  # fmt: skip
@@ -91,6 +91,12 @@ def one_step(world: World, rng: Random, step: int) -> None:
             world.ack_group(interest)
         case "pull" if names:
             world.pull(interest, rng.sample(names, rng.randint(1, len(names))))
+        case "pull each":
+            world.pull_each(rng.choice(PEOPLE))
+        case "ack each":
+            world.ack_each(rng.choice(PEOPLE))
+        case "answer together" if world.fetches:
+            world.answer_together(limit=rng.choice([1, 2, 9]), took_s=rng.uniform(0.1, 2.0))
         case "log in":
             world.log_in(rng.choice(PEOPLE))
         case "log out":

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-from tocsin.broker.core.actions import Why
 from tocsin.broker.core.cohorts import Cohort, Frontend, Group
-from tocsin.broker.core.events import Mode
-from tocsin.broker.core.flights import Flight, Waiting
+from tocsin.broker.core.flights import Asked, Flight, Waiting
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.model.cursors import START, Cursor
@@ -31,7 +29,7 @@ class Backend:
         self.announced = START
         self.news: Flight | None = None
         self.flights: list[Flight] = []
-        self.waiting: dict[tuple[Cursor, Cursor, Why], Waiting] = {}
+        self.waiting: dict[Asked, Waiting] = {}
         self.empty_since_s: float | None = None
         self.reported: Cursor | None = None
 
@@ -40,19 +38,10 @@ class Backend:
         assert self.cache is not None, f"the cluster does not hold {self.interest} yet"
         return self.cache
 
-    def cohort(self, one: Frontend) -> Cohort:
-        return self.inline if one.mode is Mode.INLINE else self.notify
-
-    def marker_of(self, one: Frontend) -> Cursor:
-        return self.cohort(one).marker_of(one.id) if one.live else one.marker
-
-    def join(self, one: Frontend) -> None:
-        self.cohort(one).join(one)
-
     def leave(self, one: Frontend) -> None:
         """Out of its cohort, if it was in one; what it waited for no longer concerns it."""
         if one.live:
-            self.cohort(one).leave(one)
+            one.cohort.leave(one)
         one.waits = False
         one.turn += 1
 
@@ -91,7 +80,7 @@ class Backend:
         cache = self.held
         to = min(to, cache.head)
         moved: dict[Cursor, int]
-        if isinstance(names, Group) and self.together(names):
+        if type(names) is Group and self.together(names):
             before = names.cohort.marker
             if before < to and names.names:
                 names.cohort.move_together(to)
@@ -105,6 +94,19 @@ class Backend:
         for before, count in moved.items():
             caches.advance(cache, before, to, count)
 
+    def acknowledge_one(self, one: Frontend, to: Cursor, caches: ResultCaches) -> None:
+        """The same for one that is attached."""
+        cache, before = self.held, one.acknowledged
+        to = min(to, cache.head)
+        if before >= to:
+            return
+        if one.live:
+            one.cohort.move(one.id, to)
+        else:
+            one.marker = to
+            one.sent = max(one.sent, to)
+        caches.advance(cache, before, to)
+
     def _move(self, to: Cursor, names: Collection[Hashable]) -> dict[Cursor, int]:
         """Whoever of these is attached and not so far yet: how many came from which marker."""
         moved: dict[Cursor, int] = {}
@@ -114,7 +116,7 @@ class Backend:
             if one is None or not one.attached:
                 continue
             if one.live:
-                live.setdefault(self.cohort(one), []).append(name)
+                live.setdefault(one.cohort, []).append(name)
             elif one.marker < to:
                 moved[one.marker] = moved.get(one.marker, 0) + 1
                 one.marker = to

@@ -15,7 +15,7 @@ Whatever is due by `now_s` happens before the event. `next_wake_s` says when a T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from tocsin.broker.core import events as ev
@@ -34,23 +34,22 @@ from tocsin.broker.core.actions import (
 from tocsin.broker.core.backend import Backend
 from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.delivery import Delivery
+from tocsin.broker.core.flights import Flight
+from tocsin.broker.core.looking import Held
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core.timers import Timers
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import Result
-from tocsin.rules.model.cursors import START, Cursor
+from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 
-class Broker:
+class Broker(Held):
     def __init__(self, settings: CoreSettings, now_s: float) -> None:
+        super().__init__()
         self.settings = settings
         self.caches = ResultCaches(settings.caching, now_s)
         self._delivery = Delivery(settings, self.caches)
-        self._backends: dict[Hashable, Backend] = {}
-        self._frontends: dict[Hashable, Frontend] = {}
-        self._of_subscriber: dict[Hashable, dict[Hashable, Frontend]] = {}
-        self._online: set[Hashable] = set()
         self._emptied: Timers[tuple[Backend, float]] = Timers()
         self._failed: Timers[int] = Timers()
         self._unreported: dict[Hashable, Backend] = {}
@@ -62,7 +61,9 @@ class Broker:
             ev.LoggedIn: self._logged_in,
             ev.LoggedOut: self._logged_out,
             ev.GetResults: self._get_results,
+            ev.GetEach: self._get_each,
             ev.Acked: self._acked,
+            ev.AckedEach: self._acked_each,
             ev.FellBehind: self._fell_behind,
             ev.Ready: self._ready,
             ev.BackendReady: self._backend_ready,
@@ -70,6 +71,7 @@ class Broker:
             ev.Arrived: self._arrived,
             ev.Announced: self._announced,
             ev.Fetched: self._fetched,
+            ev.FetchedTogether: self._fetched_together,
             ev.FetchFailed: self._fetch_failed,
             ev.Tick: lambda _event, _actions: None,
             ev.PoliciesChosen: self._policies_chosen,
@@ -86,39 +88,9 @@ class Broker:
 
     @property
     def next_wake_s(self) -> float:
-        due_s = self.caches.due_s()
-        # Nearly always both are empty, and this is asked with every event.
-        if self._emptied or self._failed:
-            due_s = min(due_s, self._emptied.due_s, self._failed.due_s)
+        due_s = self.caches.due_s() if self.caches.expires else self.caches.ttl_due_s
+        due_s = min(due_s, self._emptied.due_s, self._failed.due_s)
         return self._report_due_s if self._report_due_s < due_s and self._unreported else due_s
-
-    # --- looking
-
-    def marker(self, subscription: Hashable) -> Cursor:
-        """What this subscription has acknowledged."""
-        one = self._frontends[subscription]
-        return self._backends[one.interest].marker_of(one)
-
-    def knows(self, subscription: Hashable) -> bool:
-        return subscription in self._frontends
-
-    def since(self, subscription: Hashable) -> Cursor:
-        """Where this subscription begins; before the cluster holds it, before everything."""
-        return self._frontends[subscription].since or START
-
-    def holds(self, interest: Hashable) -> bool:
-        """Whether there is a backend subscription, or will be."""
-        return interest in self._backends
-
-    def subscriptions_of(self, subscriber: Hashable) -> Sequence[Hashable]:
-        return tuple(self._of_subscriber.get(subscriber, ()))
-
-    def lacking(self, subscriber: Hashable) -> Iterator[tuple[Hashable, Hashable, ev.Mode, Cursor]]:
-        """Subscription, interest, mode and the newest result, where this is not acknowledged."""
-        for one in self._of_subscriber.get(subscriber, {}).values():
-            backend = self._backends[one.interest]
-            if one.attached and backend.marker_of(one) < backend.held.head:
-                yield one.id, one.interest, one.mode, backend.held.head
 
     # --- subscribers
 
@@ -132,20 +104,14 @@ class Broker:
             elif known.attached and known.since is not None:
                 actions.append(Subscribed(known.id, known.interest, known.since))
             return
-        one = Frontend(
-            event.subscription,
-            event.subscriber,
-            event.interest,
-            mode=event.mode,
-            since=event.since,
-            online=event.subscriber in self._online,
-        )
+        backend = self._backends.get(event.interest)
+        if backend is None:
+            backend = self._backends[event.interest] = Backend(event.interest)
+            actions.append(SubscribeBackend(event.interest))
+        online = event.subscriber in self._online
+        one = Frontend(event.subscription, event.subscriber, backend, mode=event.mode, since=event.since, online=online)
         self._frontends[one.id] = one
         self._of_subscriber.setdefault(one.subscriber, {})[one.id] = one
-        backend = self._backends.get(one.interest)
-        if backend is None:
-            backend = self._backends[one.interest] = Backend(one.interest)
-            actions.append(SubscribeBackend(one.interest))
         backend.frontends[one.id] = one
         backend.empty_since_s = None
         self._attach(backend, one, actions)
@@ -162,7 +128,7 @@ class Broker:
         if one is None:
             actions.append(self._unknown(event.subscription))
             return
-        backend = self._backends[one.interest]
+        backend = one.backend
         backend.detach(one, self.caches)
         self._forget(one)
         self._unreported[backend.interest] = backend
@@ -179,13 +145,13 @@ class Broker:
             one.online, one.behind = True, False
             # What was sent and not acknowledged before may be lost: it is sent again.
             one.sent = one.marker
-            self._delivery.resume(self._backends[one.interest], one, self._now_s, actions)
+            self._delivery.resume(one.backend, one, self._now_s, actions)
 
     def _logged_out(self, event: ev.LoggedOut, actions: list[Action]) -> None:  # noqa: ARG002
         self._online.discard(event.subscriber)
         for one in self._of_subscriber.get(event.subscriber, {}).values():
             one.online = False
-            self._backends[one.interest].leave(one)
+            one.backend.leave(one)
 
     def _get_results(self, event: ev.GetResults, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
@@ -195,7 +161,7 @@ class Broker:
                 cohort = backend.notify if names is backend.notify else backend.inline
                 self._ask_together(backend, cohort.together, actions)
                 names = tuple(cohort.own)
-            elif isinstance(names, Group) and backend.together(names):
+            elif type(names) is Group and backend.together(names):
                 self._ask_together(backend, names, actions)
                 return
         asking: dict[Cursor, list[Frontend]] = {}
@@ -204,14 +170,22 @@ class Broker:
             if backend is None or one is None:
                 actions.append(self._unknown(name))
             elif not one.attached or one.since is None:
-                error = NotFoundError("the cluster does not hold this subscription yet", hint="ask again")
-                actions.append(Refused(name, error))
+                actions.append(self._too_early(name))
             else:
-                after = backend.marker_of(one) if event.after is None else max(event.after, one.since)
+                after = one.acknowledged if event.after is None else max(event.after, one.since)
                 asking.setdefault(after, []).append(one)
         if backend is not None:
             for after, askers in asking.items():
                 self._delivery.ask(backend, askers, after, Why.PULLED, now_s=self._now_s, actions=actions)
+
+    def _get_each(self, event: ev.GetEach, actions: list[Action]) -> None:
+        for name in event.subscriptions:
+            one = self._frontends.get(name)
+            if one is None or not one.attached:
+                actions.append(self._unknown(name) if one is None else self._too_early(name))
+                continue
+            after = one.acknowledged
+            self._delivery.ask(one.backend, (one,), after, Why.PULLED, now_s=self._now_s, actions=actions)
 
     def _ask_together(self, backend: Backend, group: Group, actions: list[Action]) -> None:
         if group.names:
@@ -224,12 +198,19 @@ class Broker:
             backend.acknowledge(event.cursor, event.subscriptions, self.caches)
             self._unreported[backend.interest] = backend
 
+    def _acked_each(self, event: ev.AckedEach, actions: list[Action]) -> None:  # noqa: ARG002
+        for name, cursor in event.acks:
+            one = self._frontends.get(name)
+            if one is not None and one.attached:
+                one.backend.acknowledge_one(one, cursor, self.caches)
+                self._unreported[one.interest] = one.backend
+
     def _fell_behind(self, event: ev.FellBehind, actions: list[Action]) -> None:
         one = self._frontends.get(event.subscription)
         if one is None:
             actions.append(self._unknown(event.subscription))
             return
-        self._backends[one.interest].leave(one)
+        one.backend.leave(one)
         one.behind = True
         one.sent = one.marker if event.sent is None else max(one.marker, event.sent)
 
@@ -239,7 +220,7 @@ class Broker:
             actions.append(self._unknown(event.subscription))
             return
         one.behind = False
-        self._delivery.resume(self._backends[one.interest], one, self._now_s, actions)
+        self._delivery.resume(one.backend, one, self._now_s, actions)
 
     # --- the cluster
 
@@ -292,17 +273,30 @@ class Broker:
             self._fetch_news(backend, actions)
 
     def _fetched(self, event: ev.Fetched, actions: list[Action]) -> None:
-        found = self._delivery.under_way(event.fetch)
-        if found is None:
-            return
-        backend, flight = found
+        flight = self._delivery.under_way(event.fetch)
+        if flight is not None:
+            self._land(flight, event, actions)
+
+    def _fetched_together(self, event: ev.FetchedTogether, actions: list[Action]) -> None:
+        news: list[ev.Fetched] = []
+        for answer in event.answers:
+            flight = self._delivery.under_way(answer.fetch)
+            if flight is not None and not flight.news:
+                self._land(flight, answer, actions)
+            elif flight is not None:
+                # They go to a cohort as it is when they are delivered: whoever joins it by the others does so before.
+                news.append(answer)
+        for answer in news:
+            self._fetched(answer, actions)
+
+    def _land(self, flight: Flight, event: ev.Fetched, actions: list[Action]) -> None:
         if event.to <= flight.after:
             # An answer that says nothing is no answer.
             self._fetch_failed(ev.FetchFailed(event.fetch), actions)
             return
-        self._delivery.land(backend, flight, event, self._now_s, actions)
+        self._delivery.land(flight, event, self._now_s, actions)
         if flight.news:
-            self._news(backend, min(event.to, flight.to), event, actions)
+            self._news(flight.backend, min(event.to, flight.to), event, actions)
 
     def _fetch_failed(self, event: ev.FetchFailed, actions: list[Action]) -> None:  # noqa: ARG002
         if self._delivery.under_way(event.fetch) is not None:
@@ -338,12 +332,12 @@ class Broker:
         if backend.joining:
             # Some of them will be in the cohorts before this is performed, and this is not for them.
             inline, notify = tuple(inline), tuple(notify)
-        if inline:
+        if backend.inline.members:
             actions.append(Deliver(backend.interest, before, head, new, inline, Why.LIVE, gap))
             figures = self.caches.figures
             figures.pushed += len(new) * len(inline)
             figures.pushed_bytes += sum(one.size_bytes for one in new) * len(inline)
-        if notify:
+        if backend.notify.members:
             actions.append(Notify(backend.interest, head, notify))
 
     def _fetch_news(self, backend: Backend, actions: list[Action]) -> None:
@@ -397,6 +391,9 @@ class Broker:
         del mine[one.id]
         if not mine:
             del self._of_subscriber[one.subscriber]
+
+    def _too_early(self, subscription: Hashable) -> Refused:
+        return Refused(subscription, NotFoundError("the cluster does not hold this subscription yet", hint="ask again"))
 
     def _unknown(self, subscription: Hashable) -> Refused:
         return Refused(subscription, NotFoundError(f"no subscription {subscription}"))

@@ -7,24 +7,28 @@ its members acknowledge together; who acknowledges alone gets a marker of its ow
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator
+from typing import TYPE_CHECKING, final
 
 from tocsin.broker.core.events import Mode
 from tocsin.rules.model.cursors import START, Cursor
 
+if TYPE_CHECKING:
+    from tocsin.broker.core.backend import Backend
+
 
 class Frontend:
-    """A subscriber's hold on an interest. `marker` counts only while it is in no cohort: ask the interest for it."""
+    """A subscriber's hold on an interest. `marker` counts only while it is in no cohort; `acknowledged` always."""
 
     __slots__ = (
-        "attached", "behind", "id", "interest", "joined", "live", "marker", "mode", "online", "sent", "since",
-        "subscriber", "turn", "waits",
+        "attached", "backend", "behind", "cohort", "id", "interest", "joined", "live", "marker", "mode", "online",
+        "sent", "since", "subscriber", "turn", "waits",
     )  # fmt: skip
 
     def __init__(
         self,
         name: Hashable,
         subscriber: Hashable,
-        interest: Hashable,
+        backend: Backend,
         *,
         mode: Mode,
         since: Cursor | None,
@@ -32,8 +36,11 @@ class Frontend:
     ) -> None:
         self.id = name
         self.subscriber = subscriber
-        self.interest = interest
+        self.interest = backend.interest
+        self.backend = backend
         self.mode = mode
+        # Where it is when it is online and lacks nothing that it was not told of.
+        self.cohort = backend.inline if mode is Mode.INLINE else backend.notify
         self.since = since
         self.online = online
         # Its marker counts in the cache: the broker has come to where it begins.
@@ -49,7 +56,13 @@ class Frontend:
         self.waits = False
         self.turn = 0
 
+    @property
+    def acknowledged(self) -> Cursor:
+        """Its marker, in a cohort or not."""
+        return self.cohort.own.get(self.id, self.cohort.marker) if self.live else self.marker
 
+
+@final
 class Group(Collection[Hashable]):
     """Those of a cohort who shared its marker at one moment. Asked for or acknowledged as one, they cost as one.
 
@@ -114,7 +127,7 @@ class Cohort(Collection[Hashable]):
         known = self._together
         if known is None or known.state != self.state:
             own = self.own
-            names = tuple(name for name in self.members if name not in own) if own else tuple(self.members)
+            names = tuple([name for name in self.members if name not in own]) if own else tuple(self.members)
             known = self._together = Group(self, names)
         return known
 
@@ -122,18 +135,19 @@ class Cohort(Collection[Hashable]):
         return self.own.get(name, self.marker)
 
     def join(self, one: Frontend) -> None:
-        nobody_shares = len(self.members) == len(self.own)
-        self.members[one.id] = one
-        self.state += 1
-        one.joined = self.state
-        if nobody_shares:
-            self.marker = one.marker
-        elif one.marker != self.marker:
-            self.own[one.id] = one.marker
+        members, own, marker = self.members, self.own, one.marker
+        if len(members) == len(own):
+            # Nobody shares.
+            self.marker = marker
+        elif marker != self.marker:
+            own[one.id] = marker
+        members[one.id] = one
+        self.state = one.joined = self.state + 1
         one.live = True
 
     def leave(self, one: Frontend) -> None:
-        one.marker = self.own.pop(one.id, self.marker)
+        own = self.own
+        one.marker = own.pop(one.id, self.marker) if own else self.marker
         del self.members[one.id]
         self.state += 1
         one.live = False
@@ -207,6 +221,7 @@ class Cohort(Collection[Hashable]):
 
     def _merge(self) -> None:
         """Who has come to the shared marker alone shares it again."""
-        if self.own and self.marker in self.own.values():
+        own = self.own
+        if own and self.marker in own.values():
             self.own = {name: marker for name, marker in self.own.items() if marker != self.marker}
             self.state += 1

@@ -11,7 +11,7 @@ from tocsin.broker.core.events import Fetched, Mode
 from tocsin.broker.core.flights import Flight, Waiting, answer_of, page, parts_of
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Cached, Missing
+from tocsin.rules.caching.entries import Cached, Missing, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
 
@@ -21,7 +21,7 @@ class Delivery:
     def __init__(self, settings: CoreSettings, caches: ResultCaches) -> None:
         self._settings = settings
         self._caches = caches
-        self._under_way: dict[int, tuple[Backend, Flight]] = {}
+        self._under_way: dict[int, Flight] = {}
         self._begun = 0
 
     # --- asking
@@ -43,21 +43,19 @@ class Delivery:
         to = runs[-1].to if runs else after
         if len(runs) == 1 and type(runs[0]) is Cached and why is Why.PULLED:
             # Everything is here, as for nearly all who are told of news and pull them.
-            audience = askers if isinstance(askers, Group) else tuple([one.id for one in askers])
+            audience = askers if type(askers) is Group else tuple([one.id for one in askers])
             results = runs[0].results
-            self._caches.served(results, (), len(audience))
+            self._caches.served(len(audience), len(results), size_bytes(results))
             actions.append(Deliver(backend.interest, after, to, results, audience, why, None, to < cache.head))
             return
-        turns: list[tuple[Frontend, int]] = []
-        groups: list[Group] = []
-        if isinstance(askers, Group):
-            groups = [askers]
+        if type(askers) is Group:
+            waiting = Waiting(after, to, why, [], [askers])
         else:
-            turns = [(one, one.turn) for one in askers]
-        same = backend.waiting.get((after, to, why)) if backend.waiting else None
-        if same is not None:
-            same.askers += turns
-            same.groups += groups
+            waiting = Waiting(after, to, why, [(one, one.turn) for one in askers], [])
+        asked = waiting.asked
+        if backend.waiting and (same := backend.waiting.get(asked)) is not None:
+            same.askers += waiting.askers
+            same.groups += waiting.groups
             return
 
         def begin(begins: Cursor, ends: Cursor) -> Flight:
@@ -65,13 +63,13 @@ class Delivery:
             backend.flights.append(flight)
             return flight
 
-        parts = parts_of(runs, backend.flights, begin)
-        flights = dict.fromkeys([part.flight for part in parts if part.flight is not None])
-        waiting = Waiting(after, to, why, parts, len(flights), turns, groups)
-        if flights:
-            backend.waiting[after, to, why] = waiting
-            for flight in flights:
+        waiting.parts = parts_of(runs, backend.flights, begin)
+        for _, flight in waiting.parts:
+            if flight is not None and (not flight.waiting or flight.waiting[-1] is not waiting):
                 flight.waiting.append(waiting)
+                waiting.lacking += 1
+        if waiting.lacking:
+            backend.waiting[asked] = waiting
         else:
             self._answer(backend, waiting, now_s, actions)
 
@@ -81,11 +79,12 @@ class Delivery:
             return
         head = backend.held.head
         if one.mode is Mode.NOTIFY:
-            backend.join(one)
-            if backend.marker_of(one) < head:
+            lacks = one.marker < head
+            one.cohort.join(one)
+            if lacks:
                 actions.append(Notify(backend.interest, head, (one.id,)))
         elif one.sent >= head:
-            backend.join(one)
+            one.cohort.join(one)
         else:
             one.waits = True
             self.ask(backend, [one], one.sent, Why.CAUGHT_UP, now_s=now_s, actions=actions)
@@ -96,36 +95,42 @@ class Delivery:
         self, backend: Backend, after: Cursor, to: Cursor, actions: list[Action], *, news: bool = False
     ) -> Flight:
         self._begun += 1
-        flight = Flight(self._begun, after, to, news)
-        self._under_way[flight.number] = (backend, flight)
-        actions.append(self._fetch(backend, flight))
+        flight = Flight(self._begun, backend, after, to, news=news)
+        self._under_way[self._begun] = flight
+        actions.append(Fetch(self._begun, backend.interest, after, to, self._settings.page_results))
         return flight
 
     def again(self, number: int, actions: list[Action]) -> None:
         """Asks once more, if it still matters."""
-        found = self._under_way.get(number)
-        if found is not None:
-            actions.append(self._fetch(*found))
+        flight = self._under_way.get(number)
+        if flight is not None:
+            limit = self._settings.page_results
+            actions.append(Fetch(number, flight.backend.interest, flight.after, flight.to, limit))
 
-    def under_way(self, number: int) -> tuple[Backend, Flight] | None:
+    def under_way(self, number: int) -> Flight | None:
         return self._under_way.get(number)
 
-    def land(self, backend: Backend, flight: Flight, answer: Fetched, now_s: float, actions: list[Action]) -> None:
+    def land(self, flight: Flight, answer: Fetched, now_s: float, actions: list[Action]) -> None:
         """A flight is back; news are the caller's, the others go to who waits for them."""
         del self._under_way[flight.number]
+        backend = flight.backend
         flight.answer = answer
-        self._caches.fetched(backend.held, answer.results, answer.took_s)
+        flight.answer_bytes = size_bytes(answer.results) if answer.size_bytes is None else answer.size_bytes
+        self._caches.fetched(backend.held, len(answer.results), flight.answer_bytes, answer.took_s)
         if flight.news:
             backend.news = None
             return
         backend.flights.remove(flight)
-        # What is gone is not filled in: whoever asks for it next is to be told as well.
-        begins = max(flight.after, answer.gap or flight.after)
-        self._caches.fill(backend.held, Missing(begins, min(flight.to, answer.to)), answer.results, now_s)
-        for waiting in flight.waiting:
+        if self._caches.settings.fetched_enters:
+            # What is gone is not filled in: whoever asks for it next is to be told as well.
+            begins = max(flight.after, answer.gap or flight.after)
+            self._caches.fill(backend.held, Missing(begins, min(flight.to, answer.to)), answer.results, now_s)
+        # Flights and those who wait for them know each other: let go of, they are gone without a collector.
+        waits, flight.waiting = flight.waiting, []
+        for waiting in waits:
             waiting.lacking -= 1
             if waiting.lacking == 0:
-                del backend.waiting[waiting.after, waiting.to, waiting.why]
+                del backend.waiting[waiting.asked]
                 self._answer(backend, waiting, now_s, actions)
 
     def forget(self, backend: Backend) -> None:
@@ -137,9 +142,10 @@ class Delivery:
 
     def _answer(self, backend: Backend, waiting: Waiting, now_s: float, actions: list[Action]) -> None:
         askers = [one for one, turn in waiting.askers if one.turn == turn]
-        if waiting.why is Why.CAUGHT_UP:
+        catches_up = waiting.why is Why.CAUGHT_UP
+        if catches_up:
             askers = self._still_there(backend, askers, waiting.after, now_s, actions)
-        audience = _audience(askers, waiting.groups)
+        audience = _audience(askers, waiting.groups) if waiting.groups else tuple([one.id for one in askers])
         if not audience:
             return
         answer = answer_of(waiting.after, waiting.parts)
@@ -149,17 +155,17 @@ class Delivery:
             everybody = [backend.frontends[name] for name in audience]
             self.ask(backend, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
             return
-        self._caches.served(answer.cached, answer.missed, len(audience))
+        self._caches.served(len(audience), answer.hits, answer.hit_bytes, answer.misses, answer.miss_bytes)
         more = answer.to < head
         actions.append(
             Deliver(backend.interest, waiting.after, answer.to, answer.results, audience, waiting.why, answer.gap, more)
         )
-        if waiting.why is Why.CAUGHT_UP:
+        if catches_up:
             for one in askers:
                 one.waits = False
                 one.sent = max(one.sent, answer.to)
                 if not more:
-                    backend.join(one)
+                    one.cohort.join(one)
 
     def _still_there(
         self, backend: Backend, askers: Sequence[Frontend], after: Cursor, now_s: float, actions: list[Action]
@@ -170,9 +176,6 @@ class Delivery:
             if not one.waits:
                 self.resume(backend, one, now_s, actions)
         return [one for one in askers if one.waits and one.sent == after]
-
-    def _fetch(self, backend: Backend, flight: Flight) -> Fetch:
-        return Fetch(flight.number, backend.interest, flight.after, flight.to, self._settings.page_results)
 
     def _flights_of(self, backend: Backend) -> Iterator[Flight]:
         yield from backend.flights

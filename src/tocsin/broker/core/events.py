@@ -63,6 +63,13 @@ class GetResults:
 
 
 @dataclass(slots=True, unsafe_hash=True)
+class GetEach:
+    """Subscriptions of any interests ask for what each lacks, as somebody does who has been away."""
+
+    subscriptions: tuple[Hashable, ...]
+
+
+@dataclass(slots=True, unsafe_hash=True)
 class Acked:
     """These subscriptions of one interest have everything up to the cursor. Cumulative; going back means nothing.
 
@@ -72,6 +79,13 @@ class Acked:
     interest: Hashable
     cursor: Cursor
     subscriptions: Collection[Hashable]
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class AckedEach:
+    """Subscriptions of any interests, each with the cursor up to which it has everything."""
+
+    acks: tuple[tuple[Hashable, Cursor], ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -130,7 +144,8 @@ class Announced:
 class Fetched:
     """The answer to a Fetch: all results up to `to`, which lies before the asked end when that was too much.
 
-    `gap`: results after the asked beginning and up to this cursor are gone for good.
+    `gap`: results after the asked beginning and up to this cursor are gone for good. `size_bytes`: of all results; None
+    where that has to be counted.
     """
 
     fetch: int
@@ -138,6 +153,14 @@ class Fetched:
     results: tuple[Result, ...]
     took_s: float
     gap: Cursor | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class FetchedTogether:
+    """Answers that came at the same moment."""
+
+    answers: tuple[Fetched, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -168,7 +191,9 @@ Event = (
     | LoggedIn
     | LoggedOut
     | GetResults
+    | GetEach
     | Acked
+    | AckedEach
     | FellBehind
     | Ready
     | BackendReady
@@ -176,6 +201,7 @@ Event = (
     | Arrived
     | Announced
     | Fetched
+    | FetchedTogether
     | FetchFailed
     | Tick
     | PoliciesChosen

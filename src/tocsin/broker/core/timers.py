@@ -11,21 +11,22 @@ T = TypeVar("T")
 
 
 class Timers(Generic[T]):
+    """`due_s` is when the first of them is due; never, when there is none."""
+
+    __slots__ = ("_heap", "_set", "due_s")
+
     def __init__(self) -> None:
+        self.due_s = math.inf
         self._heap: list[tuple[float, int, T]] = []
         self._set = 0
 
     def set(self, due_s: float, what: T) -> None:
         self._set += 1
         heappush(self._heap, (due_s, self._set, what))
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
-    @property
-    def due_s(self) -> float:
-        return self._heap[0][0] if self._heap else math.inf
+        self.due_s = self._heap[0][0]
 
     def due(self, now_s: float) -> Iterator[T]:
-        while self._heap and self._heap[0][0] <= now_s:
-            yield heappop(self._heap)[2]
+        while self.due_s <= now_s:
+            what = heappop(self._heap)[2]
+            self.due_s = self._heap[0][0] if self._heap else math.inf
+            yield what

@@ -7,7 +7,8 @@ order of time, and no heap is needed.
 
 Clients that were told together and share a marker pull and acknowledge together. With `together=False` each does so by
 itself: the same hits, misses and evictions, at an event for each of them. With a page of one result (`core_settings`)
-each result is an event for each of them as well.
+each result is an event for each of them as well. Who returns asks for all that it lacks at once, and acknowledges all
+that comes at once.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.cohorts import Cohort, Group
 from tocsin.broker.core.events import (
     Acked,
+    AckedEach,
     Arrived,
     BackendReady,
     Event,
     Fetched,
+    FetchedTogether,
+    GetEach,
     GetResults,
     LoggedIn,
     LoggedOut,
@@ -38,10 +42,12 @@ from tocsin.broker.core.events import (
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.trace import Trace
 from tocsin.lab.workloads.events import Events, Kind
-from tocsin.rules.caching.entries import Result, size_bytes
+from tocsin.rules.caching.entries import Result
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import START, Cursor
 
+_Pull = tuple[float, int, Collection[Hashable]]
+_Return = tuple[float, int, tuple[Hashable, ...], int]
 _CHUNK: Final = 100_000
 _NEVER: Final = math.inf
 
@@ -88,11 +94,14 @@ class Edge:
         self._interests = interests
         self._together = together
         self._trace = trace
+        # What the cluster keeps: the results of each interest, and how many bytes they had before each and in all.
         self._results: list[list[Result]] = [[] for _ in range(interests)]
+        self._made_bytes: list[list[int]] = [[0] for _ in range(interests)]
         self._heads = [START] * interests
-        # What is under way, in order of time: pulls (of a cohort, or of these subscriptions), and answers to fetches.
-        self._pulls: deque[tuple[float, int, Collection[Hashable]]] = deque()
-        self._answers: deque[tuple[float, Fetch]] = deque()
+        # What is under way, in order of time: pulls (of a cohort or of subscriptions of an interest; or all those of a
+        # subscriber who returned, with its session), and answers to fetches that were asked together.
+        self._pulls: deque[_Pull | _Return] = deque()
+        self._answers: deque[tuple[float, list[Fetch]]] = deque()
         # Who asks by itself, and in which session: it does not ask again before it is answered.
         self._asks: dict[Hashable, int] = {}
         self._session: dict[int, int] = {}
@@ -129,18 +138,27 @@ class Edge:
         return begin
 
     def _produced(self, at_s: float, _subscriber: int, interest: int, size: int) -> None:
-        made = self._results[interest]
+        made, bytes_ = self._results[interest], self._made_bytes[interest]
         cursor = Cursor(1, len(made) + 1, 0)
         made.append(Result(cursor, size))
-        if self.broker.holds(interest):
+        bytes_.append(bytes_[-1] + size)
+        if interest in self._caches:
             self._heads[interest] = cursor
             self._handle(Arrived(interest, cursor, size), at_s)
-            if interest in self._caches:
-                self.lives_s += self._caches[interest].ttl_s
+            self.lives_s += self._caches[interest].ttl_s
 
     def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
-        self._session[subscriber] = self._session.get(subscriber, 0) + 1
-        self._handle(LoggedIn(subscriber), at_s)
+        session = self._session[subscriber] = self._session.get(subscriber, 0) + 1
+        told = []
+        for action in self._step(LoggedIn(subscriber), at_s):
+            if type(action) is Notify:
+                (name,) = action.audience
+                self._asks[name] = session
+                told.append(name)
+            else:
+                self._do(action)
+        if told:
+            self._pulls.append((at_s + self.trips.to_subscriber_s, subscriber, tuple(told), session))
 
     def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
@@ -175,11 +193,13 @@ class Edge:
             else:
                 if pull_s > until_s:
                     return
-                at_s, interest, who = pulls.popleft()
-                if isinstance(who, Cohort):
-                    self._pull_cohort(at_s, interest, who)
+                pull = pulls.popleft()
+                if len(pull) == 4:
+                    self._pull_returned(*pull)
+                elif isinstance(who := pull[2], Cohort):
+                    self._pull_cohort(pull_s, pull[1], who)
                 else:
-                    self._pull(at_s, interest, who)
+                    self._pull(*pull)
 
     def _pass(self, now_s: float) -> None:
         """Nothing happened in the meantime: integrate over it."""
@@ -192,6 +212,10 @@ class Edge:
             self.now_s = now_s
 
     def _handle(self, event: Event, now_s: float) -> None:
+        for action in self._step(event, now_s):
+            self._do(action)
+
+    def _step(self, event: Event, now_s: float) -> list[Action]:
         # What expires goes when it is due, not when the next thing happens.
         while self._expires and (due_s := self._caches.due_s()) < now_s:
             self._pass(due_s)
@@ -199,8 +223,7 @@ class Edge:
         self._pass(now_s)
         if self._trace is not None:
             self._trace.note(now_s, type(event).__name__, {"event": repr(event)})
-        for action in self.broker.handle(event, now_s):
-            self._do(action)
+        return self.broker.handle(event, now_s)
 
     def _do(self, action: Action) -> None:
         perform = self._perform.get(type(action))
@@ -216,19 +239,26 @@ class Edge:
         self._handle(BackendReady(interest, self._heads[interest]), self.now_s)
 
     def _fetch(self, action: Fetch) -> None:
-        self._answers.append((self.now_s + self.trips.to_cluster_s, action))
+        self._answers.append((self.now_s + self.trips.to_cluster_s, [action]))
 
-    def _answer(self, at_s: float, fetch: Fetch) -> None:
-        interest = fetch.interest
-        assert isinstance(interest, int)
-        first = fetch.after.execution
-        to = fetch.to if fetch.to.execution - first <= fetch.limit else Cursor(1, first + fetch.limit, 0)
-        found = tuple(self._results[interest][first : to.execution])
-        took_s = self.trips.to_cluster_s + size_bytes(found) / self.trips.cluster_bytes_per_s
-        if self._cohort_waits.get(interest) == fetch.fetch:
-            del self._cohort_waits[interest]
+    def _answer(self, at_s: float, fetches: list[Fetch]) -> None:
+        trips, answers = self.trips, []
+        for fetch in fetches:
+            interest = fetch.interest
+            assert isinstance(interest, int)
+            after, to = fetch.after.execution, fetch.to.execution
+            if to - after > fetch.limit:
+                to = after + fetch.limit
+            bytes_ = self._made_bytes[interest]
+            size_bytes = bytes_[to] - bytes_[after]
+            found = tuple(self._results[interest][after:to])
+            end = fetch.to if to == fetch.to.execution else found[-1].cursor
+            took_s = trips.to_cluster_s + size_bytes / trips.cluster_bytes_per_s
+            answers.append(Fetched(fetch.fetch, end, found, took_s, None, size_bytes))
+            if self._cohort_waits.get(interest) == fetch.fetch:
+                del self._cohort_waits[interest]
         retrievals = self.retrievals
-        self._handle(Fetched(fetch.fetch, to, found, took_s), at_s)
+        self._do_each(self._step(FetchedTogether(tuple(answers)), at_s))
         self.retrievals_missed += self.retrievals - retrievals
 
     # --- the subscribers
@@ -255,7 +285,12 @@ class Edge:
             return
         if cohort.sharing and cohort.marker < head and interest not in self._cohort_waits:
             retrievals, begun = self.retrievals, len(self._answers)
-            self._handle(GetResults(interest, cohort.together), at_s)
+            for action in self._step(GetResults(interest, cohort.together), at_s):
+                if type(action) is Deliver and not action.more and action.results:
+                    self.retrievals += len(action.audience)
+                    self._step(Acked(interest, action.to, action.audience), at_s)
+                else:
+                    self._do(action)
             if self.retrievals == retrievals:
                 # It waits: for the fetch that it began, or for the last one of this interest that others began.
                 self._cohort_waits[interest] = self._last_fetch(interest, begun)
@@ -267,8 +302,44 @@ class Edge:
 
     def _last_fetch(self, interest: int, begun: int) -> int:
         if len(self._answers) > begun:
-            return self._answers[-1][1].fetch
-        return next(fetch.fetch for _, fetch in reversed(self._answers) if fetch.interest == interest)
+            return self._answers[-1][1][-1].fetch
+        return next(
+            fetch.fetch
+            for _, fetches in reversed(self._answers)
+            for fetch in reversed(fetches)
+            if fetch.interest == interest
+        )
+
+    def _pull_returned(self, at_s: float, subscriber: int, names: tuple[Hashable, ...], session: int) -> None:
+        if self._session[subscriber] == session:
+            self._do_each(self._step(GetEach(names), at_s))
+
+    def _do_each(self, actions: list[Action]) -> None:
+        """Perform them; fetches are answered together, and who gets something alone acknowledges together."""
+        fetches, acks = [], []
+        for action in actions:
+            if type(action) is Fetch:
+                fetches.append(action)
+            elif type(action) is Deliver and len(action.audience) == 1 and not isinstance(action.audience, Group):
+                (name,) = action.audience
+                self._got(action, name)
+                acks.append((name, action.to))
+            else:
+                self._do(action)
+        if fetches:
+            self._answers.append((self.now_s + self.trips.to_cluster_s, fetches))
+        if acks:
+            self._handle(AckedEach(tuple(acks)), self.now_s)
+
+    def _got(self, action: Deliver, name: Hashable) -> None:
+        if action.results:
+            self.retrievals += 1
+        if action.more:
+            interest = action.interest
+            assert isinstance(interest, int)
+            self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, (name,)))
+        else:
+            self._asks.pop(name, None)
 
     def _pull(self, at_s: float, interest: int, who: Collection[Hashable]) -> None:
         if len(who) == 1:

@@ -88,7 +88,6 @@ class ResultCaches:
         figures.arrived_bytes += size
         self._sequence += 1
         kept = self._keeps(cache, size)
-        was_empty = cache.residents == 0
         cache.put(result, resident=kept, now_s=now_s, sequence=self._sequence)
         if not kept:
             return False
@@ -99,9 +98,11 @@ class ResultCaches:
         if self._by_result is not None and (newest := cache.newest) is not None:
             newest.needed = cache.subscribers
             self._came(cache, newest, now_s)
-        if was_empty:
+        if cache.residents == 1:
             self._ranks_changed(cache)
-        self._hold_limit(None if self.settings.newcomer_may_go else cache, now_s)
+        if self.resident_bytes > self.limit_bytes:
+            self._hold_limit(None if self.settings.newcomer_may_go else cache, now_s)
+        figures.most_bytes = max(figures.most_bytes, self.resident_bytes)
         newest = cache.newest
         return newest is not None and newest.resident
 
@@ -113,22 +114,23 @@ class ResultCaches:
                 self._by_result.read(entry, readers)
         return cache.get(after, to)
 
-    def served(self, cached: Sequence[Result], missed: Sequence[Result], readers: int) -> None:
-        """So many readers got these from the cache, and these because they were fetched for them."""
+    def served(self, readers: int, hits: int, hit_bytes: int, misses: int = 0, miss_bytes: int = 0) -> None:
+        """So many readers got so many results from the cache, and so many because they were fetched for them."""
         figures = self.figures
-        if cached:
-            figures.hits += readers * len(cached)
-            figures.hit_bytes += readers * size_bytes(cached)
-        if missed:
-            figures.misses += readers * len(missed)
-            figures.miss_bytes += readers * size_bytes(missed)
+        if hits:
+            figures.hits += readers * hits
+            figures.hit_bytes += readers * hit_bytes
+        if misses:
+            figures.misses += readers * misses
+            figures.miss_bytes += readers * miss_bytes
 
-    def fetched(self, cache: ResultCache, results: Sequence[Result], took_s: float) -> None:
-        """Something came from the cluster: its size counts, and how long it took."""
-        self.figures.fetched += len(results)
-        self.figures.fetched_bytes += size_bytes(results)
+    def fetched(self, cache: ResultCache, results: int, size_bytes: int, took_s: float) -> None:
+        """So many results came from the cluster: their size counts, and how long it took."""
+        self.figures.fetched += results
+        self.figures.fetched_bytes += size_bytes
         cache.latency_s = self._latency.measured(cache.latency_s, took_s)
-        self._ranks_changed(cache)
+        if self._eviction.weighs_latency:
+            self._ranks_changed(cache)
 
     def fill(self, cache: ResultCache, missing: Missing, results: Sequence[Result], now_s: float) -> None:
         """Keeps what was fetched because it was missing, where the settings want that and there can be room."""
@@ -166,7 +168,8 @@ class ResultCaches:
     def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
         """So many subscribers acknowledge everything up to `after`."""
         residents, needed = cache.residents, cache.needed
-        self._needed_by(cache, before, after, -count)
+        if self._by_result is not None:
+            self._needed_by(cache, before, after, -count)
         self.resident_bytes -= cache.advance(before, after, count)
         if cache.residents != residents:
             self.figures.consumed += residents - cache.residents
@@ -178,7 +181,7 @@ class ResultCaches:
 
     def due_s(self) -> float:
         """When `pass_time` has something to do next."""
-        if not self._expiry.expires:
+        if not self.expires:
             return self.ttl_due_s
         found = self._expiring.lowest()
         return self.ttl_due_s if found is None else min(self.ttl_due_s, found[0])
@@ -222,6 +225,7 @@ class ResultCaches:
                 chosen.fresh_s = settings.fresh_s
             self._tell_all(now_s)
         self._expiry = EXPIRY[settings.expiry]()
+        self.expires = self._expiry.expires
         self._ties = TIES[settings.ties]
         learns = settings.buffer_learns_first
         if before is None or (settings.admission, learns) != (before.admission, before.buffer_learns_first):
@@ -300,20 +304,20 @@ class ResultCaches:
         if cache.residents:
             if self._by_result is None:
                 self._evictable.changed(cache)
-            if self._expiry.expires:
+            if self.expires:
                 self._expiring.changed(cache)
 
     def _rank(self, cache: ResultCache) -> Rank[ResultCache] | None:
-        tail = cache.tail
-        if tail is None:
+        if not cache.residents:
             return None
+        tail = cache.oldest
         latency_s = self._usual_latency_s if cache.latency_s is None else cache.latency_s
         return (self._eviction.value(cache, tail, latency_s), self._ties(tail), cache.number, cache)
 
     def _due(self, cache: ResultCache) -> Rank[ResultCache] | None:
-        tail = cache.tail
-        if tail is None:
+        if not cache.residents:
             return None
+        tail = cache.oldest
         return (self._expiry.due_s(cache, tail), 0.0, cache.number, cache)
 
     def _rank_all(self) -> None:

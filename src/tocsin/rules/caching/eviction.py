@@ -19,6 +19,8 @@ from tocsin.rules.caching.result_cache import ResultCache
 class Eviction(Protocol):
     keeps: ClassVar[bool]
     """False: no newcomer is kept at all."""
+    weighs_latency: ClassVar[bool]
+    """False: another estimate of the latency changes no rank."""
 
     def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:
         """What keeping this cache's tail is worth. `latency_s`: what fetching it again would take."""
@@ -28,6 +30,7 @@ class LeastRecentlyUsed:
     """The cache that was read the longest time ago."""
 
     keeps: ClassVar[bool] = True
+    weighs_latency: ClassVar[bool] = False
 
     def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
         return cache.last_access_s
@@ -37,6 +40,7 @@ class FewestSubscribers:
     """LSC: the result that the fewest subscribers still need."""
 
     keeps: ClassVar[bool] = True
+    weighs_latency: ClassVar[bool] = False
 
     def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
         return cache.needed
@@ -46,6 +50,7 @@ class FewestSubscribersPerByte:
     """LSCz: the fewest who still need it, for each byte it takes."""
 
     keeps: ClassVar[bool] = True
+    weighs_latency: ClassVar[bool] = False
 
     def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
         return cache.needed / max(1, tail.size_bytes)
@@ -55,6 +60,7 @@ class LeastDelayPerByte:
     """LSD: the least waiting saved for each byte."""
 
     keeps: ClassVar[bool] = True
+    weighs_latency: ClassVar[bool] = True
 
     def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:
         return latency_s * cache.needed / max(1, tail.size_bytes)
@@ -64,6 +70,7 @@ class EarliestToExpire:
     """EXP: the result whose time to live ends first, or ended longest ago."""
 
     keeps: ClassVar[bool] = True
+    weighs_latency: ClassVar[bool] = False
 
     def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
         return tail.inserted_s + cache.ttl_s
@@ -73,6 +80,7 @@ class FirstInFirstOut:
     """The result that came in first."""
 
     keeps: ClassVar[bool] = True
+    weighs_latency: ClassVar[bool] = False
 
     def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
         return tail.sequence

@@ -60,6 +60,11 @@ class ResultCache:
         return self._entries[self._start] if self._start < len(self._entries) else None
 
     @property
+    def oldest(self) -> Entry:
+        """The tail of a cache with residents."""
+        return self._entries[self._start]
+
+    @property
     def newest(self) -> Entry | None:
         return self._entries[-1] if self._start < len(self._entries) else None
 
@@ -103,6 +108,8 @@ class ResultCache:
         runs: list[Run] = []
         if after >= to:
             return runs
+        if to == self.head and self.residents == len(self._entries) - self._start:
+            return self._get_unbroken(after)
         place = after
         if place < self.floor:
             place = min(self.floor, to)
@@ -133,12 +140,24 @@ class ResultCache:
             runs.append(Missing(begun, to))
         return joined(runs)
 
+    def _get_unbroken(self, after: Cursor) -> list[Run]:
+        """The same up to the head, where there are no holes: at most one missing run, and all that is after it."""
+        entries, floor, head = self._entries, self.floor, self.head
+        if after < floor:
+            missing = Missing(after, floor)
+            if floor == head:
+                return [missing]
+            return [missing, Cached(floor, head, tuple([entry.result for entry in entries[self._start :]]))]  # type: ignore[misc]
+        begin = bisect_right(entries, after, self._start, key=_CURSOR)
+        return [Cached(after, head, tuple([entry.result for entry in entries[begin:]]))]  # type: ignore[misc]
+
     # --- results come and go
 
     def put(self, result: Result, *, resident: bool, now_s: float, sequence: int) -> None:
         """The next result, after the head. One that is not resident leaves a hole."""
-        assert result.cursor > self.head, f"{result.cursor} comes after {self.head}"
-        self.head = result.cursor
+        cursor = result.cursor
+        assert cursor > self.head, f"{cursor} comes after {self.head}"
+        self.head = cursor
         if not self.subscribers:
             # Nobody needs it: an object leaves when everybody attached to it has it.
             self.floor = self.head
@@ -248,24 +267,21 @@ class ResultCache:
 
     # --- inside
 
-    def _slot(self, marker: Cursor) -> int:
-        """The entry at or before the marker; the one before the first entry means: below the tail."""
-        if marker == self.head and (self._start < len(self._entries)):
-            return len(self._entries) - 1
-        return bisect_right(self._entries, marker, self._start, key=_CURSOR) - 1
-
     def _count(self, marker: Cursor, count: int) -> None:
+        """So many more stand at the marker: at the entry at or before it, or below the tail."""
         left = self.counts.get(marker, 0) + count
         assert left >= 0, f"nobody stands at {marker}"
         if left:
             self.counts[marker] = left
         else:
             del self.counts[marker]
-        slot = self._slot(marker)
-        if slot < self._start:
+        entries, start = self._entries, self._start
+        if start == len(entries) or marker < entries[start].cursor:
             self.needed += count
+        elif marker == self.head:
+            entries[-1].reached += count
         else:
-            self._entries[slot].reached += count
+            entries[bisect_right(entries, marker, start, key=_CURSOR) - 1].reached += count
 
     def _let_go(self, entry: Entry) -> None:
         """The first entry leaves the list."""
@@ -280,11 +296,13 @@ class ResultCache:
                 self.on_gone(entry)
 
     def _let_go_of_consumed(self) -> int:
-        freed = 0
-        while self.needed == 0 and self._start < len(self._entries):
+        freed, begun = 0, self._start
+        while not self.needed and self._start < len(self._entries):
             entry = self._entries[self._start]
             freed += entry.size_bytes if entry.resident else 0
             self._let_go(entry)
+        if self._start == begun:
+            return 0
         self._drop_holes()
         self._trim()
         self.rates.consumed_bytes += freed
@@ -295,7 +313,8 @@ class ResultCache:
             self._let_go(self._entries[self._start])
 
     def _trim(self) -> None:
-        if self._start == len(self._entries) or self._start > max(_TRIM_AT, len(self._entries) // 2):
+        start, length = self._start, len(self._entries)
+        if start == length or (start > _TRIM_AT and start > length // 2):
             del self._entries[: self._start]
             self._start = 0
 
