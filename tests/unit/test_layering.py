@@ -47,8 +47,9 @@ ROOMS: dict[str, Room] = {
     "broker": room("rules wire store serving settings faults patience"),
     "coordinator": room("rules wire store serving settings faults"),
     "overlay": room("rules wire serving settings faults"),
-    # the lab runs the cores; `SHELLS` keeps it from the servers around them, and it installs without Spark
-    "lab": room("rules wire broker coordinator overlay settings faults", others="numpy pyarrow matplotlib"),
+    # the lab runs the cores; `SHELLS` keeps it from the servers around them, and it installs without Spark. Where it
+    # plays to the live system, that is processes of their own, met over the wire
+    "lab": room("rules wire sdk broker coordinator overlay settings faults", others="numpy pyarrow matplotlib psutil"),
     # edges: they speak the wire protocol; the command line starts servers through `compose`, and experiments
     "cli": room("wire sdk settings faults compose compose_broker lab"),
     "dashboard": room("wire sdk settings"),

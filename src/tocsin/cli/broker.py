@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,6 +50,7 @@ def broker(
     import uvloop
 
     from tocsin import compose_broker
+    from tocsin.cli.beside import end_with_input
     from tocsin.cli.logs import log_to_stderr
     from tocsin.settings import Settings
 
@@ -65,7 +64,7 @@ def broker(
     settings = Settings.load(config, os.environ, flags)
     log_to_stderr(verbose)
     if beside:
-        threading.Thread(target=_end_with_input, daemon=True).start()
+        end_with_input()
 
     def on_ready(address: str) -> None:
         sys.stdout.write(f"tocsin broker {settings.broker.name} ready at {address} (data: {settings.data})\n")
@@ -117,10 +116,3 @@ def _settings(name: str | None, data: Path | None, config: Path | None) -> Setti
     from tocsin.settings import Settings
 
     return Settings.load(config, os.environ, {"data": data, "broker.name": name})
-
-
-def _end_with_input() -> None:
-    """Whoever started us has gone, and we go, too."""
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)

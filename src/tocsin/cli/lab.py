@@ -27,6 +27,7 @@ Examples:
     tocsin lab list queues                           its parameters and claims
     tocsin lab run queues --quick                    a minute at most
     tocsin lab run queues --set load=0.2,0.9         other points
+    tocsin lab run edge-caching-prototype --live     on the live system, with Spark
     tocsin lab report queues --quick                 the verdicts again
     tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
     tocsin lab scenario city.jsonl --seed 7          an hour of a city, to be played
@@ -48,6 +49,7 @@ Settings = Annotated[
         help="parameter=value; for a swept parameter also several: policy=lru,ttl. Repeatable.",
     ),
 ]
+Live = Annotated[bool, Parameter(negative="", help="On the live system, which needs the extra cluster too.")]
 Out = Annotated[Path, Parameter(help="The folder that holds the results of all experiments.")]
 
 
@@ -77,16 +79,25 @@ def run(
     ] = None,
     processes: Annotated[int | None, Parameter(help="How many at once; by default one per processor.")] = None,
     fresh: Annotated[bool, Parameter(negative="", help="Forget what earlier runs finished.")] = False,
+    live: Live = False,
     out: Out = _OUT,
 ) -> int:
     """Run an experiment, or go on with one that was interrupted. Tables, plots and the report go into a folder.
 
-    Finished runs are kept; they count for as long as the code that made them stays as it is.
+    Finished runs are kept; they count for as long as the code that made them stays as it is. With --live it is played
+    on a cluster with Spark and on brokers of its own, and held against the simulation of the same scenario; exits with
+    1 where they do not agree.
     """
     from tocsin.lab.experiments import conducting, registry
     from tocsin.lab.experiments.plan import plan
 
     experiment = registry.experiment(name)
+    if live:
+        for flag, value in (("--replications", replications), ("--processes", processes)):
+            if value is not None:
+                raise InputError(f"{flag} cannot be given with --live: an hour is lived through once")
+        half = registry.live(name)
+        return _say_lived(half.conduct(_settings(set_), out, quick=quick, seed=seed, fresh=fresh, say=_say(name)))
     wanted = plan(experiment, quick=quick, seed=seed, replications=replications, settings=_settings(set_))
     if processes is not None and processes < 1:
         raise InputError(f"--processes: must be 1 or more, got {processes}")
@@ -112,6 +123,7 @@ def report(
     /,
     *,
     quick: Quick = False,
+    live: Live = False,
     out: Out = _OUT,
     to: Annotated[Path | None, Parameter(help="Write NAME.md and its plots into this folder instead.")] = None,
 ) -> int:
@@ -120,6 +132,8 @@ def report(
     from tocsin.lab.experiments.report import write_report
 
     experiment = registry.experiment(name)
+    if live:
+        return _say_lived(registry.live(name).report(out, quick=quick, to=to))
     folder = conducting.folder_of(out, name, quick=quick)
     made, results = conducting.finished(experiment, folder)
     path, plots = (folder / "report.md", folder / "plots") if to is None else (to / f"{name}.md", to / name)
@@ -259,6 +273,20 @@ def _say_verdicts(verdicts: Mapping[str, Any]) -> None:
     for name, judged in verdicts.items():
         why = f" ({judged.because})" if judged.because else ""
         sys.stdout.write(f"{judged.verdict}: {name}: {judged.figures}{why}\n")
+
+
+def _say(name: str) -> Callable[[str], None]:
+    def say(words: str) -> None:
+        sys.stderr.write(f"{name}: {words}\n")
+        sys.stderr.flush()
+
+    return say
+
+
+def _say_lived(outcome: Any) -> int:
+    sys.stdout.write(f"live and simulation: {outcome.verdict} ({outcome.agreed} of {outcome.compared} figures)\n")
+    sys.stdout.write(f"traces relived: {'the same' if outcome.relived else 'NOT the same'}\n{outcome.report}\n")
+    return 0 if outcome.good else 1
 
 
 @contextmanager

@@ -35,6 +35,7 @@ def up(
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
     brokers: Annotated[int, Parameter(help="How many brokers to run beside it: Default.broker1 and so on.")] = 0,
+    beside: Annotated[bool, Parameter(negative="", help="End when standard input does.")] = False,
     config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
     verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
 ) -> None:
@@ -42,6 +43,7 @@ def up(
     import uvloop
 
     from tocsin import compose
+    from tocsin.cli.beside import end_with_input
     from tocsin.cli.logs import log_to_stderr
     from tocsin.cli.supervised import broker_commands, check_brokers
     from tocsin.settings import Settings
@@ -50,12 +52,16 @@ def up(
     settings = Settings.load(config, os.environ, flags)
     check_brokers(settings, brokers)
     log_to_stderr(verbose)
+    if beside:
+        end_with_input()
 
     def say(address: str) -> None:
         sys.stdout.write(f"tocsin cluster ready at {address} (data: {settings.data})\n")
         sys.stdout.flush()
 
-    def beside(address: str) -> dict[str, list[str]]:
+    def brokers_beside(address: str) -> dict[str, list[str]]:
         return broker_commands(settings, address, brokers, config=config, verbose=verbose)
 
-    uvloop.run(compose.serve_cluster(settings, say, beside) if brokers else compose.serve_cluster(settings, say))
+    uvloop.run(
+        compose.serve_cluster(settings, say, brokers_beside) if brokers else compose.serve_cluster(settings, say)
+    )

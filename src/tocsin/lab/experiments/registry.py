@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from tocsin.lab.experiments.declaration import Experiment
 from tocsin.lab.experiments.running import find
@@ -15,6 +18,30 @@ EXPERIMENTS: Final = {
     "kafka-admission": "tocsin.lab.experiments.kafka_admission.declared:EXPERIMENT",
     "queues": "tocsin.lab.experiments.queues:EXPERIMENT",
 }
+# Those that can be lived through as well, on a cluster and brokers of their own: modules with `LiveHalf`'s functions.
+LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.conducting"}
+
+
+class LiveHalf(Protocol):
+    """Runs an experiment on the live system, and reports it. What comes back tells its verdict."""
+
+    def conduct(
+        self, settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Any
+    ) -> Any: ...
+
+    def report(self, out: Path, *, quick: bool, to: Path | None) -> Any: ...
+
+
+def live(name: str) -> LiveHalf:
+    """`NotFoundError` where it is simulated only, `InputError` where what it needs is not installed."""
+    reference(name)
+    if name not in LIVE:
+        raise NotFoundError(f"{name} has no live half", hint=f"these have: {', '.join(LIVE)}")
+    from tocsin.lab.experiments.live import check
+
+    check()
+    half: LiveHalf = importlib.import_module(LIVE[name])
+    return half
 
 
 def reference(name: str) -> str:

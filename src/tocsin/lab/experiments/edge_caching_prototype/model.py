@@ -14,12 +14,12 @@ from tocsin.lab.workloads.events import Events, kept
 from tocsin.rules.caching.settings import CachingSettings
 
 POLICIES: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth", "saving")
-_SPELLED: Final[dict[str, dict[str, str]]] = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
+SPELLED: Final[dict[str, dict[str, str]]] = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
 
 
 def model(run: Run) -> Mapping[str, float]:
     events = hour(run.number("span_s"), run.seed, run.kept)
-    spelled: dict[str, Any] = dict(_SPELLED.get(run.text("policy"), {"eviction": run.text("policy")}))
+    spelled: dict[str, Any] = dict(SPELLED.get(run.text("policy"), {"eviction": run.text("policy")}))
     caching = CachingSettings(
         budget_bytes=int(run.number("size_kb") * 1e3),
         put_is_access=bool(run.values["put_is_access"]),

@@ -1,0 +1,41 @@
+"""One policy with one cache size, as the simulated broker has it and as a live one does at many times the speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from tocsin.broker.core.settings import CoreSettings
+from tocsin.lab.experiments.edge_caching_prototype.model import SPELLED
+from tocsin.rules.caching.settings import CachingSettings
+
+# What a policy measures in seconds, which have to shrink with the hour.
+_SECONDS: Final = ("fresh_s", "ttl_every_s", "ttl_first_s", "ttl_cap_s", "rate_window_s", "latency_first_s")
+_A_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    policy: str
+    size_kb: float
+
+    @property
+    def name(self) -> str:
+        return self.policy if self.policy == "nc" else f"{self.policy}-{self.size_kb:g}"
+
+    def caching(self) -> CachingSettings:
+        chosen: dict[str, Any] = dict(SPELLED.get(self.policy, {"eviction": self.policy}))
+        return CachingSettings(budget_bytes=int(self.size_kb * 1e3), **chosen)
+
+    def settings(self, speed: float) -> Mapping[str, str]:
+        """Of a live broker, by their paths."""
+        caching = self.caching()
+        shrunk = replace(caching, **{name: getattr(caching, name) / speed for name in _SECONDS})
+        told = {f"broker.cache.{name}": str(value).lower() for name, value in asdict(shrunk).items()}
+        return {
+            **told,
+            "broker.delivery.grace_s": str(CoreSettings().grace_s / speed),
+            # Nobody has to give a password twice in an hour, however slowly it goes.
+            "broker.accounts.token_s": str(_A_DAY_S),
+        }

@@ -1,0 +1,135 @@
+"""What the simulation expects of a live hour, and with which error: stated before the hour is lived.
+
+The live system keeps other moments than the simulated one: each channel begins its periods when it was created, an
+execution is over a little later than it was due, and a fetch takes longer at one time than at another. So the same
+scenario is simulated several times, each with moments of its own, and one more such run, the live one, should lie
+within the prediction interval of these. To that comes a small tolerance for what no run has: how a time is spelled in a
+result, and what is under way when the hour ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from tocsin.broker.core.events import Event, Fetched
+from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.engine.streams import Streams
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.statistics import estimate, student_t
+from tocsin.lab.scenarios.city import CHANNELS
+from tocsin.lab.scenarios.scenario import Scenario
+from tocsin.lab.workloads.city_channels import CityRun, Found, city_events, find
+
+CONFIDENCE: Final = 0.99
+RUNS: Final = 20
+# Absolute for a share, relative for the others.
+TOLERANCE: Final = {"hit_ratio": 0.01, "found": 0.01, "miss_kb": 0.01, "fetch_kb": 0.01}
+_SPREAD: Final = 0.5  # of a fetch's time: the sigma of its lognormal
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A figure from `low` to `high`; in between is where the simulations' mean is."""
+
+    mean: float
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def to_json(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def expect(
+    made: Scenario,
+    span_s: float,
+    cells: Sequence[Cell],
+    *,
+    late_s: float,
+    trips: RoundTrips,
+    seed: int,
+    on_run: Callable[[int, int], None] = lambda _done, _all: None,
+) -> dict[Cell, dict[str, Expected]]:
+    """Of every cell, what each figure will be. `late_s`: executions are over so many seconds late at most."""
+    found: dict[Cell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
+    for number in range(RUNS):
+        streams = Streams(seed).within("timing").within(str(number))
+        run = timed(made, streams.of("channels"), late_s)
+        events = city_events(made, run)
+        for cell in cells:
+            edge = _Uneven(cell, len(run.interests), trips, streams.of("fetches"))
+            edge.play(events, span_s)
+            found[cell].append(edge.measured())
+        on_run(number + 1, RUNS)
+    return {cell: _stated(runs) for cell, runs in found.items()}
+
+
+def timed(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun:
+    """What the channels find where each begins some time within its first period, and every execution is late."""
+    phases_s = {channel: period_s * (1 - float(stream.random())) for channel, _, period_s in CHANNELS}
+    run = find(made, phases_s=phases_s)
+    channels = {number: channel for (channel, _), number in run.interests.items()}
+    over_s: dict[tuple[str, float], float] = {}
+    last_s: dict[str, float] = {}
+    later: list[Found] = []
+    for one in run.found:
+        channel = channels[one.interest]
+        if (channel, one.at_s) not in over_s:
+            # Of one channel one execution at a time.
+            at_s = max(one.at_s + float(stream.uniform(0, late_s)), last_s.get(channel, 0.0))
+            over_s[channel, one.at_s] = last_s[channel] = at_s
+        later.append(replace(one, at_s=over_s[channel, one.at_s]))
+    run.found = sorted(later, key=lambda one: one.at_s)
+    return run
+
+
+class _Uneven(Edge):
+    """Fetches take longer at one time than at another, as far as the core is told."""
+
+    def __init__(self, cell: Cell, interests: int, trips: RoundTrips, stream: np.random.Generator) -> None:
+        super().__init__(core_settings(cell.caching()), interests, trips=trips)
+        self._stream = stream
+
+    def _handle(self, event: Event, now_s: float) -> None:
+        if isinstance(event, Fetched):
+            event = replace(event, took_s=event.took_s * float(self._stream.lognormal(0.0, _SPREAD)))
+        super()._handle(event, now_s)
+
+    def measured(self) -> dict[str, float]:
+        figures = self.broker.caches.figures
+        return {
+            "found": float(figures.arrived),
+            "hit_ratio": figures.hit_ratio,
+            "miss_kb": figures.miss_bytes / 1e3,
+            "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
+            "alone_kb": (figures.arrived_bytes + figures.miss_bytes) / 1e3,
+        }
+
+
+def _stated(runs: Sequence[Mapping[str, float]]) -> dict[str, Expected]:
+    told = {name: _interval([run[name] for run in runs], name) for name in TOLERANCE}
+    # Here those who lack the same ask at the same moment and share a fetch. Live they ask moments apart: some share it,
+    # some do not, so there is more to fetch, at most what everybody got that way.
+    alone = _interval([run["alone_kb"] for run in runs], "fetch_kb")
+    told["fetch_kb"] = replace(told["fetch_kb"], high=alone.high)
+    return told
+
+
+def _interval(values: Sequence[float], name: str) -> Expected:
+    mean = estimate(values).mean
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    half = student_t(CONFIDENCE, len(values) - 1) * math.sqrt(variance * (1 + 1 / len(values)))
+    half += TOLERANCE[name] * (1.0 if name == "hit_ratio" else mean)
+    return Expected(mean, max(0.0, mean - half), mean + half)
+
+
+def parse_expected(said: Mapping[str, Any]) -> dict[str, Expected]:
+    """What was stated, read back."""
+    return {name: Expected(**one) for name, one in said.items()}

@@ -1,0 +1,91 @@
+"""What a live run is asked for, from the words of the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES
+from tocsin.lab.scenarios.city import City, city
+from tocsin.wire.errors import InputError
+from tocsin.wire.version import version
+
+_PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth")
+_MOST_AT_ONCE: Final = 32
+# Everybody subscribes at every broker, so they take more time for it than in the simulated sweep.
+_JOIN_S: Final = 600.0
+_QUICK: Final = City(
+    subscribers=40, subscriptions=300, span_s=600.0, places=6, join_s=60.0, publish_every_s=6.0, zone_every_s=60.0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`at_once`: so many brokers, each with a policy and a size of its own, live through one hour together. `late_s`:
+    so late, in seconds of the scenario, executions may be for the stated error to count."""
+
+    city: City
+    policies: tuple[str, ...] = _PAPER
+    sizes_kb: tuple[float, ...] = (100.0,)
+    speed: float = 3.0
+    at_once: int = 8
+    late_s: float = 30.0
+    seed: int = 1
+    given: tuple[str, ...] = ()
+
+    def cells(self) -> list[Cell]:
+        """Without a cache there is no size to vary."""
+        made = [Cell(policy, size) for policy in self.policies if policy != "nc" for size in self.sizes_kb]
+        return [Cell("nc", 0.0), *made] if "nc" in self.policies else made
+
+    def key(self, cell: Cell) -> str:
+        """Names everything that its figures come from, but the hours of others."""
+        said = {**self.to_json(), "cell": asdict(cell), "version": version()}
+        return json.dumps(said, sort_keys=True)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"city": asdict(self.city), "speed": self.speed, "late_s": self.late_s, "seed": self.seed}
+
+
+def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> Options:
+    """`InputError` names the setting that does not fit."""
+    left = dict(settings)
+    made = Options(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed)
+    if quick:
+        made = replace(made, policies=("nc", "lsc"), sizes_kb=(10.0,), speed=5.0)
+    chosen: dict[str, Any] = {"given": tuple(f"{name}={value}" for name, value in settings.items())}
+    if "policy" in left:
+        chosen["policies"] = _policies(left.pop("policy"))
+    if "size_kb" in left:
+        chosen["sizes_kb"] = tuple(_above_0("size_kb", one) for one in left.pop("size_kb").split(","))
+    for name in ("speed", "late_s"):
+        if name in left:
+            chosen[name] = _above_0(name, left.pop(name))
+    if "at_once" in left:
+        many = _above_0("at_once", left.pop("at_once"))
+        if many != int(many) or many > _MOST_AT_ONCE:
+            raise InputError(f"at_once: must be a whole number up to {_MOST_AT_ONCE}")
+        chosen["at_once"] = int(many)
+    words = {name: str(value) for name, value in asdict(made.city).items() if isinstance(value, int | float | str)}
+    return replace(made, city=city({**words, **left}), **chosen)
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    wanted = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
+    for one in wanted:
+        if one != "nc" and one not in POLICIES:
+            raise InputError(f"policy: no {one!r}", hint=f"there are: nc, {', '.join(POLICIES)}")
+    return wanted
+
+
+def _above_0(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{name}: must be a number, got {text!r}") from None
+    if not 0 < value < float("inf"):
+        raise InputError(f"{name}: must be > 0, got {text}")
+    return value

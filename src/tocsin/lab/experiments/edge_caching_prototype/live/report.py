@@ -1,0 +1,221 @@
+"""The report of a live run: what was stated, what was measured, and whether the two agree."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.edge_caching_prototype.live.expected import CONFIDENCE, RUNS, TOLERANCE, Expected
+from tocsin.lab.experiments.edge_caching_prototype.live.options import Options
+from tocsin.lab.experiments.results import replacing
+from tocsin.wire.version import version
+
+_TOLD: Final = {
+    "found": "results that the channels found",
+    "hit_ratio": "hit ratio",
+    "miss_kb": "bytes that subscribers got because they were fetched for them (KB)",
+    "fetch_kb": "fetched from the cluster in all (KB)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A cell that was lived through, and what had been stated of it."""
+
+    cell: Cell
+    numbers: Mapping[str, float]
+    stated: Mapping[str, Expected]
+
+    def agrees(self, name: str) -> bool:
+        return self.stated[name].holds(self.numbers[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`in_time`: executions were late by no more than the stated error allows for."""
+
+    report: Path
+    agreed: int
+    compared: int
+    in_time: bool
+    relived: bool
+
+    @property
+    def verdict(self) -> str:
+        if not self.compared:
+            return "nothing was lived through"
+        if not self.in_time:
+            return "not judged: the machine was too slow for this speed"
+        return "agree" if self.agreed == self.compared else "DISAGREE"
+
+    @property
+    def good(self) -> bool:
+        return self.verdict == "agree" and self.relived
+
+
+def write(wanted: Options, rows: Sequence[Measured], path: Path, *, quick: bool, table: Path | None) -> Outcome:
+    """Write the report, and the figures as CSV where a path for them is given."""
+    agreed = sum(one.agrees(name) for one in rows for name in TOLERANCE)
+    in_time = all(one.numbers["lag_95_s"] <= wanted.late_s for one in rows)
+    relived = all(one.numbers["relived"] for one in rows)
+    outcome = Outcome(path, agreed, len(rows) * len(TOLERANCE), in_time, relived)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as place:
+        place.write_text("\n".join(_lines(wanted, rows, outcome, quick=quick)) + "\n", "utf-8")
+    if table is not None:
+        _write_csv(rows, table)
+    return outcome
+
+
+def _lines(wanted: Options, rows: Sequence[Measured], outcome: Outcome, *, quick: bool) -> list[str]:
+    city = wanted.city
+    words = [*(["--quick"] if quick else []), f"--seed {wanted.seed}"]
+    words += [f"--set {shlex.quote(one)}" for one in wanted.given]
+    about = (
+        "The scenario of a city that [the simulation](edge-caching-prototype.md) has, on the live system: a cluster "
+        f"with Spark and the seven channels of Table III, a broker for each policy, and {city.subscribers} subscribers "
+        f"with {city.subscriptions:,} subscriptions at every broker, each a client of the SDK, told by WebSocket, that "
+        f"pulls. {city.span_s:g} seconds, {wanted.speed:g} times as fast; what policies measure in seconds shrinks "
+        "with them. The same scenario file is simulated, with the same core."
+    )
+    stated = (
+        f"Stated before: the interval that one more run lies in with {CONFIDENCE:.0%} confidence, from {RUNS} "
+        "simulations of the scenario that differ as live runs do (when in its period a channel begins, each execution "
+        f"late by up to {wanted.late_s:g} s, fetches that take longer or shorter), and a tolerance of "
+        f"{TOLERANCE['hit_ratio']:g} of the hit ratio and {TOLERANCE['fetch_kb']:.0%} of the others. Of all that is "
+        "fetched the upper end is what it would be if nobody shared a fetch with others: in the simulation all who "
+        "lack the same ask at one moment, live moments apart."
+    )
+    lines = [
+        "# Edge caching: the prototype's hour, lived",
+        "",
+        about,
+        "",
+        f"Tocsin {version()}. This file is generated; to live through it again:",
+        "",
+        f"    tocsin lab run edge-caching-prototype --live {' '.join(words)}",
+        "",
+        "## Do both agree?",
+        "",
+        f"**{outcome.verdict}**: {outcome.agreed} of {outcome.compared} figures lie where they had been stated.",
+        "",
+        stated,
+        "",
+    ]
+    head = ("policy", "KB", "figure", "stated", "simulated", "live", "agrees")
+    body = [
+        (
+            one.cell.policy,
+            f"{one.cell.size_kb:g}",
+            _TOLD[name],
+            f"{stated.low:.4g} to {stated.high:.4g}",
+            f"{stated.mean:.4g}",
+            f"{one.numbers[name]:.4g}",
+            "yes" if one.agrees(name) else "**no**",
+        )
+        for one in rows
+        for name, stated in one.stated.items()
+    ]
+    lines += [*_table(head, body), "", *_relived(rows, outcome), "", *_time(wanted, rows), "", *_figure_7(rows)]
+    return lines
+
+
+def _relived(rows: Sequence[Measured], outcome: Outcome) -> list[str]:
+    said = "the same hits, misses, evictions and bytes as its live broker had"
+    different = [one.cell.name for one in rows if not one.numbers["relived"]]
+    return [
+        "Each broker's trace was given to the core again under virtual time (`tocsin lab relive`): "
+        + (f"every one had {said}." if outcome.relived else f"not all had {said}: {', '.join(different)} differ.")
+    ]
+
+
+def _time(wanted: Options, rows: Sequence[Measured]) -> list[str]:
+    hours = dict.fromkeys((one.numbers["lag_50_s"], one.numbers["lag_95_s"], one.numbers["late_s"]) for one in rows)
+    lines = ["## Did it keep its time?", "", *_cost(wanted, rows), ""]
+    for half_s, most_s, late_s in hours:
+        lines.append(
+            f"In seconds of the scenario, {wanted.speed:g} to each real one: half of the subscribers who were there "
+            f"had a result {half_s:.2g} s after its execution was due, 95 % within {most_s:.2g} s; the driver began "
+            f"no step more than {late_s:.2g} s late. The stated error counts on {wanted.late_s:g} s."
+        )
+    return lines
+
+
+def _cost(wanted: Options, rows: Sequence[Measured]) -> list[str]:
+    """In processor time, which tells better than the clock how fast it could have gone."""
+    if not rows:
+        return []
+    together = max(one.numbers["together"] for one in rows)
+    cluster_s = sum(one.numbers["cluster_cpu_s"] for one in rows) / len(rows)
+    broker_s = sum(one.numbers["broker_cpu_s"] for one in rows) / len(rows)
+    clients_s = sum(one.numbers["clients_cpu_s"] for one in rows) / len(rows)
+    all_s = cluster_s + together * (broker_s + clients_s)
+    said = (
+        f"The hour took {all_s:.0f} s of processor time with {together:.0f} brokers: the cluster with Spark "
+        f"{cluster_s:.0f} s, each broker {broker_s:.0f} s, and everybody who is its client {clients_s:.0f} s. A "
+        f"processor that does nothing else keeps up with {wanted.city.span_s / all_s:.2g} times the scenario's speed "
+        "at most."
+    )
+    return [said]
+
+
+def _figure_7(rows: Sequence[Measured]) -> list[str]:
+    bare = next((one.numbers for one in rows if one.cell.policy == "nc"), None)
+    about = (
+        "Latency is from asking until a result is there, as the clients measured it: within one machine, where all "
+        "servers and clients share the processors. So a miss costs a fetch over the loopback, and what a cache saves "
+        "is less than with a cluster that is away."
+    )
+    lines = ["## Figure 7, lived", "", about, ""]
+    head = (
+        "policy",
+        "KB",
+        "hit ratio",
+        "latency (ms)",
+        "of that without a cache",
+        "fetched (KB)",
+        "results",
+        "interests",
+    )
+    body = []
+    for one in rows:
+        numbers = one.numbers
+        share = f"{numbers['latency_s'] / bare['latency_s']:.0%}" if bare and bare["latency_s"] else ""
+        body.append(
+            (
+                one.cell.policy,
+                f"{one.cell.size_kb:g}",
+                f"{numbers['hit_ratio']:.4g}",
+                f"{1e3 * numbers['latency_s']:.3g}",
+                share,
+                f"{numbers['fetch_kb']:.4g}",
+                f"{numbers['results']:,.0f}",
+                f"{numbers['interests']:,.0f}",
+            )
+        )
+    return [*lines, *_table(head, body)]
+
+
+def _write_csv(rows: Sequence[Measured], path: Path) -> None:
+    with replacing(path) as place, place.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = sorted(rows[0].numbers) if rows else []
+        writer.writerow(
+            ("policy", "size_kb", *names, *(f"{one}_{end}" for one in TOLERANCE for end in ("low", "high")))
+        )
+        for one in rows:
+            stated = [value for name in TOLERANCE for value in (one.stated[name].low, one.stated[name].high)]
+            writer.writerow((one.cell.policy, one.cell.size_kb, *(one.numbers[name] for name in names), *stated))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
