@@ -15,7 +15,8 @@ from tocsin.lab.experiments.journal import Journal
 
 TINY = {
     "policy": "nc,lsc", "size_kb": "2", "subscribers": "8", "subscriptions": "40", "places": "3", "near_share": "0.2",
-    "span_s": "100", "join_s": "10", "publish_every_s": "2", "zone_every_s": "20", "move_every_s": "20", "speed": "10",
+    "span_s": "100", "join_s": "10", "publish_every_s": "2", "zone_every_s": "20", "move_every_s": "20", "speed": "20",
+    "late_s": "20",
 }  # fmt: skip
 
 

@@ -173,7 +173,7 @@ def test_live_and_simulation_agree_only_where_every_figure_lies_as_stated_and_in
     assert (good.verdict, good.good, good.agreed) == ("agree", True, 4)
     off = run(tmp_path / "off", Hours(stated, off=400.0), monkeypatch, size_kb="2")
     assert (off.verdict, off.good, off.agreed) == ("DISAGREE", False, 3)
-    slow = run(tmp_path / "slow", Hours(stated, lag_s=31.0), monkeypatch, size_kb="2")
+    slow = run(tmp_path / "slow", Hours(stated, lag_s=61.0), monkeypatch, size_kb="2")
     assert (slow.good, slow.in_time) == (False, False)
     assert "not judged" in slow.verdict
 

@@ -60,7 +60,7 @@ def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, f
                 lived = asyncio.run(
                     live(
                         made,
-                        wanted.city.span_s,
+                        wanted.end_s,
                         together,
                         wanted.speed,
                         folder=folder / "servers",
@@ -99,7 +99,7 @@ def _state(
     new = [cell for cell in cells if cell not in known]
     if new:
         say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state what will be")
-        known |= expect(made, wanted.city.span_s, new, late_s=wanted.late_s, trips=TRIPS, seed=wanted.seed)
+        known |= expect(made, wanted.end_s, new, late_s=wanted.late_s, trips=TRIPS, seed=wanted.seed)
         said = [
             {"key": wanted.key(cell), "cell": asdict(cell), "stated": {name: one.to_json() for name, one in of.items()}}
             for cell, of in known.items()

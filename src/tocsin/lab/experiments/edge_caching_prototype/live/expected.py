@@ -49,7 +49,7 @@ class Expected:
 
 def expect(
     made: Scenario,
-    span_s: float,
+    end_s: float,
     cells: Sequence[Cell],
     *,
     late_s: float,
@@ -65,7 +65,7 @@ def expect(
         events = city_events(made, run)
         for cell in cells:
             edge = _Uneven(cell, len(run.interests), trips, streams.of("fetches"))
-            edge.play(events, span_s)
+            edge.play(events, end_s)
             found[cell].append(edge.measured())
         on_run(number + 1, RUNS)
     return {cell: _stated(runs) for cell, runs in found.items()}

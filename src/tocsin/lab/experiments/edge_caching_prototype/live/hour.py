@@ -52,13 +52,13 @@ class Lived:
 
 
 async def live(
-    made: Scenario, span_s: float, cells: Sequence[Cell], speed: float, *, folder: Path, traces: Path, say: Say
+    made: Scenario, end_s: float, cells: Sequence[Cell], speed: float, *, folder: Path, traces: Path, say: Say
 ) -> dict[Cell, Lived]:
     """Live through it at a broker for each cell. `folder` is for the servers and goes; traces stay."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         async with Servers(folder) as servers:
-            lived = await _lived(made, span_s, cells, speed, servers=servers, traces=traces, say=say)
+            lived = await _lived(made, end_s, cells, speed, servers=servers, traces=traces, say=say)
     except BaseExceptionGroup as group:
         raise _first(group) from group
     # The servers' last lines are in the traces only now.
@@ -76,7 +76,7 @@ _Counted = tuple[Mapping[str, float], Seen, float, _Three, _Three]
 
 async def _lived(
     made: Scenario,
-    span_s: float,
+    end_s: float,
     cells: Sequence[Cell],
     speed: float,
     *,
@@ -104,10 +104,10 @@ async def _lived(
             await _rehearse(town, list(urls.values()), say)
             before = {cell: await _figures(one) for cell, one in brokers.items()}
             used_s = _cpu_s(cluster, brokers)
-            say(f"the hour begins: {span_s:g} s, {speed:g} times as fast, in {span_s / speed / 60:.1f} minutes")
+            say(f"the hour begins: {end_s:g} s, {speed:g} times as fast, in {end_s / speed / 60:.1f} minutes")
             clock = WallClock(asyncio.get_running_loop().time, asyncio.sleep, speed=speed)
-            late_s = await play(made, _Told(town, span_s, say), clock)
-            await clock.until(span_s)
+            late_s = await play(made, _Told(town, end_s, speed, say), clock)
+            await clock.until(end_s)
             after = {cell: await _figures(one) for cell, one in brokers.items()}
             used_s = {name: now_s - used_s[name] for name, now_s in _cpu_s(cluster, brokers).items()}
             say("the hour is over")
@@ -130,16 +130,24 @@ async def _lived(
 class _Told:
     """Says how far it is while it hands acts on."""
 
-    def __init__(self, town: Town, span_s: float, say: Say) -> None:
-        self._town, self._span_s, self._say = town, span_s, say
+    def __init__(self, town: Town, end_s: float, speed: float, say: Say) -> None:
+        self._town, self._end_s, self._speed, self._say = town, end_s, speed, say
         self._next = _TELL_EVERY
+        self._lags = 0
 
     async def perform(self, act: Act, at_s: float) -> None:
-        if at_s >= self._next * self._span_s:
-            self._next = int(at_s / self._span_s / _TELL_EVERY + 1) * _TELL_EVERY
-            results = sum(seen.results for seen in self._town.seen.values())
-            self._say(f"{at_s / self._span_s:4.0%} of the hour, {results:,} results so far")
+        if at_s >= self._next * self._end_s:
+            self._next = int(at_s / self._end_s / _TELL_EVERY + 1) * _TELL_EVERY
+            self._tell(at_s)
         await self._town.perform(act, at_s)
+
+    def _tell(self, at_s: float) -> None:
+        everybody = self._town.seen.values()
+        first = next(iter(everybody))
+        newest = sorted(first.lags_s[self._lags :])
+        self._lags = len(first.lags_s)
+        late = f"; the latest were told after {newest[len(newest) // 2] * self._speed:.1f} s" if newest else ""
+        self._say(f"{at_s / self._end_s:4.0%} of the hour, {sum(one.results for one in everybody):,} results{late}")
 
 
 async def _rehearse(town: Town, urls: Sequence[str], say: Say) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
 from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES
-from tocsin.lab.scenarios.city import City, city
+from tocsin.lab.scenarios.city import CHANNELS, City, city
 from tocsin.wire.errors import InputError
 from tocsin.wire.version import version
 
@@ -30,11 +30,16 @@ class Options:
     city: City
     policies: tuple[str, ...] = _PAPER
     sizes_kb: tuple[float, ...] = (100.0,)
-    speed: float = 3.0
+    speed: float = 2.0
     at_once: int = 8
-    late_s: float = 30.0
+    late_s: float = 60.0
     seed: int = 1
     given: tuple[str, ...] = ()
+
+    @property
+    def end_s(self) -> float:
+        """When everything that was published within the hour has been told: the longest period after it, and some."""
+        return self.city.span_s + max(period_s for _, _, period_s in CHANNELS) + self.late_s
 
     def cells(self) -> list[Cell]:
         """Without a cache there is no size to vary."""
