@@ -120,12 +120,17 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
     seen: Counter[str] = Counter()
     cores: list[tuple[float, float]] = []
     rows: dict[str, list[list[float]]] = {"before": [], "with": [], "after": []}
+    takes_s = 3 * size.stretch_s * (size.rounds + 1)
+    progress(f"{size.rounds} rounds and one to warm up, about {takes_s / 60:.1f} minutes")
     for turn in range(size.rounds + 1):
         without, used = await place.stretch()
         hostile.begin(bad[HOSTILE * turn : HOSTILE * (turn + 1)], greedy, "v.many")
         among, used_among = await place.stretch()
         seen.update(await asyncio.to_thread(hostile.end))
         again, _ = await place.stretch()
+        named = (("without", without), ("with", among), ("without", again))
+        shown = ", ".join(f"{name} {at(late_s, 0.99) * 1e3:.1f}" for name, late_s in named)
+        progress(f"{f'round {turn} of {size.rounds}' if turn else 'warm-up'}: p99 in ms {shown}")
         if turn > 0:  # the first warms up
             cores.append((used, used_among))
             for name, late_s in (("before", without), ("with", among), ("after", again)):
@@ -145,6 +150,12 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
     used, used_among = (statistics.median(each) for each in zip(*cores, strict=True))
     bench.note(f"the broker uses {used:.2f} of a core without the three, {used_among:.2f} with them")
     bench.note("the three, in all rounds: " + ", ".join(f"{count:,} {what}" for what, count in sorted(seen.items())))
+
+
+def progress(words: str) -> None:
+    """For who waits; the figures come at the end."""
+    sys.stderr.write(f"{words}\n")
+    sys.stderr.flush()
 
 
 def at(ordered: list[float], share: float) -> float:

@@ -17,9 +17,10 @@ app = App(
     name="broker",
     help_format="plaintext",
     help_epilogue="""Prints one line on standard output when it is ready, logs on standard error,
-and stops cleanly on Ctrl-C or SIGTERM. It needs a running cluster to subscribe at,
-and goes on with what it has while that is away. What subscribers have and hold is
-in broker-NAME.db in the data folder: start it again, and it goes on.
+and stops cleanly on Ctrl-C or SIGTERM. It needs a running cluster to
+subscribe at, and goes on with what it has while that is away. What subscribers
+have and hold is in broker-NAME.db in the data folder: start it again, and it
+goes on.
 
 Examples:
 

@@ -25,8 +25,9 @@ from tocsin.wire.answers import error_reply, events_page, ok_reply, subscription
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
 AT_ONCE: Final = 4
-"""Requests of one connection that are dealt with at the same time. What they do in a row all others wait for: with 32
-the p99 of others' delivery grew by a half while somebody subscribed a thousand times a second."""
+"""Requests of one connection that are dealt with at the same time. Those that are done together, as many subscriptions
+of one answer of the cluster are, go on in one breath of the event loop, and everybody else waits for that: few, then.
+How many few is was not measured on a machine that did nothing else; `./dev bench hostile` is how."""
 BAD_LIMIT: Final = 20
 """Messages in a row that cannot be followed, after which the connection ends."""
 UNAUTHORIZED: Final = 4401
