@@ -13,10 +13,7 @@ import pytest
 
 from tocsin.rules.model.cursors import START, Cursor
 from tocsin.store.broker_rows import Frontend, NewBackend, Wanted
-from tocsin.store.broker_upgrades import BROKER_UPGRADES
 from tocsin.store.sqlite_broker import SqliteBrokerStore
-from tocsin.store.sqlite_channels import SqliteChannelStore
-from tocsin.store.upgrades import latest
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
 
@@ -33,33 +30,6 @@ async def held(store: SqliteBrokerStore, count: int) -> list[Frontend]:
     backends = [NewBackend(n, "v.c", f"[{n}]", "s", START) for n in range(1, count + 1)]
     wanted = [Wanted(ann.id, each.interest) for each in backends]
     return [made.frontend for made in await store.subscribe(wanted, backends=backends, created_us=1)]
-
-
-def test_the_versions_are_numbered_from_one_without_a_gap() -> None:
-    assert [step.version for step in BROKER_UPGRADES] == list(range(1, latest(BROKER_UPGRADES) + 1))
-
-
-async def test_a_commit_waits_for_the_disk_and_nobody_else_may_read(store: SqliteBrokerStore) -> None:
-    assert await store.call(lambda: store.writer().execute("PRAGMA synchronous").fetchone()[0]) == 2
-    assert await store.read(lambda reader: reader.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
-    assert store.path.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [(SqliteBrokerStore, SqliteChannelStore), (SqliteChannelStore, SqliteBrokerStore)]
-)
-async def test_one_store_is_not_taken_for_the_other(tmp_path: Path, first: Any, second: Any) -> None:
-    path = tmp_path / "store.db"
-    made = first(path)
-    await made.open()
-    await made.close()
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match="not a store of Tocsin's"):
-        await second(path).open()
-    assert path.read_bytes() == before
-    # Whoever was refused lets go of it.
-    await made.open()
-    await made.close()
 
 
 async def test_whoever_holds_a_store_is_named_to_whoever_comes_second(store: SqliteBrokerStore) -> None:

@@ -10,12 +10,8 @@ import pytest
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
 from tocsin.store import sqlite_retention
 from tocsin.store.channel_store import Broker, Execution, Wanted
-from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.epochs import HIGHEST, Epochs, end_of
-from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
-from tocsin.store.upgrades import latest
-from tocsin.wire.errors import StoreError
 
 BROKER = Broker("Default", "b")
 
@@ -26,28 +22,6 @@ async def store(tmp_path: Path) -> Any:
     await store.open()
     yield store
     await store.close()
-
-
-def test_the_versions_are_numbered_from_one_without_a_gap() -> None:
-    assert [step.version for step in CHANNEL_UPGRADES] == list(range(1, latest(CHANNEL_UPGRADES) + 1))
-
-
-async def test_a_commit_waits_for_the_disk(store: SqliteChannelStore) -> None:
-    assert await store.call(lambda: store.writer().execute("PRAGMA synchronous").fetchone()[0]) == 2
-    assert await store.read(lambda reader: reader.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
-    assert store.path.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize(("first", "second"), [(SqliteStore, SqliteChannelStore), (SqliteChannelStore, SqliteStore)])
-async def test_one_store_is_not_taken_for_the_other(tmp_path: Path, first: Any, second: Any) -> None:
-    path = tmp_path / "store.sqlite"
-    made = first(path)
-    await made.open()
-    await made.close()
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match="not a store of Tocsin's"):
-        await second(path).open()
-    assert path.read_bytes() == before
 
 
 async def test_a_thousand_ranges_take_a_handful_of_statements(store: SqliteChannelStore) -> None:

@@ -28,23 +28,6 @@ async def filled(path: Path, entries: int = 50) -> None:
     await store.close()
 
 
-async def test_only_the_owner_can_read_the_file_and_its_log(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.sqlite")
-    await store.open()
-    files = sorted(tmp_path.iterdir())
-    assert [file.name for file in files] == ["store.sqlite", "store.sqlite-shm", "store.sqlite-wal"]
-    assert [file.stat().st_mode & 0o077 for file in files] == [0, 0, 0]
-    await store.close()
-
-
-async def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.sqlite")
-    await store.open()
-    pragma = await store.call(lambda: store.writer().execute("PRAGMA synchronous").fetchone()[0])
-    assert pragma == 2, "synchronous is not FULL"
-    await store.close()
-
-
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"{}", b"\0" * 5000])
 async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "store.sqlite"

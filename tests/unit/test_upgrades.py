@@ -55,10 +55,6 @@ def tables(path: Path) -> object:
     return look(path, "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite%' ORDER BY name")
 
 
-def test_the_versions_are_numbered_from_one_without_a_gap() -> None:
-    assert [step.version for step in UPGRADES] == list(range(1, latest() + 1))
-
-
 def test_a_store_lacks_exactly_the_versions_after_its_own() -> None:
     assert [step.version for step in pending(0, FUTURE)] == list(range(1, NOW + 3))
     assert [step.version for step in pending(NOW, FUTURE)] == [NOW + 1, NOW + 2]
