@@ -745,7 +745,8 @@ async def test_a_cluster_on_the_folder_is_asked_at_its_address(
         lock = await FolderLock.take(tmp_path / "data")
         assert await asyncio.to_thread(run, "backup", "b", "--data", "data") == 1
         assert "which does not serve" in capsys.readouterr().err
-        lock.record_address(str(server.make_url("")))
+        lock.release()
+        lock = await FolderLock.take(tmp_path / "data", address=str(server.make_url("")))
         assert await asyncio.to_thread(run, "backup", "b", "--data", "data") == 0
         assert capsys.readouterr().out == f"backup written to {tmp_path}/b: {TOLD}"
         assert await asyncio.to_thread(run, "backup", "b", "--data", "data") == 1

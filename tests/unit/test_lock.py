@@ -117,8 +117,7 @@ async def test_a_stranger_with_the_same_pid_is_not_waited_for(tmp_path: Path) ->
 )
 async def test_a_lock_file_that_was_half_written_does_not_matter(tmp_path: Path, content: str) -> None:
     (tmp_path / "lock").write_text(content)
-    lock = await FolderLock.take(tmp_path, wait_s=0.1)
-    lock.record_address("http://x")
+    lock = await FolderLock.take(tmp_path, address="http://x", wait_s=0.1)
     assert json.loads((tmp_path / "lock").read_text()) == {"pid": os.getpid(), "address": "http://x", "children": []}
     lock.release()
 

@@ -79,7 +79,7 @@ def restore(
 
 
 class Holder(Protocol):
-    """Who works on a data folder; without an address it does not serve (yet)."""
+    """Who works on a data folder; without an address it does not serve."""
 
     @property
     def pid(self) -> int | None: ...

@@ -8,15 +8,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tocsin.cluster.lock import LOCK_NAME
+from tocsin.cluster.lock import LOCK_NAME, READ_LIMIT_BYTES
 from tocsin.wire.errors import InputError
-
-_READ_LIMIT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`address` is None while it starts, or where it serves nobody (another command that works on the folder)."""
+    """`address` is None where it serves nobody: another command that works on the folder."""
 
     pid: int | None
     address: str | None
@@ -35,7 +33,7 @@ def find(folder: Path) -> Holder | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:
-        return _said(os.pread(descriptor, _READ_LIMIT_BYTES, 0))
+        return _said(os.pread(descriptor, READ_LIMIT_BYTES, 0))
     finally:
         os.close(descriptor)
 

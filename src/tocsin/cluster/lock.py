@@ -26,7 +26,7 @@ LOCK_NAME: Final = "lock"
 _CLOCK_S = 5.0
 _LOOK_EVERY_S = 0.05
 _TRIES = 6
-_READ_LIMIT_BYTES = 64 * 1024
+READ_LIMIT_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class FolderLock:
     async def take(
         folder: Path, *, address: str | None = None, wait_s: float = 60.0, say: Callable[[str], None] = lambda _: None
     ) -> FolderLock:
-        """Hold the folder, made if need be.
+        """Hold the folder, made if need be. `address`: where the holder can be reached, if it serves.
 
         Refused with `ConflictError` while another process holds it. What a dead holder left running is waited for, and
         said so; `UnavailableError` when it has not ended after `wait_s`.
@@ -84,11 +84,6 @@ class FolderLock:
             os.close(descriptor)
             raise
         return lock
-
-    def record_address(self, address: str) -> None:
-        """Where the holder can be reached."""
-        self._address = address
-        self._write()
 
     def record_child(self, pid: int) -> None:
         """A process that works on the folder for the holder and may outlive it."""
@@ -135,7 +130,7 @@ async def _locked(descriptor: int) -> bool:
 def _read(descriptor: int) -> dict[str, Any]:
     """What the file says; nothing if its writer died over it."""
     try:
-        said = json.loads(os.pread(descriptor, _READ_LIMIT_BYTES, 0))
+        said = json.loads(os.pread(descriptor, READ_LIMIT_BYTES, 0))
     except ValueError:
         return {}
     return said if isinstance(said, dict) else {}
