@@ -142,7 +142,7 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[A
     )
     try:
         spark = await asyncio.shield(starting)
-        lock.record_child(spark.sparkContext._gateway.proc.pid)
+        lock.record_child(session.jvm_process(spark).pid)
         yield spark
     finally:
         # Cancelled half-way, it is waited for all the same: the folder is let go only when nothing works on it.

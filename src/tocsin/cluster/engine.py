@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
+from tocsin.pipeline import session
 from tocsin.pipeline.analysis import SparkOracle, reason
 from tocsin.pipeline.python.called import CallError, found_in
 from tocsin.pipeline.python.functions import PythonFunctions
@@ -62,8 +63,7 @@ class Engine:
 
     def is_alive(self) -> bool:
         """Whether Spark still runs. It does not start again by itself."""
-        process = self.spark.sparkContext._gateway.proc
-        if process is not None and process.poll() is not None:
+        if session.jvm_process(self.spark).poll() is not None:
             return False
         try:
             return not self.spark.sparkContext._jsc.sc().isStopped()

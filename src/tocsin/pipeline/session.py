@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,13 +60,11 @@ def start(
     master: str = "local[*]",
     driver_memory: str = "1g",
     conf: Mapping[str, str] | None = None,
-    hold_fds: Sequence[int] = (),
 ) -> SparkSession:
     """Starts Spark with everything it writes under `scratch`, whose earlier content of Spark's is dropped.
 
     `local[*]` means more slots than cores (see `slots`). `conf` overrides any setting below. The JVM ends by itself
-    when this process ends, however that happens, but a moment later: it holds `hold_fds` open while it lives, so that a
-    `flock` on one of them is free only when both are gone. Raises UnavailableError with Spark's reason.
+    when this process ends, however that happens, but a moment later. Raises UnavailableError with Spark's reason.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -92,7 +90,7 @@ def start(
     said = scratch / "spark-stderr.log"
     with said.open("wb") as words:
         # Relative paths that Spark or Java think up (core dumps, hs_err files) are relative to the scratch folder too.
-        popen = {"stdout": words, "stderr": words, "cwd": scratch, "pass_fds": tuple(hold_fds)}
+        popen = {"stdout": words, "stderr": words, "cwd": scratch}
         try:
             gateway = launch_gateway(spark_conf, popen)
         except (PySparkException, OSError) as error:
@@ -104,6 +102,13 @@ def start(
         _end(gateway)
         raise UnavailableError(f"Spark did not start: {error}") from error
     return started
+
+
+def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:
+    """The process in which Spark works for this one."""
+    gateway: Any = spark.sparkContext._gateway
+    process: subprocess.Popen[bytes] = gateway.proc
+    return process
 
 
 def _forget_functions(spark: SparkSession) -> None:
