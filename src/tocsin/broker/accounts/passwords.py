@@ -18,6 +18,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from tocsin.broker.accounts.policy import PasswordCost
 from tocsin.broker.accounts.turns import Turns
+from tocsin.patience import to_the_end
 
 Answer = TypeVar("Answer")
 
@@ -63,13 +64,8 @@ class Passwords:
 
     async def _run(self, work: Callable[[], Answer], origin: str | None) -> Answer:
         async with self._turns.taken(origin):
-            running = asyncio.get_running_loop().run_in_executor(self._threads, work)
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                # It cannot be stopped, and takes its place until it is done.
-                await asyncio.wait((running,))
-                raise
+            # It cannot be stopped, and takes its place until it is done.
+            return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
 
 def _give_way() -> None:

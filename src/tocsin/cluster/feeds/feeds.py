@@ -32,7 +32,7 @@ from tocsin.cluster.feeds.landing import REJECTED
 from tocsin.cluster.feeds.moving import Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.sifting import Enrich
-from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of, uninterrupted
+from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of
 from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.scope import StatementScope
@@ -40,6 +40,7 @@ from tocsin.cluster.tables import Tables, new_folder
 from tocsin.language import statements as st
 from tocsin.language.constants import NotConstantError, evaluate
 from tocsin.language.expressions import TranslationError
+from tocsin.patience import to_the_end
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
@@ -233,7 +234,7 @@ class Feeds:
             if self._is_connected(entry, dataset.ref):
                 mover.start()
             else:
-                await uninterrupted(feed.remove(mover))
+                await to_the_end(feed.remove(mover))
         return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
@@ -273,7 +274,7 @@ class Feeds:
             faults.reach("feeds.disconnect.recorded")
         finally:
             if not self._is_connected(entry, ref):
-                await uninterrupted(feed.remove(mover))
+                await to_the_end(feed.remove(mover))
         return {"name": entry.name}
 
     def _is_connected(self, entry: FeedEntry, dataset: Ref) -> bool:

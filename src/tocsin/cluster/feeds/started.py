@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -28,6 +28,7 @@ from tocsin.cluster.feeds.sockets import SocketServer
 from tocsin.cluster.feeds.standstill import Standstill
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.tables import Tables
+from tocsin.patience import to_the_end
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.readers import polled
 from tocsin.pipeline.readers.decoding import Decode, decoder
@@ -36,7 +37,6 @@ from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
 AnyFeed: TypeAlias = RunningFeed | FileFeed
 
 _RETRY_S: Final = (1.0, 5.0, 30.0)
@@ -251,7 +251,7 @@ class StartedFeeds:
 
     async def end(self, ref: Ref) -> None:
         """Of a feed that runs, and of what is known about one that does not. Not interrupted by being cancelled."""
-        await uninterrupted(self._end(ref))
+        await to_the_end(self._end(ref))
 
     async def _end(self, ref: Ref) -> None:
         feed = self._running.pop(ref, None)
@@ -269,17 +269,3 @@ def decoder_of(options: FeedOptions, kind: ObjectType) -> Decode:
     if options.polling is not None:
         return polled.decoder(options.format, kind)
     return decoder(options.format, kind, options=options.reading)
-
-
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Runs it to its end, and only then lets its caller be cancelled."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
-    return task.result()
