@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
@@ -14,6 +13,7 @@ from tocsin.broker.shell.running import RunningBroker, running
 from tocsin.serving.application import serve
 from tocsin.settings import BrokerSettings, Settings
 from tocsin.store import saved_broker
+from tocsin.store.broker_files import file_of
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 
 
@@ -53,8 +53,7 @@ async def restore(settings: Settings, source: Path) -> None:
 
 
 def broker_file(settings: Settings) -> Path:
-    # A name may hold what a file's name may not.
-    return settings.data / f"broker-{quote(settings.broker.name, safe=' ')}.db"
+    return settings.data / file_of(settings.broker.name)
 
 
 def account_policy(settings: BrokerSettings) -> AccountPolicy:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.patience import to_the_end
+from tocsin.store.broker_files import PATTERN
 from tocsin.store.ownership import Ownership
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_errors import explained
@@ -24,8 +25,6 @@ from tocsin.store.upgrades import pending
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
 
 CHECKSUM: Final = "saved-sha256"
-PATTERN: Final = "broker-*.db"
-"""What brokers' files are called in a data folder."""
 
 
 async def save(source: Path, target: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from tocsin.store.broker_files import is_brokers
 from tocsin.wire.errors import StoreError
 
 FORMAT: Final = 1
@@ -20,7 +20,6 @@ CHANNELS: Final = "channels.db"
 DATASETS: Final = "datasets"
 INTAKE: Final = "intake"  # the feeds' logs: what was acknowledged and has not landed yet
 PYTHON: Final = "python"  # the modules of functions, where they lie in the data folder
-BROKER: Final = re.compile(r"broker-[^/]+\.db")  # the files of brokers, where they lie in the data folder
 MANIFEST_LIMIT_BYTES: Final = 1 << 30
 
 
@@ -62,8 +61,8 @@ class Manifest:
 
     @property
     def brokers(self) -> list[str]:
-        """The files of brokers."""
-        return [file.path for file in self.files if BROKER.fullmatch(file.path)]
+        """The files of brokers, where they lie in the data folder."""
+        return [file.path for file in self.files if is_brokers(file.path)]
 
     def summary(self) -> dict[str, Any]:
         """What a person wants to know; it crosses the wire."""
@@ -126,7 +125,7 @@ def is_inside(path: str) -> bool:
 def _safe(path: str) -> str:
     parts = PurePosixPath(path).parts
     deep = {DATASETS: 3, INTAKE: 3, PYTHON: 2}  # at least, how many parts the paths there have
-    alone = path in (CATALOG, CHANNELS) or BROKER.fullmatch(path) is not None
+    alone = path in (CATALOG, CHANNELS) or is_brokers(path)
     if not is_inside(path) or not (alone or (parts[0] in deep and len(parts) >= deep[parts[0]])):
         raise StoreError(f"the backup names a file that does not belong into a data folder: {path!r}")
     return path
