@@ -32,7 +32,7 @@ from tocsin.pipeline.channels.running import Found, Moment
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.store.channel_store import Broker, Execution, Wanted
+from tocsin.store.channel_rows import Broker, Execution, Wanted
 from tocsin.store.sqlite_channels import SqliteChannelStore
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)

@@ -32,7 +32,7 @@ from tocsin.rules.model.types import Type
 from tocsin.serving.application import bound, listening
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings
-from tocsin.store.channel_store import Broker, Execution
+from tocsin.store.channel_rows import Broker, Execution
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.announcements import Announcement, parse_announcement

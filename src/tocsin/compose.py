@@ -45,7 +45,8 @@ from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
 from tocsin.store import saved_broker
-from tocsin.store.channel_store import ChannelStore, Committed
+from tocsin.store.channel_rows import Committed
+from tocsin.store.channel_store import ChannelStore
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.store.store import ClusterStore, TokenRow

@@ -12,7 +12,8 @@ from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 from tocsin.cluster.channels.channel import RunningChannel
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
-from tocsin.store.channel_store import Broker, ChannelState, Range, Recorded, Subscribed, Subscription
+from tocsin.rules.model.cursors import Range
+from tocsin.store.channel_rows import Broker, ChannelState, Recorded, Subscribed, Subscription
 
 SETUP = """
 CREATE TYPE R AS { id: int, kind: string, n: bigint, at: double };

@@ -16,7 +16,7 @@ from tests.integration.processes import environment
 from tocsin import faults
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.serving.tokens import Token
-from tocsin.store.channel_store import Broker
+from tocsin.store.channel_rows import Broker
 
 REGISTERING = [point for point in faults.POINTS if point.startswith("broker.")]
 TELLING = [point for point in faults.POINTS if point.startswith("announcer.")]

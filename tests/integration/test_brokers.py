@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.sparkless import opened
-from tocsin.store.channel_store import Broker, ChannelStore, Wanted
+from tocsin.store.channel_rows import Broker, Wanted
+from tocsin.store.channel_store import ChannelStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import ConflictError
 

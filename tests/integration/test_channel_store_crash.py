@@ -16,7 +16,7 @@ from tests.integration.processes import environment
 from tocsin import faults
 from tocsin.rules.model.cursors import START, Cursor, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_store import Broker, Execution, Wanted
+from tocsin.store.channel_rows import Broker, Execution, Wanted
 from tocsin.store.sqlite_channels import SqliteChannelStore
 
 POINTS = [point for point in faults.POINTS if point.startswith("channel-store.")]

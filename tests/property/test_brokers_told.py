@@ -11,7 +11,7 @@ import pytest
 
 from tests.broker_world import FakeBroker, World, fake_broker, world
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
-from tocsin.store.channel_store import Broker
+from tocsin.store.channel_rows import Broker
 
 STEPS = 40
 

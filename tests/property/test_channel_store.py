@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Position, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_store import Broker, Execution, Failure, Wanted
+from tocsin.store.channel_rows import Broker, Execution, Failure, Wanted
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import ConflictError
 

@@ -13,7 +13,7 @@ import pytest
 from tests.broker_world import FakeBroker, World, fake_broker, world
 from tocsin.cluster.channels.announcer import Pace
 from tocsin.rules.model.cursors import BEGINNING, Position
-from tocsin.store.channel_store import Broker
+from tocsin.store.channel_rows import Broker
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.cursors import parse_position, position_text
 

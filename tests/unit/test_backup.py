@@ -38,7 +38,7 @@ from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.cursors import Range
 from tocsin.store import saved_broker
-from tocsin.store.channel_store import Broker, Committed, Execution, Wanted
+from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_channels import SqliteChannelStore

@@ -735,7 +735,7 @@ async def test_while_the_cluster_is_away_a_broker_delivers_what_it_has(tmp_path:
 async def test_a_cluster_that_has_lost_the_broker_is_told_again(tmp_path: Path, cluster: Any) -> None:
     async with cluster as here, both(tmp_path / "broker", here, cluster__check_every_s=0.05) as made:
         from tests.broker_world import Token
-        from tocsin.store.channel_store import Broker
+        from tocsin.store.channel_rows import Broker
 
         channel = await here.channel("c")
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])

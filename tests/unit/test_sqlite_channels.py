@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_store import Broker, Execution, Wanted
+from tocsin.store.channel_rows import Broker, Execution, Wanted
 from tocsin.store.epochs import HIGHEST, Epochs, end_of
 from tocsin.store.sqlite_channels import SqliteChannelStore
 

@@ -15,7 +15,8 @@ from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.requests import read_object, seconds
 from tocsin.serving.tokens import require
-from tocsin.store.channel_store import Broker, ChannelStore
+from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.cursors import parse_cursor, parse_position, position_text
 from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.results import FRAMES

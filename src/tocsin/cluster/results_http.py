@@ -19,7 +19,8 @@ from tocsin.serving.limits import Gate
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import read_json, whole
 from tocsin.serving.tokens import require
-from tocsin.store.channel_store import ChannelStore, Fetched
+from tocsin.store.channel_rows import Fetched
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.errors import InputError, TocsinError
 from tocsin.wire.results import FRAMES, Next, end, frame, parse_ranges

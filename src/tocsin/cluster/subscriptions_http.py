@@ -21,7 +21,8 @@ from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.requests import read_object, whole
 from tocsin.serving.tokens import require
-from tocsin.store.channel_store import PAGE, Broker, Subscription
+from tocsin.store.channel_rows import Broker, Subscription
+from tocsin.store.channel_store import PAGE
 from tocsin.wire.cursors import cursor_text
 from tocsin.wire.errors import InputError, NotFoundError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.store.channel_store import Broker, Wanted
+from tocsin.store.channel_rows import Broker, Wanted
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
 from tocsin.wire.errors import InputError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from tocsin.store.channel_store import Broker, ChannelState, Execution, Failure, Recorded
+from tocsin.store.channel_rows import Broker, ChannelState, Execution, Failure, Recorded
 from tocsin.store.epochs import Epochs, end_of
 from tocsin.store.store import decode_json, encode_json, next_epoch
 from tocsin.wire.errors import NotFoundError

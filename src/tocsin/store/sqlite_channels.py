@@ -15,12 +15,7 @@ from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store import channel_checks as check
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_news, sqlite_registrations, sqlite_results, sqlite_retention, sqlite_subscriptions
-from tocsin.store.channel_store import (
-    CHANGES,
-    CHUNK_BYTES,
-    EXECUTIONS_KEPT,
-    NEWS,
-    PAGE,
+from tocsin.store.channel_rows import (
     Broker,
     ChannelState,
     Committed,
@@ -37,6 +32,7 @@ from tocsin.store.channel_store import (
     Unsubscribed,
     Wanted,
 )
+from tocsin.store.channel_store import CHANGES, CHUNK_BYTES, EXECUTIONS_KEPT, NEWS, PAGE
 from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite_errors import explained
 from tocsin.store.sqlite_file import Layout, Opening, SqliteFile, transaction

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store.channel_store import Broker, News, NewsItem
+from tocsin.store.channel_rows import Broker, News, NewsItem
 from tocsin.store.epochs import end_of
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tocsin.rules.model.cursors import Position
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_news
-from tocsin.store.channel_store import Broker, Registration
+from tocsin.store.channel_rows import Broker, Registration
 from tocsin.wire.errors import NotFoundError
 
 SELECT: Final = "SELECT dataverse, name, owner, epoch, number, secret FROM registrations "

@@ -11,7 +11,7 @@ import orjson
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Position, Range
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store.channel_store import Committed, Execution, Fetched, Result
+from tocsin.store.channel_rows import Committed, Execution, Fetched, Result
 from tocsin.store.epochs import HIGHEST, Epochs
 from tocsin.wire.errors import ConflictError, InputError, LimitError
 

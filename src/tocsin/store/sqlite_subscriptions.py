@@ -14,15 +14,7 @@ from uuid import uuid4
 
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store.channel_store import (
-    Broker,
-    InterestChanges,
-    Interests,
-    Subscribed,
-    Subscription,
-    Unsubscribed,
-    Wanted,
-)
+from tocsin.store.channel_rows import Broker, InterestChanges, Interests, Subscribed, Subscription, Unsubscribed, Wanted
 from tocsin.store.epochs import end_of
 from tocsin.wire.errors import ConflictError, NotFoundError
 

@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
-from tocsin.store.channel_store import (
-    Broker,
-    ChannelStore,
-    Execution,
-    Wanted,
-)
+from tocsin.store.channel_rows import Broker, Execution, Wanted
+from tocsin.store.channel_store import ChannelStore
 
 EAST, WEST = Broker("Default", "east"), Broker("Default", "west")
 

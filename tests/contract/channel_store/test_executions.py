@@ -6,7 +6,8 @@ import pytest
 
 from tests.contract.channel_store.channel import EAST, Channel, fetched
 from tocsin.rules.model.cursors import START, Range
-from tocsin.store.channel_store import ChannelStore, Execution, Failure, Wanted
+from tocsin.store.channel_rows import Execution, Failure, Wanted
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import ConflictError
 
 

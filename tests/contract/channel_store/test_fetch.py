@@ -6,7 +6,8 @@ import pytest
 
 from tests.contract.channel_store.channel import EAST, WEST, Channel, fetched, news_of
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
-from tocsin.store.channel_store import ChannelStore, Wanted
+from tocsin.store.channel_rows import Wanted
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.contract.channel_store.channel import EAST, WEST, Channel, news_of
 from tocsin.rules.model.cursors import Cursor
-from tocsin.store.channel_store import Broker, ChannelStore
+from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_store import ChannelStore
 
 
 async def test_a_broker_catches_up_from_one_position(store: ChannelStore, channel: Channel) -> None:

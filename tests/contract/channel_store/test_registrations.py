@@ -7,7 +7,8 @@ import pytest
 from tests.contract.channel_store.channel import EAST, WEST, Channel, news_of
 from tests.contract.stores import StoreBackend, opened
 from tocsin.rules.model.cursors import Cursor, Position
-from tocsin.store.channel_store import Broker, ChannelStore
+from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import NotFoundError
 
 

@@ -6,7 +6,8 @@ import asyncio
 
 from tests.contract.channel_store.channel import EAST, Channel
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
-from tocsin.store.channel_store import ChannelStore, Wanted
+from tocsin.store.channel_rows import Wanted
+from tocsin.store.channel_store import ChannelStore
 
 
 async def test_retention_by_age_tells_the_gap_to_whom_it_concerns(store: ChannelStore, channel: Channel) -> None:

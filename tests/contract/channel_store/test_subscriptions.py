@@ -9,7 +9,8 @@ import pytest
 from tests.contract.channel_store.channel import EAST, WEST, Channel, fetched, news_of
 from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channel_checks import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
-from tocsin.store.channel_store import Broker, ChannelStore, Execution, Failure, Wanted
+from tocsin.store.channel_rows import Broker, Execution, Failure, Wanted
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
 

@@ -21,7 +21,8 @@ from tocsin.cluster.channels.news import NewsDesk
 from tocsin.cluster.channels.telling import FIRST_RETRY_S, LAST_RETRY_S, PASSED_OVER, Teller, Telling, TellingCounts
 from tocsin.cluster.entries import BrokerEntry, broker_ref
 from tocsin.rules.model.cursors import BEGINNING, Position
-from tocsin.store.channel_store import Broker, ChannelStore, Committed
+from tocsin.store.channel_rows import Broker, Committed
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.signatures import secret_text
 

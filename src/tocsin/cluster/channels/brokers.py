@@ -21,7 +21,8 @@ from tocsin.cluster.scope import StatementScope
 from tocsin.language import statements as st
 from tocsin.rules.model.cursors import Position
 from tocsin.serving.tokens import Token
-from tocsin.store.channel_store import Broker, ChannelStore, Registration
+from tocsin.store.channel_rows import Broker, Registration
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
 
 URL_LIMIT: Final = 2_000

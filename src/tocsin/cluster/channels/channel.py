@@ -29,7 +29,8 @@ from tocsin.pipeline.channels.interests import Interests
 from tocsin.pipeline.channels.running import Found
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.periods import last_tick
-from tocsin.store.channel_store import ChannelState, ChannelStore, Committed, Execution, Failure
+from tocsin.store.channel_rows import ChannelState, Committed, Execution, Failure
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import StatementError, TocsinError
 
 log = structlog.get_logger()

@@ -32,7 +32,8 @@ from tocsin.language.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.declared import resolved
 from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType, Type
-from tocsin.store.channel_store import Broker, ChannelStore, Committed, Execution, Wanted
+from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, NotFoundError
 
 log = structlog.get_logger()

@@ -8,7 +8,8 @@ from typing import Final
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, Position, Range
-from tocsin.store.channel_store import Broker, ChannelStore, NewsItem
+from tocsin.store.channel_rows import Broker, NewsItem
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.announcements import Announcement, Pushed
 from tocsin.wire.results import FetchedResult
 

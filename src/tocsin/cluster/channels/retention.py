@@ -15,7 +15,8 @@ from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.channels.channel import micros
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.settings import ChannelSettings
-from tocsin.store.channel_store import ChannelState, ChannelStore
+from tocsin.store.channel_rows import ChannelState
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import NotFoundError
 
 log = structlog.get_logger()

@@ -25,7 +25,8 @@ from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import Range
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.store.channel_store import ChannelStore, Recorded, Subscription
+from tocsin.store.channel_rows import Recorded, Subscription
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import NotFoundError
 
 _RESULTS = ObjectType(

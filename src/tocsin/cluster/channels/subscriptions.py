@@ -12,7 +12,8 @@ from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.channels.channel import micros
 from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.entries import ChannelEntry
-from tocsin.store.channel_store import Broker, ChannelStore, Subscribed, Subscription, Unsubscribed, Wanted
+from tocsin.store.channel_rows import Broker, Subscribed, Subscription, Unsubscribed, Wanted
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, LimitError, NotFoundError
 
 SUBSCRIPTIONS_LIMIT: Final = 100_000

@@ -15,7 +15,8 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.channels.news import NewsDesk
-from tocsin.store.channel_store import Broker, ChannelStore, Registration
+from tocsin.store.channel_rows import Broker, Registration
+from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 from tocsin.wire.results import FRAMES
