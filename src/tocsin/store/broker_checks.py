@@ -53,19 +53,20 @@ def mode(given: str) -> None:
 def backend(given: NewBackend) -> None:
     check_text("channel", given.channel, CHANNEL_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
-    check_text("subscription's id", given.subscription, SUBSCRIPTION_ID_LIMIT)
-    cursor(given.since)
-    if given.head is not None:
-        cursor(given.head)
+    _granted(given)
     number("interest", given.interest)
 
 
 def rebound(given: Rebound) -> None:
+    _granted(given)
+    number("interest", given.new_interest)
+
+
+def _granted(given: NewBackend | Rebound) -> None:
     check_text("subscription's id", given.subscription, SUBSCRIPTION_ID_LIMIT)
     cursor(given.since)
     if given.head is not None:
         cursor(given.head)
-    number("interest", given.new_interest)
 
 
 def wanted(given: Wanted) -> None:

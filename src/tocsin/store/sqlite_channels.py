@@ -13,25 +13,9 @@ from typing import Final, TypeVar, Unpack
 from tocsin import faults
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store import channel_checks as check
-from tocsin.store import sqlite_channel_rows as rows
+from tocsin.store import channel_rows as rows
+from tocsin.store import sqlite_channel_rows as channels
 from tocsin.store import sqlite_news, sqlite_registrations, sqlite_results, sqlite_retention, sqlite_subscriptions
-from tocsin.store.channel_rows import (
-    Broker,
-    ChannelState,
-    Committed,
-    Execution,
-    Failure,
-    Fetched,
-    InterestChanges,
-    Interests,
-    News,
-    Recorded,
-    Registration,
-    Subscribed,
-    Subscription,
-    Unsubscribed,
-    Wanted,
-)
 from tocsin.store.channel_store import CHANGES, CHUNK_BYTES, EXECUTIONS_KEPT, NEWS, PAGE
 from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite_errors import explained
@@ -63,33 +47,35 @@ class SqliteChannelStore(SqliteFile):
 
     async def open(self) -> None:
         await super().open()
-        self._epoch = await self.read(rows.current_epoch)
+        self._epoch = await self.read(channels.current_epoch)
 
     async def renew_epoch(self) -> int:
-        self._epoch = await self._write(rows.renew_epoch)
+        self._epoch = await self._write(channels.renew_epoch)
         return self._epoch
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        rows.begin_epoch(writer, now)
+        channels.begin_epoch(writer, now)
 
     # --- channels
 
     async def add_channel(self) -> int:
-        return await self._write(rows.add_channel)
+        return await self._write(channels.add_channel)
 
     async def drop_channel(self, channel_id: int) -> None:
         await self._write(lambda writer: sqlite_retention.hide(writer, channel_id))
         await self._repeat(lambda writer: sqlite_retention.drop_some(writer, channel_id), "channel-store.drop.step")
 
     async def channel_ids(self) -> list[int]:
-        return await self.read(rows.channel_ids)
+        return await self.read(channels.channel_ids)
 
-    async def state(self, channel_id: int) -> ChannelState:
-        return await self.read(lambda reader: rows.state(reader, channel_id))
+    async def state(self, channel_id: int) -> rows.ChannelState:
+        return await self.read(lambda reader: channels.state(reader, channel_id))
 
     # --- subscriptions and interests
 
-    async def subscribe(self, channel_id: int, wanted: Sequence[Wanted], *, created_us: int) -> list[Subscribed]:
+    async def subscribe(
+        self, channel_id: int, wanted: Sequence[rows.Wanted], *, created_us: int
+    ) -> list[rows.Subscribed]:
         for each in wanted:
             check.wanted(each)
         return await self._write(
@@ -97,30 +83,30 @@ class SqliteChannelStore(SqliteFile):
             "channel-store.subscriptions",
         )
 
-    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
+    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> rows.Unsubscribed:
         return await self._write(
             lambda writer: sqlite_subscriptions.unsubscribe(writer, channel_id, ids), "channel-store.subscriptions"
         )
 
-    async def change_broker(self, channel_id: int, subscription_id: str, broker: Broker) -> Subscription:
+    async def change_broker(self, channel_id: int, subscription_id: str, broker: rows.Broker) -> rows.Subscription:
         check.broker(broker)
         return await self._write(
             lambda writer: sqlite_subscriptions.change_broker(writer, channel_id, subscription_id, broker),
             "channel-store.subscriptions",
         )
 
-    async def subscription(self, channel_id: int, subscription_id: str) -> Subscription | None:
+    async def subscription(self, channel_id: int, subscription_id: str) -> rows.Subscription | None:
         return await self.read(lambda reader: sqlite_subscriptions.subscription(reader, channel_id, subscription_id))
 
-    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[Subscription]:
+    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[rows.Subscription]:
         return await self.read(lambda reader: sqlite_subscriptions.subscriptions(reader, channel_id, after, limit))
 
     async def subscriptions_of(
-        self, broker: Broker, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
-    ) -> list[Subscription]:
+        self, broker: rows.Broker, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
+    ) -> list[rows.Subscription]:
         return await self.read(lambda reader: sqlite_subscriptions.subscriptions_of(reader, broker, after, limit))
 
-    async def interests(self, channel_id: int) -> AsyncIterator[Interests]:
+    async def interests(self, channel_id: int) -> AsyncIterator[rows.Interests]:
         chunk, after = await self.read(
             lambda reader: sqlite_subscriptions.first_interests(reader, channel_id, INTERESTS)
         )
@@ -137,28 +123,32 @@ class SqliteChannelStore(SqliteFile):
             if chunk.ids:
                 yield chunk
 
-    async def interest_changes(self, channel_id: int, since: int, *, limit: int = CHANGES) -> InterestChanges | None:
+    async def interest_changes(
+        self, channel_id: int, since: int, *, limit: int = CHANGES
+    ) -> rows.InterestChanges | None:
         return await self.read(lambda reader: sqlite_subscriptions.interest_changes(reader, channel_id, since, limit))
 
     # --- executions
 
     async def commit_execution(
-        self, channel_id: int, execution: Execution, interests: Sequence[int], payloads: Sequence[bytes]
-    ) -> Committed:
+        self, channel_id: int, execution: rows.Execution, interests: Sequence[int], payloads: Sequence[bytes]
+    ) -> rows.Committed:
         return await self._write(
             lambda writer: sqlite_results.commit(writer, channel_id, execution, interests, payloads),
             "channel-store.execution",
         )
 
-    async def record_failure(self, channel_id: int, failure: Failure) -> None:
-        await self._write(lambda writer: rows.add_failure(writer, channel_id, failure))
+    async def record_failure(self, channel_id: int, failure: rows.Failure) -> None:
+        await self._write(lambda writer: channels.add_failure(writer, channel_id, failure))
 
-    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[Recorded]:
-        return await self.read(lambda reader: rows.executions(reader, channel_id, limit))
+    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[rows.Recorded]:
+        return await self.read(lambda reader: channels.executions(reader, channel_id, limit))
 
     # --- results
 
-    async def fetch(self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[list[Fetched]]:
+    async def fetch(
+        self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES
+    ) -> AsyncIterator[list[rows.Fetched]]:
         left = iter(sqlite_results.asked(ranges))
         todo = list(islice(left, sqlite_results.RANGES))
         while todo:
@@ -203,10 +193,10 @@ class SqliteChannelStore(SqliteFile):
     async def position(self) -> Position:
         return await self.read(sqlite_news.position)
 
-    async def news(self, after: Position, *, broker: Broker | None = None, limit: int = NEWS) -> News:
+    async def news(self, after: Position, *, broker: rows.Broker | None = None, limit: int = NEWS) -> rows.News:
         return await self.read(lambda reader: sqlite_news.news(reader, after, broker, limit))
 
-    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> set[int]:
+    async def acknowledge(self, broker: rows.Broker, cursors: Mapping[int, Cursor]) -> set[int]:
         return await self._write(lambda writer: sqlite_news.acknowledge(writer, broker, cursors))
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
@@ -219,23 +209,23 @@ class SqliteChannelStore(SqliteFile):
 
     # --- brokers that are told
 
-    async def register(self, broker: Broker, secret: str, *, owner: str | None) -> Registration:
+    async def register(self, broker: rows.Broker, secret: str, *, owner: str | None) -> rows.Registration:
         check.broker(broker)
         return await self._write(lambda writer: sqlite_registrations.register(writer, broker, secret, owner))
 
-    async def renew_secret(self, broker: Broker, secret: str) -> None:
+    async def renew_secret(self, broker: rows.Broker, secret: str) -> None:
         await self._write(lambda writer: sqlite_registrations.renew_secret(writer, broker, secret))
 
-    async def registrations(self) -> list[Registration]:
+    async def registrations(self) -> list[rows.Registration]:
         return await self.read(sqlite_registrations.registrations)
 
-    async def registration(self, broker: Broker) -> Registration | None:
+    async def registration(self, broker: rows.Broker) -> rows.Registration | None:
         return await self.read(lambda reader: sqlite_registrations.registration(reader, broker))
 
-    async def told(self, broker: Broker, position: Position) -> Position:
+    async def told(self, broker: rows.Broker, position: Position) -> Position:
         return await self._write(lambda writer: sqlite_registrations.told(writer, broker, position))
 
-    async def unregister(self, broker: Broker) -> None:
+    async def unregister(self, broker: rows.Broker) -> None:
         while held := await self.subscriptions_of(broker, limit=STEP):
             # Those of a channel that is being dropped are not listed, and go with it.
             for channel_id in {one.channel_id for one in held}:
