@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.broker_shell import BrokerHere, Listener, both
 from tests.broker_world import World, world
 from tests.waiting import until
+from tocsin.broker.core import events as ev
+from tocsin.broker.core.broker import Broker
+from tocsin.broker.core.settings import CoreSettings
+from tocsin.broker.shell.trace import Trace
 from tocsin.cli import lab as cli_lab
-from tocsin.lab.bodies.recorded import relive
+from tocsin.lab.bodies.recorded import event_of, relive
+from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import InputError
 
 POLICIES = ["lsc+never", "lru+never", "worth+never", "saving+never", "s3fifo+never", "exp+ttl"]
@@ -64,6 +71,27 @@ async def test_the_core_fed_with_a_live_trace_does_what_the_live_broker_did(
     assert done.policy == f"all+{policy}"
     assert cli_lab.relive(trace) == 0
     assert "\nthe same as the live broker" in "\n" + capsys.readouterr().err
+
+
+def test_every_event_comes_out_of_a_trace_as_it_went_in(tmp_path: Path) -> None:
+    at, results = Cursor(1, 2, 3), (Result(Cursor(1, 2, 4), 5),)
+    fetched = ev.Fetched(7, at, results, 0.5, Cursor(1, 1, 0))
+    happened: list[ev.Event] = [
+        ev.Subscribe(1, "a", 2, None, ev.Mode.NOTIFY), ev.Unsubscribe(1), ev.LoggedIn("a"), ev.LoggedOut("a"),
+        ev.GetResults(2, (1, 3), at), ev.GetEach((1, 3)), ev.Acked(2, at, (1, 3)), ev.AckedEach(((1, at), (3, at))),
+        ev.FellBehind(1, at), ev.Ready(1), ev.BackendReady(2, at), ev.BackendGone(2, "why"), ev.Arrived(2, at, 9),
+        ev.Announced(2, at), fetched, ev.FetchedTogether((fetched, ev.Fetched(8, at, (), 0.1))), ev.FetchFailed(7),
+        ev.Tick(), ev.PoliciesChosen(CachingSettings(budget_bytes=9, eviction="lru")),
+    ]  # fmt: skip
+    assert {type(one) for one in happened} == set(get_args(ev.Event)), "one of each"
+    path = tmp_path / "t.jsonl"
+    trace = Trace(path, Broker(CoreSettings(caching=CachingSettings(budget_bytes=9)), 0.0), 0.0)
+    for one in happened:
+        trace.happened(one, 1.0)
+    trace.close(2.0)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()[1:-1]]
+    assert [line.pop("at_s") for line in lines] == [1.0] * len(happened)
+    assert [event_of(line) for line in lines] == happened
 
 
 def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """Acknowledgements: gathered, known to the core at once and durable together.
 
-Those of many subscribers for the same cursor are one event of the core, and all that wait are one transaction. An
-acknowledgement that is lost in a crash costs a repeated delivery; one whose sender was answered is never lost.
+Those of many subscribers for the same cursor are one event of the core, those that stand alone are another, and all
+that wait are one transaction. An acknowledgement that is lost in a crash costs a repeated delivery; one whose sender
+was answered is never lost.
 """
 
 from __future__ import annotations
@@ -77,8 +78,12 @@ class AckDesk:
             self._timer = None
         gathered, self._gathered = self._gathered, {}
         core = self._machine.core
+        alone = tuple([(many[0], cursor) for (_, cursor), many in gathered.items() if len(many) == 1])
+        if alone:
+            self._machine.handle(ev.AckedEach(alone))
         for (interest, cursor), subscriptions in gathered.items():
-            self._machine.handle(ev.Acked(interest, cursor, subscriptions))
+            if len(subscriptions) > 1:
+                self._machine.handle(ev.Acked(interest, cursor, subscriptions))
             for one in subscriptions:
                 if core.knows(one):
                     self._markers[one] = core.marker(one)

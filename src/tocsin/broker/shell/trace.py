@@ -19,7 +19,7 @@ import orjson
 import structlog
 
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.events import Arrived, Event, Fetched, PoliciesChosen
+from tocsin.broker.core.events import Arrived, Event, Fetched, FetchedTogether, PoliciesChosen
 from tocsin.rules.caching.entries import Result
 
 FIGURES_EVERY_S: Final = 60.0
@@ -82,6 +82,8 @@ def _fields(event: Event) -> dict[str, Any]:
         case Fetched():
             results = [(one.cursor, one.size_bytes) for one in event.results]
             return {"fetch": event.fetch, "to": event.to, "results": results, "took_s": event.took_s, "gap": event.gap}
+        case FetchedTogether():
+            return {"answers": [_fields(one) for one in event.answers]}
         case PoliciesChosen():
             return {"caching": dataclasses.asdict(event.caching)}
     return {name: _plain(getattr(event, name)) for name in event.__dataclass_fields__}

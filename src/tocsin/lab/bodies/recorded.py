@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
@@ -24,14 +24,7 @@ from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import InputError
 
-_EVENTS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind
-    for kind in (
-        ev.Subscribe, ev.Unsubscribe, ev.LoggedIn, ev.LoggedOut, ev.GetResults, ev.Acked, ev.FellBehind, ev.Ready,
-        ev.BackendReady, ev.BackendGone, ev.Arrived, ev.Announced, ev.Fetched, ev.FetchFailed, ev.Tick,
-        ev.PoliciesChosen,
-    )
-}  # fmt: skip
+_EVENTS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(ev.Event)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +58,7 @@ def relive(path: Path) -> Relived:
                 differences += [f"{path}, line {number}, {at_s} s: {one}" for one in _different(broker, line)]
             else:
                 events += 1
-                broker.handle(_event(line), at_s)
+                broker.handle(event_of(line), at_s)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}, line {number}: not an event of a broker: {error}") from None
     caches = broker.caches
@@ -84,10 +77,15 @@ def _different(broker: Broker, line: dict[str, Any]) -> Iterator[str]:
             yield f"{name} {mine.get(name)}, live {value}"
 
 
-def _event(line: dict[str, Any]) -> ev.Event:
+def event_of(line: dict[str, Any]) -> ev.Event:
+    """The event of a line of a trace, without its time."""
     kind = _EVENTS[line.pop("event")]
-    made: ev.Event = kind(**{name: _READ.get(name, _name)(value) for name, value in line.items()})
+    made: ev.Event = kind(**_fields(line))
     return made
+
+
+def _fields(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: _READ.get(name, _name)(value) for name, value in said.items()}
 
 
 def _name(value: Any) -> Any:
@@ -106,6 +104,8 @@ def _names(value: list[Any]) -> tuple[Hashable, ...]:
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("cursor", "since", "after", "to", "gap", "sent"), _cursor),
     "subscriptions": _names,
+    "acks": lambda acks: tuple((_name(name), Cursor(*cursor)) for name, cursor in acks),
+    "answers": lambda answers: tuple(ev.Fetched(**_fields(one)) for one in answers),
     "mode": ev.Mode,
     "results": lambda found: tuple(Result(Cursor(*cursor), size_bytes) for cursor, size_bytes in found),
     "caching": lambda said: CachingSettings(**said),
