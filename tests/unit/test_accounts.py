@@ -22,7 +22,7 @@ from tocsin.broker.accounts.sessions import KEY
 from tocsin.broker.accounts.turns import Turns
 from tocsin.rules.model.cursors import START
 from tocsin.store.broker_checks import PERSON_LIMIT
-from tocsin.store.broker_rows import NewBackend, Wanted
+from tocsin.store.broker_rows import EVERYTHING, Allowed, NewBackend, Wanted
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import (
     ConflictError,
@@ -84,7 +84,7 @@ async def session(accounts: Accounts, user: str = "ann", application: str = "def
 
 async def manager(accounts: Accounts, name: str = "traffic", **fields: Any) -> Manager:
     """An application that was made for this, and who manages it."""
-    found = await accounts.who((await accounts.create_application(OPERATOR, name, **fields)).token)
+    found = await accounts.who((await accounts.create_application(OPERATOR, name, Allowed(**fields))).token)
     assert isinstance(found, Manager)
     return found
 
@@ -423,9 +423,7 @@ async def test_a_removed_subscriber_is_nobody_also_to_a_token_in_use(accounts: L
 async def test_an_application_gets_a_token_once_and_may_use_what_was_said(
     accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
 ) -> None:
-    made = await accounts.create_application(
-        OPERATOR, "traffic", channels=["v.jams"], feeds=[], limits={"subscribers": 1}
-    )
+    made = await accounts.create_application(OPERATOR, "traffic", Allowed(["v.jams"], [], {"subscribers": 1}))
     assert made.token.startswith("tocsin_app_")
     assert made.token not in repr(made)
     assert await accounts.who(made.token) == Manager(made.application.id, "traffic")
@@ -445,7 +443,7 @@ async def test_an_application_gets_a_token_once_and_may_use_what_was_said(
 async def test_changed_rights_count_at_once(accounts: LocalAccounts) -> None:
     own = await manager(accounts, channels=["v.a"])
     assert own.application is not None
-    await accounts.change_application(OPERATOR, "traffic", channels=None, feeds=["v.f"], limits={"groups": 0})
+    await accounts.change_application(OPERATOR, "traffic", Allowed(feeds=["v.f"], limits={"groups": 0}))
     assert accounts.rights(own.application) == Rights(None, frozenset({"v.f"}), {"groups": 0})
     with pytest.raises(LimitError) as told:
         await accounts.create_group(own, "crew")
@@ -463,7 +461,7 @@ async def test_what_is_held_of_channels_that_were_taken_away_ends_also_after_a_c
     await store.subscribe([Wanted(ann.subscriber, one.interest) for one in backends], backends=backends, created_us=1)
     assert own.application is not None
     assert [one async for one in accounts.end_outside(own.application)] == []
-    await accounts.change_application(OPERATOR, "traffic", channels=["v.b"], feeds=None, limits={})
+    await accounts.change_application(OPERATOR, "traffic", Allowed(["v.b"]))
     steps = accounts.end_outside(own.application)
     assert len(await anext(steps)) == 200
     await accounts.close()
@@ -491,7 +489,7 @@ async def test_a_renewed_token_ends_the_old_one(accounts: LocalAccounts) -> None
 @pytest.mark.parametrize("limits", [{"unknown": 1}, {"subscribers": -1}, {"subscribers": True}, {"members": 1.5}])
 async def test_limits_that_make_no_sense_are_refused_by_name(accounts: LocalAccounts, limits: Any) -> None:
     with pytest.raises(InputError, match=rf"limits\.{next(iter(limits))}"):
-        await accounts.create_application(OPERATOR, "traffic", limits=limits)
+        await accounts.create_application(OPERATOR, "traffic", Allowed(limits=limits))
     assert [each.name for each in await accounts.applications(OPERATOR)] == ["default"]
 
 
@@ -653,9 +651,7 @@ def everything(
         "application": lambda: accounts.application(by, application or "traffic"),
         "renew_application_token": lambda: accounts.renew_application_token(by, application or "traffic"),
         "create_application": lambda: accounts.create_application(by, "more"),
-        "change_application": lambda: accounts.change_application(
-            by, application or "traffic", channels=None, feeds=None, limits={}
-        ),
+        "change_application": lambda: accounts.change_application(by, application or "traffic", EVERYTHING),
         "remove_application": lambda: anext(accounts.remove_application(by, application or "traffic")),
     }
 

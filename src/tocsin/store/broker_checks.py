@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final, get_args
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
-from tocsin.store.broker_rows import NewBackend, Rebound, Wanted
+from tocsin.store.broker_rows import Allowed, NewBackend, Rebound, Wanted
 from tocsin.store.channel_checks import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
 from tocsin.store.epochs import HIGHEST
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
@@ -89,15 +88,15 @@ def kept(what: str, *texts: str) -> None:
         check_text(what, text, TEXT_LIMIT)
 
 
-def application(channels: Sequence[str] | None, feeds: Sequence[str] | None, limits: Mapping[str, int]) -> None:
-    for what, names in (("channels", channels), ("feeds", feeds)):
+def allowed(given: Allowed) -> None:
+    for what, names in (("channels", given.channels), ("feeds", given.feeds)):
         if len(names or ()) > LISTED:
             raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")
         for name in names or ():
             check_text(f"name among the {what}", name, CHANNEL_LIMIT)
-    if len(limits) > LIMITS:
-        raise LimitError(f"an application cannot have {len(limits)} limits", hint=f"at most {LIMITS}")
-    for name, limit in limits.items():
+    if len(given.limits) > LIMITS:
+        raise LimitError(f"an application cannot have {len(given.limits)} limits", hint=f"at most {LIMITS}")
+    for name, limit in given.limits.items():
         person("name of a limit", name)
         if not 0 <= limit <= HIGHEST:
             raise InputError(f"the limit {name} cannot be {limit}")

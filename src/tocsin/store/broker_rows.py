@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,18 +13,28 @@ PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
-    """`digest`: of its token; None while it has none. `channels`, `feeds`: those it may use; None: every one.
+class Allowed:
+    """What an application may. `channels`, `feeds`: those it may use; None: every one. `limits`: its own, by name."""
 
-    `subscribers`: how many it has. `closed`: it is being removed, and takes nobody any more.
+    channels: Sequence[str] | None = None
+    feeds: Sequence[str] | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+EVERYTHING: Final = Allowed()
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """`digest`: of its token; None while it has none. `subscribers`: how many it has.
+
+    `closed`: it is being removed, and takes nobody any more.
     """
 
     id: int
     name: str
     digest: str | None
-    channels: tuple[str, ...] | None
-    feeds: tuple[str, ...] | None
-    limits: Mapping[str, int]
+    allowed: Allowed
     created_us: int
     subscribers: int = 0
     closed: bool = False

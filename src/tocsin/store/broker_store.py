@@ -27,7 +27,9 @@ from typing import Protocol
 
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.store.broker_rows import (
+    EVERYTHING,
     PAGE,
+    Allowed,
     Application,
     Backend,
     Frontend,
@@ -147,25 +149,11 @@ class BrokerStore(Protocol):
     # --- applications
 
     async def add_application(
-        self,
-        name: str,
-        *,
-        digest: str | None,
-        channels: Sequence[str] | None,
-        feeds: Sequence[str] | None,
-        limits: Mapping[str, int],
-        created_us: int,
+        self, name: str, allowed: Allowed = EVERYTHING, *, digest: str | None, created_us: int
     ) -> Application:
         """ConflictError when the name is taken, or the digest is another's."""
 
-    async def change_application(
-        self,
-        application: int,
-        *,
-        channels: Sequence[str] | None,
-        feeds: Sequence[str] | None,
-        limits: Mapping[str, int],
-    ) -> Application: ...
+    async def change_application(self, application: int, allowed: Allowed) -> Application: ...
 
     async def end_outside(
         self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE

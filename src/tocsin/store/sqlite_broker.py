@@ -51,15 +51,8 @@ class SqliteBrokerStore(GroupCommits):
             self._ownership.release()
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        people.add_application(
-            writer,
-            DEFAULT_APPLICATION,
-            digest=None,
-            channels=None,
-            feeds=None,
-            limits={},
-            created_us=int(now.timestamp() * 1e6),
-        )
+        created_us = int(now.timestamp() * 1e6)
+        people.add_application(writer, DEFAULT_APPLICATION, rows.EVERYTHING, digest=None, created_us=created_us)
 
     # --- facts, and the tokens that were ended before their time
 
@@ -159,34 +152,16 @@ class SqliteBrokerStore(GroupCommits):
     # --- applications
 
     async def add_application(
-        self,
-        name: str,
-        *,
-        digest: str | None,
-        channels: Sequence[str] | None,
-        feeds: Sequence[str] | None,
-        limits: Mapping[str, int],
-        created_us: int,
+        self, name: str, allowed: rows.Allowed = rows.EVERYTHING, *, digest: str | None, created_us: int
     ) -> rows.Application:
         check.person("name of an application", name)
-        check.application(channels, feeds, limits)
+        check.allowed(allowed)
         check.kept("digest", digest or "")
-        return await self.write(
-            lambda writer: people.add_application(
-                writer, name, digest=digest, channels=channels, feeds=feeds, limits=limits, created_us=created_us
-            )
-        )
+        return await self.write(lambda writer: people.add_application(writer, name, allowed, digest, created_us))
 
-    async def change_application(
-        self,
-        application: int,
-        *,
-        channels: Sequence[str] | None,
-        feeds: Sequence[str] | None,
-        limits: Mapping[str, int],
-    ) -> rows.Application:
-        check.application(channels, feeds, limits)
-        return await self.write(lambda writer: people.change_application(writer, application, channels, feeds, limits))
+    async def change_application(self, application: int, allowed: rows.Allowed) -> rows.Application:
+        check.allowed(allowed)
+        return await self.write(lambda writer: people.change_application(writer, application, allowed))
 
     async def end_outside(
         self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tocsin.store import sqlite_holds
-from tocsin.store.broker_rows import Application, Frontend, Subscriber, Webhook
+from tocsin.store.broker_rows import Allowed, Application, Frontend, Subscriber, Webhook
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
 APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
@@ -55,36 +55,22 @@ def forget_revoked(connection: sqlite3.Connection, expired_before_us: int) -> in
 
 
 def add_application(
-    connection: sqlite3.Connection,
-    name: str,
-    *,
-    digest: str | None,
-    channels: Sequence[str] | None,
-    feeds: Sequence[str] | None,
-    limits: Mapping[str, int],
-    created_us: int,
+    connection: sqlite3.Connection, name: str, allowed: Allowed, digest: str | None, created_us: int
 ) -> Application:
     if connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchone() is not None:
         raise ConflictError(f"there is an application {name} already")
     _check_digest(connection, digest)
     made = connection.execute(
         """INSERT INTO applications (name, digest, channels, feeds, limits, created_us) VALUES (?, ?, ?, ?, ?, ?)""",
-        (name, digest, _listed(channels), _listed(feeds), json.dumps(dict(limits)), created_us),
+        (name, digest, *_written(allowed), created_us),
     )
     assert made.lastrowid is not None, "a row was inserted"
     return application(connection, made.lastrowid)
 
 
-def change_application(
-    connection: sqlite3.Connection,
-    id_: int,
-    channels: Sequence[str] | None,
-    feeds: Sequence[str] | None,
-    limits: Mapping[str, int],
-) -> Application:
+def change_application(connection: sqlite3.Connection, id_: int, allowed: Allowed) -> Application:
     connection.execute(
-        "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?",
-        (_listed(channels), _listed(feeds), json.dumps(dict(limits)), id_),
+        "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), id_)
     )
     return application(connection, id_)
 
@@ -232,8 +218,9 @@ def webhooks(connection: sqlite3.Connection) -> list[Webhook]:
     return [Webhook(*row) for row in connection.execute(sql)]
 
 
-def _listed(names: Sequence[str] | None) -> str | None:
-    return None if names is None else json.dumps(list(names))
+def _written(allowed: Allowed) -> tuple[str | None, str | None, str]:
+    channels, feeds = (None if one is None else json.dumps(list(one)) for one in (allowed.channels, allowed.feeds))
+    return channels, feeds, json.dumps(dict(allowed.limits))
 
 
 def _check_digest(connection: sqlite3.Connection, digest: str | None) -> None:
@@ -247,14 +234,9 @@ def _no_application(id_: int) -> NotFoundError:
 
 def _application(row: Any) -> Application:
     id_, name, digest, channels, feeds, limits, created_us, subscribers, closed = row
-    return Application(
-        id_,
-        name,
-        digest,
-        None if channels is None else tuple(json.loads(channels)),
-        None if feeds is None else tuple(json.loads(feeds)),
-        json.loads(limits),
-        created_us,
-        subscribers,
-        bool(closed),
-    )
+    allowed = Allowed(_read(channels), _read(feeds), json.loads(limits))
+    return Application(id_, name, digest, allowed, created_us, subscribers, bool(closed))
+
+
+def _read(names: str | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(json.loads(names))

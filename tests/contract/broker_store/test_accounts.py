@@ -10,28 +10,28 @@ import pytest
 
 from tests.contract.broker_store.holdings import all_frontends, contents, default, new_backend, people, subscribe
 from tocsin.store.broker_checks import LISTED, PERSON_LIMIT, TEXT_LIMIT, URL_LIMIT
-from tocsin.store.broker_rows import Application, Webhook
+from tocsin.store.broker_rows import EVERYTHING, Allowed, Application, Webhook
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, InputError, LimitError, NotFoundError
 
 
 async def test_applications_are_kept_with_all_they_may(store: BrokerStore) -> None:
     made = await store.add_application(
-        "traffic", digest="d1", channels=["v.a", "v.b"], feeds=[], limits={"subscribers": 3}, created_us=8
+        "traffic", Allowed(["v.a", "v.b"], [], {"subscribers": 3}), digest="d1", created_us=8
     )
-    assert made == Application(made.id, "traffic", "d1", ("v.a", "v.b"), (), {"subscribers": 3}, 8)
+    assert made == Application(made.id, "traffic", "d1", Allowed(("v.a", "v.b"), (), {"subscribers": 3}), 8)
     with pytest.raises(ConflictError, match="traffic"):
-        await store.add_application("traffic", digest=None, channels=None, feeds=None, limits={}, created_us=8)
+        await store.add_application("traffic", digest=None, created_us=8)
     with pytest.raises(ConflictError, match="token"):
-        await store.add_application("Traffic", digest="d1", channels=None, feeds=None, limits={}, created_us=8)
-    changed = await store.change_application(made.id, channels=None, feeds=["v.f"], limits={})
-    assert changed == replace(made, channels=None, feeds=("v.f",), limits={})
+        await store.add_application("Traffic", digest="d1", created_us=8)
+    changed = await store.change_application(made.id, Allowed(feeds=["v.f"]))
+    assert changed == replace(made, allowed=Allowed(feeds=("v.f",)))
     renewed = await store.renew_application_token(made.id, "d2")
     assert [each.name for each in await store.applications()] == ["default", "traffic"]
     assert (await store.applications())[1] == renewed == replace(changed, digest="d2")
     assert (await store.application(made.id), await store.application(99)) == (renewed, None)
     for missing in (
-        store.change_application(99, channels=None, feeds=None, limits={}),
+        store.change_application(99, EVERYTHING),
         store.renew_application_token(99, "d3"),
         store.close_application(99),
     ):
@@ -40,9 +40,7 @@ async def test_applications_are_kept_with_all_they_may(store: BrokerStore) -> No
 
 
 async def test_an_application_is_removed_in_steps_and_takes_nobody_meanwhile(store: BrokerStore) -> None:
-    application = await store.add_application(
-        "traffic", digest=None, channels=None, feeds=None, limits={}, created_us=8
-    )
+    application = await store.add_application("traffic", digest=None, created_us=8)
     ann = await store.add_subscriber(application.id, "ann", password="#", created_us=1)
     group = await store.add_group(application.id, "crew", created_us=1)
     await subscribe(store, ann.id, 1)
@@ -68,7 +66,7 @@ async def test_an_application_is_removed_in_steps_and_takes_nobody_meanwhile(sto
 
 async def test_users_are_unique_per_application_and_character_by_character(store: BrokerStore) -> None:
     application = await default(store)
-    other = (await store.add_application("b", digest=None, channels=None, feeds=None, limits={}, created_us=1)).id
+    other = (await store.add_application("b", digest=None, created_us=1)).id
     names = ["Ann", "ann", "ann ", "\u00e4nn", "a\u0308nn", "\U0001f600"]
     for name in names:
         await store.add_subscriber(application, name, password="#", created_us=1)
@@ -160,8 +158,7 @@ async def test_what_not_every_backend_can_keep_is_refused(store: BrokerStore) ->
     before = await contents(store)
 
     def application_of(**fields: Any) -> Any:
-        told = {"digest": None, "channels": None, "feeds": None, "limits": {}, "created_us": 1, **fields}
-        return store.add_application("b", **told)
+        return store.add_application("b", Allowed(**fields), digest=None, created_us=1)
 
     for wrong in (
         store.add_subscriber(application, "", password="#", created_us=1),
@@ -169,7 +166,7 @@ async def test_what_not_every_backend_can_keep_is_refused(store: BrokerStore) ->
         store.add_subscriber(application, "\ud800", password="#", created_us=1),
         store.add_subscriber(application, "b", password="x" * (TEXT_LIMIT + 1), created_us=1),
         store.add_group(application, long, created_us=1),
-        store.add_application(long, digest=None, channels=None, feeds=None, limits={}, created_us=1),
+        store.add_application(long, digest=None, created_us=1),
         application_of(channels=["v.c"] * (LISTED + 1)),
         application_of(feeds=["\0"]),
         application_of(limits={"subscribers": -1}),

@@ -12,7 +12,7 @@ from tests.contract.broker_store.holdings import all_backends, all_frontends, at
 from tests.contract.stores import StoreBackend, opened
 from tocsin.rules.model.cursors import START, Position
 from tocsin.store.broker_checks import PERSON_LIMIT
-from tocsin.store.broker_rows import Link, NewBackend, Subscriber
+from tocsin.store.broker_rows import EVERYTHING, Allowed, Link, NewBackend, Subscriber
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, LimitError, StorageFullError, UnavailableError
 
@@ -20,7 +20,7 @@ from tocsin.wire.errors import ConflictError, LimitError, StorageFullError, Unav
 async def test_a_new_store_has_one_application_that_may_everything_and_nothing_else(store: BrokerStore) -> None:
     (application,) = await store.applications()
     assert application == replace(
-        application, name="default", digest=None, channels=None, feeds=None, limits={}, subscribers=0, closed=False
+        application, name="default", digest=None, allowed=EVERYTHING, subscribers=0, closed=False
     )
     assert await store.link() == Link(0, Position(0, 0), None)
     assert (await all_backends(store), await all_frontends(store), await store.webhooks()) == ([], [], [])
@@ -30,9 +30,7 @@ async def test_a_new_store_has_one_application_that_may_everything_and_nothing_e
 async def filled(store: BrokerStore) -> None:
     """A little of everything."""
     ann, bob = await people(store, "ann", "bob")
-    other = await store.add_application(
-        "traffic", digest="d", channels=["v.c"], feeds=[], limits={"subscribers": 3}, created_us=2
-    )
+    other = await store.add_application("traffic", Allowed(["v.c"], [], {"subscribers": 3}), digest="d", created_us=2)
     await store.add_subscriber(other.id, "ann", password="$", created_us=3)
     await subscribe(store, ann, 3, 1, since=at(1))
     group = await store.add_group(await default(store), "crew", created_us=4)

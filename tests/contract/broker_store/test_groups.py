@@ -67,7 +67,7 @@ async def test_a_frontend_stays_while_anybody_wants_it(store: BrokerStore) -> No
 
 async def test_what_an_application_holds_outside_of_its_channels_ends_in_steps(store: BrokerStore) -> None:
     ann, bob = await people(store, "ann", "bob")
-    other = await store.add_application("o", digest=None, channels=None, feeds=None, limits={}, created_us=1)
+    other = await store.add_application("o", digest=None, created_us=1)
     eve = (await store.add_subscriber(other.id, "eve", password="#", created_us=1)).id
     inside = NewBackend(9, "v.inside", "[9]", "at-9", START)
     wanted = [Wanted(each, 9) for each in (ann, eve)]
@@ -90,7 +90,7 @@ async def test_what_an_application_holds_outside_of_its_channels_ends_in_steps(s
 
 async def test_a_group_takes_only_members_of_its_own_application(store: BrokerStore) -> None:
     (ann,) = await people(store, "ann")
-    other = (await store.add_application("b", digest=None, channels=None, feeds=None, limits={}, created_us=1)).id
+    other = (await store.add_application("b", digest=None, created_us=1)).id
     stranger = await store.add_subscriber(other, "ann", password="#", created_us=1)
     group = await store.add_group(await default(store), "crew", created_us=1)
     with pytest.raises(NotFoundError):

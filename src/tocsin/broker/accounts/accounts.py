@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from tocsin.store.broker_rows import PAGE, Application, Frontend, Group, Subscriber
+from tocsin.store.broker_rows import EVERYTHING, PAGE, Allowed, Application, Frontend, Group, Subscriber
 from tocsin.wire.answers import LoggedIn
 from tocsin.wire.subscriber import Credentials
 
@@ -74,6 +74,11 @@ class Rights:
     channels: frozenset[str] | None = None
     feeds: frozenset[str] | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(allowed: Allowed) -> Rights:
+        channels, feeds = (None if one is None else frozenset(one) for one in (allowed.channels, allowed.feeds))
+        return Rights(channels, feeds, allowed.limits)
 
     def may_subscribe(self, channel: str) -> bool:
         return self.channels is None or channel in self.channels
@@ -145,25 +150,9 @@ class Accounts(Protocol):
 
     # --- applications, for the operator
 
-    async def create_application(
-        self,
-        by: Principal,
-        name: str,
-        *,
-        channels: Sequence[str] | None = None,
-        feeds: Sequence[str] | None = None,
-        limits: Mapping[str, int] | None = None,
-    ) -> WithToken: ...
+    async def create_application(self, by: Principal, name: str, allowed: Allowed = EVERYTHING) -> WithToken: ...
 
-    async def change_application(
-        self,
-        by: Principal,
-        name: str,
-        *,
-        channels: Sequence[str] | None,
-        feeds: Sequence[str] | None,
-        limits: Mapping[str, int],
-    ) -> Application:
+    async def change_application(self, by: Principal, name: str, allowed: Allowed) -> Application:
         """In place of all it had. Counts from now on; `end_outside` ends what was subscribed to before."""
 
     def end_outside(self, application: int) -> AsyncIterator[list[Frontend]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from tocsin.broker.accounts.accounts import Principal, Removed, Session, WithTok
 from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory, now_us
 from tocsin.broker.accounts.policy import AccountPolicy, check_limits, name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
-from tocsin.store.broker_rows import Application, Frontend
+from tocsin.store.broker_rows import EVERYTHING, Allowed, Application, Frontend
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
@@ -39,45 +39,24 @@ class Applications(Directory):
                 async for _ in self.end_outside(application.id):
                     pass
 
-    async def create_application(
-        self,
-        by: Principal,
-        name: str,
-        *,
-        channels: Sequence[str] | None = None,
-        feeds: Sequence[str] | None = None,
-        limits: Mapping[str, int] | None = None,
-    ) -> WithToken:
+    async def create_application(self, by: Principal, name: str, allowed: Allowed = EVERYTHING) -> WithToken:
         self._require_operator(by)
-        check_limits(limits or {})
+        check_limits(allowed.limits)
         token = _token()
         made = await self._store.add_application(
-            name_of("name of an application", name),
-            digest=digest(token),
-            channels=channels,
-            feeds=feeds,
-            limits=limits or {},
-            created_us=self._now_us(),
+            name_of("name of an application", name), allowed, digest=digest(token), created_us=self._now_us()
         )
         self._put(made)
         return WithToken(made, token)
 
-    async def change_application(
-        self,
-        by: Principal,
-        name: str,
-        *,
-        channels: Sequence[str] | None,
-        feeds: Sequence[str] | None,
-        limits: Mapping[str, int],
-    ) -> Application:
+    async def change_application(self, by: Principal, name: str, allowed: Allowed) -> Application:
         self._require_operator(by)
-        check_limits(limits)
+        check_limits(allowed.limits)
         found = self._open_one(name)
         async with self._narrowing:
-            if channels is not None:
+            if allowed.channels is not None:
                 await self._store.set_fact(NARROWED.format(found.id), "yes")
-            await self._store.change_application(found.id, channels=channels, feeds=feeds, limits=limits)
+            await self._store.change_application(found.id, allowed)
             return await self._read_again(found)
 
     async def end_outside(self, application: int) -> AsyncIterator[list[Frontend]]:

@@ -95,7 +95,7 @@ class Directory:
         return found
 
     def _limit(self, application: Application, name: str) -> int | None:
-        return application.limits.get(name, self._policy.limits.get(name))
+        return application.allowed.limits.get(name, self._policy.limits.get(name))
 
     # --- subscribers
 
@@ -133,15 +133,7 @@ class Directory:
         if application.digest is not None:
             self._by_digest[application.digest] = application.id
         self._by_id[application.id] = self._by_name[application.name] = application
-        self._rights[application.id] = (
-            NOTHING
-            if application.closed
-            else Rights(
-                None if application.channels is None else frozenset(application.channels),
-                None if application.feeds is None else frozenset(application.feeds),
-                application.limits,
-            )
-        )
+        self._rights[application.id] = NOTHING if application.closed else Rights.of(application.allowed)
 
     def _forget(self, application: Application) -> None:
         for kept in (self._by_id, self._rights):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
@@ -18,7 +19,7 @@ from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.serving.addresses import place_of
 from tocsin.serving.answers import answer
 from tocsin.serving.requests import check_query, read_json, read_object, whole
-from tocsin.store.broker_rows import PAGE, Application, Group, Subscriber
+from tocsin.store.broker_rows import PAGE, Allowed, Application, Group, Subscriber
 from tocsin.wire.envelopes import moment_text
 from tocsin.wire.errors import ForbiddenError, InputError
 from tocsin.wire.subscriber import name_of, parse_credentials
@@ -217,7 +218,7 @@ class AccountRoutes:
     async def create_application(self, request: web.Request) -> web.Response:
         by = await self._who(request)
         said = await read_object(request, _APPLICATION, {"name"}, {"channels", "feeds", "limits"})
-        made = await self._accounts.create_application(by, name_of(said["name"], "name"), **_rights(said))
+        made = await self._accounts.create_application(by, name_of(said["name"], "name"), Allowed(**_rights(said)))
         return answer({**_application(made.application), "token": made.token}, status=201)
 
     async def applications(self, request: web.Request) -> web.Response:
@@ -234,10 +235,9 @@ class AccountRoutes:
         said = await read_object(request, '{"channels": […], "feeds": […], "limits": {…}}', set(), set(_RIGHTS))
         there = await self._accounts.application(by, name)
         given = _rights(said)
-        kept = {"channels": there.channels, "feeds": there.feeds, "limits": there.limits}
 
         async def whole() -> Application:
-            changed = await self._accounts.change_application(by, name, **{**kept, **given})
+            changed = await self._accounts.change_application(by, name, replace(there.allowed, **given))
             if "channels" in given:
                 await self._service.end_outside(changed.id, changed.name)
             return changed
@@ -291,9 +291,9 @@ def _rights(said: Mapping[str, Any]) -> dict[str, Any]:
 def _application(one: Application) -> dict[str, Any]:
     return {
         "name": one.name,
-        "channels": None if one.channels is None else list(one.channels),
-        "feeds": None if one.feeds is None else list(one.feeds),
-        "limits": dict(one.limits),
+        "channels": None if one.allowed.channels is None else list(one.allowed.channels),
+        "feeds": None if one.allowed.feeds is None else list(one.allowed.feeds),
+        "limits": dict(one.allowed.limits),
         "subscribers": one.subscribers,
         "created_at": moment_text(one.created_us),
     }
