@@ -1,0 +1,45 @@
+"""A small dataset's table, and short ways to fill and to read it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("zone", pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string()))])),
+        ("said", pa.string()),
+    ]
+)
+KEYS = (("id",),)
+
+
+def rows(*ids: int, said: str = "a") -> pa.Table:
+    records = [{"id": each, "zone": {"x": each / 2, "tags": ["t", None]}, "said": said} for each in ids]
+    return pa.Table.from_pylist(records, schema=SCHEMA)
+
+
+def content(snapshot: Snapshot) -> dict[Any, str]:
+    seen: dict[Any, str] = {}
+    for path in snapshot.files:
+        for row in pq.ParquetFile(path).read().to_pylist():
+            if snapshot.rows_up_to is None or row["_commit"] <= snapshot.rows_up_to:
+                assert row["id"] not in seen
+                seen[row["id"]] = row["said"]
+    return seen
+
+
+def reopened(table: DatasetTable, **options: Any) -> DatasetTable:
+    table.close()
+    return DatasetTable.open(table.log.folder, table.schema, table.keys, **options)
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,98 @@
+"""Past states can be asked for, as long as they are kept, and readers wait for nobody."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.unit.dataset_table.tables import KEYS, SCHEMA, content, reopened, rows
+from tocsin.pipeline.datasets import durability
+from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
+from tocsin.wire.errors import NotFoundError
+
+
+def test_a_clock_that_goes_back_does_not_disorder_the_commits(table: DatasetTable) -> None:
+    first = table.insert(rows(1))
+    with mock.patch("tocsin.pipeline.datasets.commits.time.time_ns", return_value=0):
+        second = table.insert(rows(2))
+    assert second.at > first.at
+
+
+def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    made = []
+    for each in range(150):
+        made.append(table.insert(rows(each)))
+        if table.upkeep_due():
+            upkeep(table)
+    table = reopened(table, history=2)
+    assert len(durability.log_versions(table.log.folder)[0]) < 120
+    for number in (0, 1, 77, 150):
+        assert set(content(table.as_of_commit(number))) == set(range(number))
+    for number in (1, 77, 150):
+        assert table.as_of_time(made[number - 1].at).number == number
+    assert table.as_of_time(made[0].at - timedelta(seconds=1)).number == 0
+    # The first rewrite ends that: from now on the last two commits are kept.
+    table.delete(rows(0))
+    assert set(content(table.as_of_commit(150))) == set(range(150))
+    with pytest.raises(NotFoundError, match="the oldest that can be asked for is commit 150 of 20"):
+        table.as_of_commit(77)
+    with pytest.raises(NotFoundError, match="commit 150"):
+        table.as_of_time(made[3].at)
+
+
+def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    made = []
+    for each in range(1, 41):
+        made.append(table.upsert(rows(1, said=str(each))))
+        upkeep(table)
+    clean_up(table)
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_time(made[4].at)
+    table = reopened(table, history=1000)
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_time(made[4].at)
+    assert content(table.as_of_commit(39)) == {1: "39"}
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_commit(38)
+
+
+def test_the_files_of_a_pinned_or_held_snapshot_stay(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1)
+    table.insert(rows(1, 2))
+    held = table.snapshot()
+    with table.pin(table.snapshot()):
+        files = held.files
+        del held
+        table.upsert(rows(2, said="b"))
+        clean_up(table)
+        assert all(os.path.exists(path) for path in files)
+    held = table.snapshot()
+    table.upsert(rows(2, said="c"))
+    clean_up(table)
+    assert not any(os.path.exists(path) for path in files)
+    assert content(held) == {1: "a", 2: "b"}
+    del held
+    clean_up(table)
+    assert len(table.data.names()) == 1
+
+
+def test_readers_do_not_wait_for_a_writer(table: DatasetTable) -> None:
+    table.insert(rows(1))
+    table.upsert(rows(1, said="b"))
+    seen: list[Any] = []
+    with table.writing:
+        reader = threading.Thread(
+            target=lambda: seen.append((table.snapshot().number, table.as_of_commit(1).number, table.row_count))
+        )
+        reader.start()
+        reader.join(timeout=20)
+    assert seen == [(2, 1, 1)]
