@@ -15,6 +15,8 @@ from tocsin.lab.experiments.statistics import Estimate, estimate
 _S: Final = "sizes"
 CACHING: Final = tuple(policy for policy in PAPER if policy != "nc")
 _EVICTING: Final = tuple(policy for policy in CACHING if policy != "ttl")
+# Two hit ratios that differ by less are very similar.
+_SIMILAR: Final = 0.03
 Holds = Callable[[Results, Value], tuple[bool | None, str]]
 
 
@@ -113,11 +115,10 @@ def _exp_lowest(results: Results, law: Value) -> tuple[bool | None, str]:
 
 def _lscz_like_lsd(results: Results, law: Value) -> tuple[bool | None, str]:
     found = more(results, "hit_ratio", "lscz", "lsd", law)
-    if all(abs(one.mean) + one.half_width < 0.05 for one in found.values()):
-        return True, f"lscz over lsd: {span(found)}"
-    return (
-        False if any(abs(one.mean) - one.half_width > 0.05 for one in found.values()) else None
-    ), f"lscz over lsd: {span(found)}"
+    said = f"lscz over lsd: {span(found)}"
+    if all(abs(one.mean) + one.half_width < _SIMILAR for one in found.values()):
+        return True, said
+    return (False if any(abs(one.mean) - one.half_width > _SIMILAR for one in found.values()) else None), said
 
 
 def _together(results: Results, law: Value) -> tuple[bool, str]:
