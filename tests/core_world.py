@@ -124,14 +124,14 @@ class World:
         channel.gone = max(channel.gone, at(max(0, channel.head.execution - keep)))
 
     def answer(self, number: int, *, limit: int = 1000, took_s: float = 0.1) -> list[ac.Action]:
-        return self.handle(self._answer_to(number, limit, took_s))
+        return self.handle(self.answer_to(number, limit, took_s))
 
     def answer_together(self, *, limit: int = 1000, took_s: float = 0.1) -> list[ac.Action]:
         """Everything that is asked for comes at once."""
-        answers = tuple(self._answer_to(number, limit, took_s) for number in sorted(self.fetches))
+        answers = tuple(self.answer_to(number, limit, took_s) for number in sorted(self.fetches))
         return self.handle(ev.FetchedTogether(answers))
 
-    def _answer_to(self, number: int, limit: int, took_s: float) -> ev.Fetched:
+    def answer_to(self, number: int, limit: int, took_s: float) -> ev.Fetched:
         fetch = self.fetches.pop(number)
         channel = self.channels[str(fetch.interest)]
         found = channel.between(fetch.after, fetch.to)

@@ -39,7 +39,9 @@ class Delivery:
         """Algorithm 1's GET of `(after, head]`, a page of it, for several who lack the same."""
         cache = backend.held
         runs = self._caches.get(cache, after, cache.head, now_s, len(askers))
-        runs = page(runs, self._settings.page_results, self._settings.page_bytes)
+        limits = self._settings
+        if cache.residents >= limits.page_results or cache.resident_bytes >= limits.page_bytes:
+            runs = page(runs, limits.page_results, limits.page_bytes)
         to = runs[-1].to if runs else after
         if len(runs) == 1 and type(runs[0]) is Cached and why is Why.PULLED:
             # Everything is here, as for nearly all who are told of news and pull them.

@@ -69,7 +69,7 @@ def core_settings(caching: CachingSettings, *, page_results: int = 1 << 30) -> C
 
 class Edge:
     """One run. `area_*` are integrals over time, for means; `lives_s` sums the times to live of arriving results, and
-    retrievals are counted by whoever got something."""
+    retrievals are counted by whoever got something. `together` may change between two stretches of play."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Edge:
         self._caches = self.broker.caches
         self._expires = settings.caching.expiry != "never"
         self._interests = interests
-        self._together = together
+        self.together = together
         self._trace = trace
         # What the cluster keeps: the results of each interest, and how many bytes they had before each and in all.
         self._results: list[list[Result]] = [[] for _ in range(interests)]
@@ -277,7 +277,7 @@ class Edge:
 
     def _pull_cohort(self, at_s: float, interest: int, cohort: Cohort) -> None:
         head = self._heads[interest]
-        if not self._together:
+        if not self.together:
             for name in tuple(cohort):
                 if cohort.marker_of(name) < head and self._asks.get(name) != self._session_of(name):
                     self._asks[name] = self._session_of(name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Axis, Experiment, Metric, Parameter, Plot, Sweep, Value, along
-from tocsin.lab.experiments.edge_caching.claims import CLAIMS
+from tocsin.lab.experiments.edge_caching.claims import CACHING, CLAIMS
 from tocsin.lab.experiments.edge_caching.model import MODERN, OPTIMUM, OURS, PAPER, model
 
 SIZES: Final = (50, 100, 200, 300, 400, 500)
 QUICK_SIZES: Final = (150, 500)
 LAWS: Final = ("uniform", "zipf")
-_QUICK_CHOICES: Final[tuple[tuple[Value, ...], ...]] = (
+_QUICK_CHOICES: Final[tuple[tuple[Value, ...], ...]] = (("lru", "put is no access"), ("lsc", "newcomer stays"))
+_CHOICES: Final[tuple[tuple[Value, ...], ...]] = (
     ("lru", "usual"),
     ("lru", "put is no access"),
     ("lsc", "usual"),
@@ -19,9 +20,6 @@ _QUICK_CHOICES: Final[tuple[tuple[Value, ...], ...]] = (
     ("exp", "usual"),
     ("exp", "lives without end"),
     ("ttl", "usual"),
-)
-_CHOICES: Final[tuple[tuple[Value, ...], ...]] = (
-    *_QUICK_CHOICES,
     ("lru", "newcomer stays"),
     ("lru", "fetched results enter"),
     ("lru", "subscriptions are renewed"),
@@ -87,7 +85,7 @@ EXPERIMENT: Final = Experiment(
             "sizes",
             "Every policy at every size under both laws; `optimum` is what none can pass.",
             (
-                along("policy", (*PAPER, *MODERN, *OURS, OPTIMUM), quick=(*PAPER, *OURS, OPTIMUM)),
+                along("policy", (*PAPER, *MODERN, *OURS, OPTIMUM), quick=(*CACHING, *OURS, OPTIMUM)),
                 along("size_mb", SIZES, quick=QUICK_SIZES),
                 along("popularity", LAWS),
             ),
