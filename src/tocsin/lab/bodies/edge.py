@@ -68,8 +68,11 @@ def core_settings(caching: CachingSettings, *, page_results: int = 1 << 30) -> C
 
 
 class Edge:
-    """One run. `area_*` are integrals over time, for means; `lives_s` sums the times to live of arriving results, and
-    retrievals are counted by whoever got something. `together` may change between two stretches of play."""
+    """One run. `area_*` are integrals over time, for means; `lives_s` sums the times to live of arriving results.
+
+    Deliveries with something in them are counted once, retrievals by whoever got something. `together` may change
+    between two stretches of play.
+    """
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class Edge:
         self.area_results_s = 0.0
         self.most_bytes = 0
         self.lives_s = 0.0
+        self.deliveries = 0
         self.retrievals = 0
         self.retrievals_missed = 0
         self._caches = self.broker.caches
@@ -287,6 +291,7 @@ class Edge:
             retrievals, begun = self.retrievals, len(self._answers)
             for action in self._step(GetResults(interest, cohort.together), at_s):
                 if type(action) is Deliver and not action.more and action.results:
+                    self.deliveries += 1
                     self.retrievals += len(action.audience)
                     self._step(Acked(interest, action.to, action.audience), at_s)
                 else:
@@ -333,6 +338,7 @@ class Edge:
 
     def _got(self, action: Deliver, name: Hashable) -> None:
         if action.results:
+            self.deliveries += 1
             self.retrievals += 1
         if action.more:
             interest = action.interest
@@ -353,6 +359,7 @@ class Edge:
     def _delivered(self, action: Deliver) -> None:
         interest, audience = action.interest, action.audience
         if action.results:
+            self.deliveries += 1
             self.retrievals += len(audience)
         self._handle(Acked(interest, action.to, audience), self.now_s)
         alone = not isinstance(audience, Group)
