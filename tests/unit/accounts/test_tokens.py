@@ -1,0 +1,163 @@
+"""A token is good until it ends, is ended, or another secret signs them."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import jwt
+import pytest
+
+from tests.unit.accounts.known import OPEN, SECRET, Clock, opened, session
+from tocsin.broker.accounts.accounts import OPERATOR, Session
+from tocsin.broker.accounts.local import LocalAccounts
+from tocsin.broker.accounts.passwords import Passwords
+from tocsin.broker.accounts.sessions import KEY
+from tocsin.store.sqlite_broker import SqliteBrokerStore
+from tocsin.wire.errors import UnauthorizedError
+from tocsin.wire.subscriber import Credentials
+
+
+async def test_a_token_ends_by_itself_and_a_fresh_one_goes_on(accounts: LocalAccounts, clock: Clock) -> None:
+    await accounts.register(None, Credentials("ann", SECRET))
+    old = (await accounts.login(Credentials("ann", SECRET))).token
+    clock.now_us += 3_000_000_000
+    found = await accounts.who(old)
+    assert isinstance(found, Session)
+    fresh = (await accounts.renew(found)).token
+    assert isinstance(await accounts.who(old), Session)
+    clock.now_us += 700_000_000
+    with pytest.raises(UnauthorizedError, match="has ended"):
+        await accounts.who(old)
+    assert isinstance(await accounts.who(fresh), Session)
+
+
+async def test_a_logout_ends_one_token_also_after_a_restart_and_is_forgotten_with_it(
+    store: SqliteBrokerStore, clock: Clock
+) -> None:
+    accounts = await opened(store, clock)
+    await accounts.register(None, Credentials("ann", SECRET))
+    one, two = [(await accounts.login(Credentials("ann", SECRET))).token for _ in range(2)]
+    found = await accounts.who(one)
+    assert isinstance(found, Session)
+    await accounts.logout(found)
+    await accounts.logout(found)
+    for _ in range(2):
+        with pytest.raises(UnauthorizedError, match="logout"):
+            await accounts.who(one)
+        assert isinstance(await accounts.who(two), Session)
+        with pytest.raises(UnauthorizedError):
+            await accounts.renew(found)
+        await accounts.close()
+        accounts = await opened(store, clock)
+    assert len(await store.revoked()) == 1
+    clock.now_us += 3_700_000_000
+    last = await session(accounts, "bob")
+    await accounts.logout(last)
+    assert set(await store.revoked()) == {last.token_id}
+    await accounts.close()
+
+
+async def forged(store: SqliteBrokerStore, clock: Clock) -> dict[str, str]:
+    """A good token of the first subscriber, and some that nobody should be taken in by."""
+    key = await store.fact(KEY)
+    assert key is not None
+    said = {"iss": "tocsin", "sub": "1", "jti": "x", "iat": clock.now_us / 1e6, "exp": clock.now_us / 1e6 + 60}
+    right = base64.b64decode(key)
+    later = jwt.encode({**said, "exp": said["exp"] + 60}, right, "HS256").split(".")[1]
+    signature = jwt.encode(said, right, "HS256").split(".")[2]
+    assert len(jwt.encode(said, right, "HS256")) < 300, "short enough for every header"
+    return {
+        "good": jwt.encode(said, right, "HS256"),
+        "another key": jwt.encode(said, b"k" * 32, "HS256"),
+        "no signature": jwt.encode(said, None, "none"),
+        "another algorithm": jwt.encode(said, right + right, "HS512"),
+        "the key as text": jwt.encode(said, key, "HS256"),
+        "another issuer": jwt.encode({**said, "iss": "else"}, right, "HS256"),
+        "no end": jwt.encode({name: said[name] for name in said if name != "exp"}, right, "HS256"),
+        "no id": jwt.encode({name: said[name] for name in said if name != "jti"}, right, "HS256"),
+        "another end": ".".join((*jwt.encode(said, right, "HS256").split(".")[:1], later, signature)),
+        "no number": jwt.encode({**said, "sub": "ann"}, right, "HS256"),
+        "nobody": jwt.encode({**said, "sub": "999"}, right, "HS256"),
+        "garbage": "a.b.c",
+        "empty": "",
+        "huge": "x" * 100_000,
+        "an application's": "tocsin_app_unknown",
+        "not ASCII": "\u00e9.\u00e9.\u00e9",
+        "half a character": "\ud800",
+    }
+
+
+async def test_forged_tokens_are_refused_whatever_they_look_like(
+    accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
+) -> None:
+    await accounts.register(None, Credentials("ann", SECRET))
+    tokens = await forged(store, clock)
+    assert isinstance(await accounts.who(tokens.pop("good")), Session)
+    for what, token in tokens.items():
+        with pytest.raises(UnauthorizedError) as told:
+            await accounts.who(token)
+        assert told.value.status == 401, what
+
+
+async def test_without_a_token_only_those_where_everybody_operates_are_known(
+    accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
+) -> None:
+    with pytest.raises(UnauthorizedError, match="needs a token"):
+        await accounts.who(None)
+    assert await accounts.who("the operator's") == OPERATOR
+    alone = await opened(store, clock, replace(OPEN, operator_token="", everybody_operates=True))
+    assert await alone.who(None) == OPERATOR
+    with pytest.raises(UnauthorizedError):
+        await alone.who("")
+    await alone.close()
+
+
+async def test_another_password_ends_all_tokens_from_before(accounts: LocalAccounts) -> None:
+    mine = await session(accounts)
+    old = (await accounts.renew(mine)).token
+    with pytest.raises(UnauthorizedError, match="old password"):
+        await accounts.set_password(mine, "ann", "another secret", old="wrong")
+    with pytest.raises(UnauthorizedError, match="old password"):
+        await accounts.set_password(mine, "ann", "another secret")
+    await accounts.set_password(mine, "ann", "another secret", old=SECRET)
+    for refused in (accounts.who(old), accounts.renew(mine), accounts.login(Credentials("ann", SECRET))):
+        with pytest.raises(UnauthorizedError):
+            await refused
+    fresh = (await accounts.login(Credentials("ann", "another secret"))).token
+    assert isinstance(await accounts.who(fresh), Session)
+    await accounts.set_password(OPERATOR, "ann", "a third secret")
+    with pytest.raises(UnauthorizedError):
+        await accounts.who(fresh)
+
+
+async def test_a_login_that_a_new_password_overtakes_gives_a_token_that_is_good_no_more(
+    accounts: LocalAccounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await accounts.register(None, Credentials("ann", SECRET))
+    matches = Passwords.matches
+
+    async def overtaken(self: Passwords, password: str, kept: str | None, origin: str | None) -> bool:
+        found = await matches(self, password, kept, origin)
+        await accounts.set_password(OPERATOR, "ann", "another secret")
+        return found
+
+    monkeypatch.setattr(Passwords, "matches", overtaken)
+    told = await accounts.login(Credentials("ann", SECRET))
+    with pytest.raises(UnauthorizedError):
+        await accounts.who(told.token)
+
+
+async def test_a_removed_subscriber_is_nobody_also_to_a_token_in_use(accounts: LocalAccounts) -> None:
+    mine = await session(accounts)
+    token = (await accounts.renew(mine)).token
+    assert isinstance(await accounts.who(token), Session)
+    removed = await accounts.remove_subscriber(OPERATOR, "ann")
+    assert removed.subscribers == [mine.subscriber]
+    for refused in (accounts.who(token), accounts.renew(mine)):
+        with pytest.raises(UnauthorizedError):
+            await refused
+    # One of the same name is somebody else.
+    await session(accounts)
+    with pytest.raises(UnauthorizedError):
+        await accounts.who(token)

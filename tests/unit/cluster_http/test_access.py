@@ -1,0 +1,80 @@
+"""Who may do what, with which token, from where."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fake_statements import FakeFeeds, FakeStatements, serving
+from tests.unit.cluster_http.asking import ask
+from tocsin.cluster.openapi import document
+
+
+async def test_without_a_token_nothing_but_health_answers_where_one_is_needed() -> None:
+    fake = FakeStatements()
+    async with serving(fake, auth="on") as url:
+        for route in document()["paths"].items():
+            for method in route[1]:
+                expected = 200 if route[0] in ("/healthz", "/readyz") else 401
+                status, _, headers = await ask(url, method.upper(), route[0], data="insert 1")
+                assert status == expected, route
+                assert ("WWW-Authenticate" in headers) == (expected == 401)
+        assert (await ask(url, "GET", "/nothing"))[0] == 401
+        for bad in ("", "Bearer", "Bearer ", "Basic eDp5", "Bearer nobody", "Bearer tocsin_ada tocsin_ada", "Bearer é"):
+            assert (await ask(url, data="insert 1", headers={"Authorization": bad}))[0] == 401
+        assert fake.scripts == []
+        assert (await ask(url, data="insert 1", headers={"Authorization": "Bearer tocsin_bob"}))[0] == 200
+
+
+async def test_a_reader_may_query_but_neither_write_nor_publish() -> None:
+    feeds = FakeFeeds()
+    cy, bob = ({"Authorization": f"Bearer tocsin_{name}"} for name in ("cy", "bob"))
+    async with serving(FakeStatements(), auth="on", feeds=feeds) as url:
+        assert (await ask(url, data="rows 1", headers=cy))[0] == 200
+        assert (await ask(url, data="insert 1; code", headers=bob))[0] == 403
+        status, said, _ = await ask(url, data="rows 1; insert 1", headers=cy)
+        assert (status, said["error"]["code"], said["error"]["statement"]) == (403, "forbidden", 2)
+        assert (await ask(url, path="/v1/feeds/News", data=b'{"id": 1}', headers=cy))[0] == 403
+        assert feeds.taken == []
+        assert (await ask(url, path="/v1/feeds/News", data=b'{"id": 1}', headers=bob))[0] == 200
+
+
+async def test_by_default_tokens_are_asked_for_on_anything_but_loopback() -> None:
+    async with serving(FakeStatements(), host="0.0.0.0") as url:
+        assert (await ask(url, "GET", "/"))[0] == 401
+    async with serving(FakeStatements(), host="0.0.0.0", auth="off") as url:
+        assert (await ask(url, "GET", "/"))[0] == 200
+    async with serving(FakeStatements()) as url:
+        assert (await ask(url, "GET", "/"))[0] == 200
+
+
+async def test_a_script_is_stopped_only_with_its_own_token_or_an_admins() -> None:
+    fake = FakeStatements()
+    bob, dan, ada = ({"Authorization": f"Bearer tocsin_{name}"} for name in ("bob", "dan", "ada"))
+    async with serving(fake, auth="on") as url:
+        for stopper in (bob, ada):
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(ask(url, data="wait", headers={**bob, "Tocsin-Request-Id": "b"}))
+                await fake.until(lambda it: it.waiting == 1)
+                assert (await ask(url, "DELETE", "/v1/statements/b", headers=dan))[0] == 403
+                assert (await ask(url, "GET", headers=dan))[1] == {"running": []}
+                assert len((await ask(url, "GET", headers=ada))[1]["running"]) == 1
+                assert (await ask(url, "DELETE", "/v1/statements/b", headers=stopper))[0] == 202
+            assert running.result()[0] == 408
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example:8470"}, 403),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "[::1]:1"}, 200),
+        ({"Host": "localhost:1", "Origin": "http://localhost:1"}, 200),
+    ],
+)
+async def test_without_tokens_no_web_page_can_reach_a_local_cluster(headers: dict[str, str], status: int) -> None:
+    async with serving(FakeStatements()) as url:
+        assert (await ask(url, data="insert 1", headers={"Content-Type": "text/plain", **headers}))[0] == status
