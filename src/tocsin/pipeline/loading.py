@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
-from tocsin.pipeline.readers import adm_text, delimited, json_text, parquet, xml_text
+from tocsin.pipeline.readers import adm_text, decoding, delimited, json_text, parquet, xml_text
 from tocsin.pipeline.readers.found import BadFile, BadRecord, Found
 from tocsin.rules.model.checking import RecordError
 from tocsin.rules.model.jsonform import reader
@@ -34,15 +34,7 @@ from tocsin.wire.errors import InputError, NotFoundError, StatementError
 
 ADAPTERS: Final = ("localfs",)
 # Each format, and the options that it takes besides `path` and `format`.
-_TEXT_OPTIONS: Final = ("delimiter", "header", "quote", "null")
-FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
-    "json": (),
-    "adm": (),
-    "csv": _TEXT_OPTIONS,
-    "delimited-text": _TEXT_OPTIONS,
-    "xml": ("record",),
-    "parquet": (),
-}
+FORMATS: Final[Mapping[str, tuple[str, ...]]] = {**decoding.FORMATS, "parquet": ()}
 BATCH_BYTES: Final = 32 << 20  # a batch ends here, however few its records are
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_.\-]*://")

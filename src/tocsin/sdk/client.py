@@ -24,7 +24,7 @@ from tocsin.sdk.door import Door
 from tocsin.sdk.events import Available, Gap, Notification, Told
 from tocsin.sdk.inbox import Inbox, Marks, entries
 from tocsin.sdk.managed import Group, parse_group, part, whole_group
-from tocsin.sdk.stream import ACK_EVERY_S, HEARTBEAT_S, Stream
+from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, Stream
 from tocsin.wire.answers import (
     LoggedIn,
     Subscription,
@@ -40,7 +40,6 @@ from tocsin.wire.subscriber import DEFAULT_APPLICATION, DEFAULT_MODE, Acks, Cred
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
 
 _CLOSE_S: Final = 5.0
-_ACKS_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +282,7 @@ class Client:
 
     async def flush(self) -> None:
         """Returns when everything acknowledged so far is durable at the broker."""
-        while acks := self._marks.unconfirmed(_ACKS_AT_ONCE):
+        while acks := self._marks.unconfirmed(ACKS_AT_ONCE):
             await self._door.ask("POST", "/v1/acks", {"acks": Acks(acks).to_json()})
             self._marks.confirm(acks)
 

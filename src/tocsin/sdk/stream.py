@@ -18,7 +18,7 @@ from tocsin.wire.subscriber import Acks, Request
 
 HEARTBEAT_S: Final = 20.0
 ACK_EVERY_S: Final = 0.05
-_ACKS_AT_ONCE: Final = 500  # well within the size that a broker takes
+ACKS_AT_ONCE: Final = 500  # well within the size that a broker takes
 _TOKEN_ENDED: Final = 4401
 _WELL_S: Final = 10.0  # a connection that held for so long is followed by a short pause
 _MESSAGE_LIMIT_BYTES: Final = 256 << 20
@@ -171,7 +171,7 @@ class Stream:
         while True:
             await self._marks.changed.wait()
             await asyncio.sleep(self._ack_every_s)
-            if acks := self._marks.say(_ACKS_AT_ONCE):
+            if acks := self._marks.say(ACKS_AT_ONCE):
                 try:
                     await socket.send_str(Request(Acks(acks)).to_bytes().decode())
                 except (aiohttp.ClientError, OSError):

@@ -24,13 +24,13 @@ from aiohttp.resolver import ThreadedResolver
 from tocsin.broker.shell.outlets import PlainOutlet, Told
 from tocsin.broker.shell.service import Service
 from tocsin.settings.broker import WebhookSettings
+from tocsin.store.broker_checks import URL_LIMIT
 from tocsin.store.broker_rows import Webhook
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 from tocsin.wire.signatures import secret_text, signed
 
 SECRET_BYTES: Final = 32
-URL_LIMIT: Final = 2_048
 WAITING: Final = 4
 """Messages of one receiver that wait in memory; what comes after them comes from the cache when there is room."""
 AT_ONCE: Final = 200

@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from tocsin import faults
 from tocsin.pipeline.datasets import history
-from tocsin.pipeline.datasets.datafiles import AT, COMMIT, DataFile, from_add_actions, from_us
+from tocsin.pipeline.datasets.datafiles import DataFile, from_add_actions, from_us
 from tocsin.pipeline.datasets.durability import (
     LOG_FOLDER,
     entry_path,
@@ -32,6 +32,7 @@ from tocsin.pipeline.datasets.durability import (
     sync_folder,
 )
 from tocsin.pipeline.datasets.history import Entry
+from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError
 
 # App transactions: they live in the table's state, so that opening it needs no look at old log entries.

@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from tocsin.pipeline.datasets.durability import remove_files, sync_file
+from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import InputError
 
-COMMIT: Final = "_commit"
-AT: Final = "_at"
 AT_TYPE: Final = pa.timestamp("us", "UTC")
 _OURS: Final = pa.schema([(COMMIT, pa.int64()), (AT, AT_TYPE)])
 SUFFIX: Final = ".parquet"

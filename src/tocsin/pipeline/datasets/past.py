@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 import pyarrow.compute as pc
 
 from tocsin.pipeline.datasets.commits import State
-from tocsin.pipeline.datasets.datafiles import AT, COMMIT, DataFolder, from_us, to_us
+from tocsin.pipeline.datasets.datafiles import DataFolder, from_us, to_us
 from tocsin.pipeline.datasets.history import Entry, History
 from tocsin.pipeline.datasets.snapshots import Held, Snapshot
+from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import NotFoundError
 
 

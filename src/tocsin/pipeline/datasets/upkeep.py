@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from tocsin import faults
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.datafiles import AT, LARGEST_FILE_BYTES, DataFile
+from tocsin.pipeline.datasets.datafiles import LARGEST_FILE_BYTES, DataFile
 from tocsin.pipeline.datasets.durability import (
     LOG_FOLDER,
     checkpoint_path,
@@ -28,6 +28,7 @@ from tocsin.pipeline.datasets.durability import (
     sync_folder,
 )
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.rules.model.columns import AT
 from tocsin.wire.errors import StorageFullError
 
 # A file climbs one tier per compaction, so a row is rewritten a few times in its life, not once per commit.

@@ -24,6 +24,7 @@ from tocsin.rules.model.types import (
     ObjectType,
     Type,
 )
+from tocsin.rules.model.values import NUMBER
 from tocsin.wire.errors import InputError
 
 # The module has one limit for the whole process; its default of 128 KiB is less than a record may have.
@@ -31,7 +32,6 @@ csv.field_size_limit(RECORD_LIMIT_BYTES)
 
 _CHUNK_BYTES: Final = 1 << 16
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,400}")
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 _Cell = Callable[[str], Any]
 
@@ -222,7 +222,7 @@ def _number(text: str) -> float:
     text = text.strip()
     if text in NONFINITE:
         return NONFINITE[text]
-    if _NUMBER.fullmatch(text) is None:
+    if NUMBER.fullmatch(text) is None:
         raise RecordError("", f"expected a number, got {shown(text)}")
     number = float(text)
     if number in (NONFINITE["Infinity"], NONFINITE["-Infinity"]):

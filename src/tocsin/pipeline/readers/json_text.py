@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from tocsin.pipeline.readers.found import RECORD_LIMIT_BYTES, BadRecord, Found, not_utf8, too_long
+from tocsin.rules.model.constructors import DIGITS_LIMIT
 
 _LINE_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
-_DIGITS_LIMIT: Final = 400  # a double has at most 309 before the point
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 # orjson gives whole numbers beyond 64 bits as doubles, which are other numbers: lines with so many digits in a row
@@ -82,7 +82,7 @@ def _whole_line(line: bytes) -> dict[str, Any] | None:
 
 
 def _whole_number(text: str) -> int:
-    if len(text) > _DIGITS_LIMIT:
+    if len(text) > DIGITS_LIMIT:
         raise ValueError(f"holds a number of {len(text)} digits")
     return int(text)
 

@@ -8,7 +8,6 @@ a None. The values themselves are those of `values`.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
@@ -29,6 +28,7 @@ from tocsin.rules.model.values import (
     Polygon,
     Rectangle,
     circle,
+    float32,
     polygon,
     rectangle,
 )
@@ -178,13 +178,10 @@ def _double(value: Any) -> float:
     raise RecordError("", f"expected a number, got {shown(value)}")
 
 
-_FLOAT32 = struct.Struct("<f")
-
-
 def _float(value: Any) -> float:
     number = _double(value)
     try:
-        return float(_FLOAT32.unpack(_FLOAT32.pack(number))[0])
+        return float32(number)
     except OverflowError:
         raise RecordError("", f"{number!r} does not fit into a float of 32 bits; declare it double") from None
 

@@ -6,7 +6,6 @@ Each function takes the text and gives the value; ValueError says what was expec
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
 from math import inf, isinf, nan
@@ -16,6 +15,7 @@ from tocsin.rules.model.types import INTEGER_BITS, PRIMITIVES
 from tocsin.rules.model.values import (
     MISSING,
     Duration,
+    float32,
     parse_circle,
     parse_date,
     parse_datetime,
@@ -33,7 +33,6 @@ DIGITS_LIMIT: Final = 400
 
 _INT = re.compile(r"[+-]?[0-9]++")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
-_FLOAT32 = struct.Struct("<f")
 _NONFINITE: Final[Mapping[str, float]] = {
     name: value
     for names, value in (("NaN", nan), ("INF +INF Infinity +Infinity", inf), ("-INF -Infinity", -inf))
@@ -81,7 +80,7 @@ def _double(text: str) -> float:
 def _float32(text: str) -> float:
     number = _double(text)
     try:
-        return float(_FLOAT32.unpack(_FLOAT32.pack(number))[0])
+        return float32(number)
     except OverflowError:
         raise ValueError(f"the number {text.strip()[:40]} does not fit into a float of 32 bits") from None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import math
 import re
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -171,7 +172,13 @@ _DATETIME = re.compile(
     r"[0-9]{4}(?:-[0-9]{2}-[0-9]{2}|[0-9]{4})[T ][0-9]{2}[0-9:]*(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 )
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-?)[0-9A-Fa-f]{4}\1[0-9A-Fa-f]{4}\1[0-9A-Fa-f]{4}\1[0-9A-Fa-f]{12}")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FLOAT32 = struct.Struct("<f")
+
+
+def float32(number: float) -> float:
+    """The nearest of 32 bits; OverflowError beyond them."""
+    return float(_FLOAT32.unpack(_FLOAT32.pack(number))[0])
 
 
 def parse_datetime(text: str) -> datetime:
@@ -266,7 +273,7 @@ def _pair(text: str, expected: str) -> tuple[Point, Point]:
 
 def _number(text: str, expected: str, whole: str) -> float:
     # float() alone would also take underscores, digits of other scripts and "nan".
-    number = float(text) if _NUMBER.fullmatch(text) else math.nan
+    number = float(text) if NUMBER.fullmatch(text) else math.nan
     if not math.isfinite(number):
         raise ValueError(f"expected {expected}, got {_quoted(whole)}")
     return number
