@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import structlog
 from aiohttp import web
@@ -26,10 +25,18 @@ _OF_ONE_ADDRESS = 2_000
 _log = structlog.get_logger("tocsin.serving")
 
 
+class Outlet(Protocol):
+    def changed(self) -> None:
+        """The connection takes more or no more, or is gone."""
+
+    def has_room(self) -> None:
+        """The client has taken most of what it had been sent, after it had not for a while."""
+
+
 class Connection(web.RequestHandler):
     """One connection: a head must be complete in time, and garbage is answered in our form."""
 
-    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_together", "on_room")
+    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_together", "outlet")
 
     def __init__(self, manager: LimitedServer, limits: Limits, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -38,13 +45,19 @@ class Connection(web.RequestHandler):
         self._some_head = False
         self._lingering = False
         self._together: Together | None = None
-        # Called when a client has taken most of what it had been sent, after it had not for a while.
-        self.on_room: Callable[[], None] | None = None
+        # Whoever writes past the answers, and has to know when it may.
+        self.outlet: Outlet | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.outlet is not None:
+            self.outlet.changed()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.on_room is not None:
-            self.on_room()
+        if self.outlet is not None:
+            self.outlet.changed()
+            self.outlet.has_room()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         manager = cast("LimitedServer", self._manager)
@@ -71,6 +84,8 @@ class Connection(web.RequestHandler):
             cast("LimitedServer", self._manager).left(self._together)
             self._together = None
         super().connection_lost(exc)
+        if self.outlet is not None:
+            self.outlet.changed()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -12,7 +12,7 @@ from tocsin.serving.connections import Connection
 class ConnectionOutlet:
     """A WebSocket, or an answer that goes on and on."""
 
-    __slots__ = ("_transport", "connection", "kind", "listener")
+    __slots__ = ("_on_room", "_transport", "connection", "kind", "listener")
 
     def __init__(
         self, kind: Kind, connection: Connection, buffer_bytes: int, on_room: Callable[[ConnectionOutlet], None]
@@ -26,11 +26,24 @@ class ConnectionOutlet:
         self._transport: asyncio.Transport = transport
         # The transport tells when there is more in it than this, and when most of that is gone.
         transport.set_write_buffer_limits(high=buffer_bytes, low=buffer_bytes // 4)
-        connection.on_room = lambda: on_room(self)
+        self._on_room = on_room
+        connection.outlet = self
 
     @property
     def full(self) -> bool:
         return self.connection._paused
+
+    @property
+    def direct(self) -> asyncio.Transport | None:
+        """Where bytes may be written to at this moment, if any may."""
+        return None if self.full or self.connection.transport is None else self._transport
+
+    def changed(self) -> None:
+        if self.listener is not None:
+            self.listener.look()
+
+    def has_room(self) -> None:
+        self._on_room(self)
 
     def write(self, told: Told) -> None:
         # A connection that is lost has no transport any more; who serves it hears of that a little later.
@@ -45,4 +58,4 @@ class ConnectionOutlet:
         self._transport.abort()
 
     def close(self) -> None:
-        self.connection.on_room = None
+        self.connection.outlet = None

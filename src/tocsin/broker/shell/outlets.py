@@ -71,16 +71,16 @@ NOBODY: Final[set[int]] = set()
 
 
 class Listener:
-    """A subscriber who is there. `born`: what began to be fanned out before that is not for it. `sole`: its only
-    outlet, if that is a WebSocket."""
+    """A subscriber who is there. `born`: what began to be fanned out before that is not for it. `direct`: where its
+    frames can be written to at once, as nearly everybody's can: it has one outlet, a WebSocket that takes them."""
 
-    __slots__ = ("behind", "born", "outlets", "patience", "sole", "subscriber")
+    __slots__ = ("behind", "born", "direct", "outlets", "patience", "subscriber")
 
     def __init__(self, subscriber: int, born: int) -> None:
         self.subscriber = subscriber
         self.born = born
         self.outlets: list[Outlet] = []
-        self.sole: ConnectionOutlet | None = None
+        self.direct: asyncio.Transport | None = None
         # Nearly nobody is: a set of its own for each would be most of what a listener takes.
         self.behind: set[int] = NOBODY
         self.patience: asyncio.TimerHandle | None = None
@@ -88,17 +88,18 @@ class Listener:
     def add(self, outlet: Outlet) -> None:
         self.outlets.append(outlet)
         outlet.listener = self
-        self._look()
+        self.look()
 
     def remove(self, outlet: Outlet) -> None:
         self.outlets.remove(outlet)
         outlet.listener = None
-        self._look()
+        self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """An outlet came, went, or takes more or no more."""
         only = self.outlets[0] if len(self.outlets) == 1 else None
-        direct = only is not None and only.kind is Kind.WEBSOCKET
-        self.sole = cast("ConnectionOutlet", only) if direct else None
+        websocket = only is not None and only.kind is Kind.WEBSOCKET
+        self.direct = cast("ConnectionOutlet", only).direct if websocket else None
 
     @property
     def full(self) -> bool:

@@ -252,14 +252,13 @@ class Presence:
                 continue
             if passed_over and passed_over.get(name, 0) >= turn:
                 continue
-            sole = listener.sole
-            if sole is not None and not (connection := sole.connection)._paused:
-                # Nearly everybody: one WebSocket that has room. Done ten thousand times a message: every step counts.
-                if (transport := connection.transport) is not None:
-                    try:
-                        transport.write(frame)
-                    except Exception as error:
-                        self._broke(sole, error)
+            transport = listener.direct
+            if transport is not None:
+                # Done ten thousand times a message: every step counts, and every object that is looked at.
+                try:
+                    transport.write(frame)
+                except Exception as error:
+                    self._broke(listener.outlets[0], error)
             elif listener.full:
                 behind.append((name, listener))
                 continue
