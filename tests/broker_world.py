@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from tests.fake_statements import FakeCredentials, FakeStatements
-from tocsin.cluster.catalog import CatalogStore, DataverseEntry, Put
+from tocsin.cluster.catalog import CatalogStore, DataverseEntry, Put, Remove
 from tocsin.cluster.channels.announcer import Announcer, Pace
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.news import NewsDesk
@@ -66,6 +66,11 @@ class World:
         )  # fmt: skip
         await self.catalog.apply([Put(entry)])
         return entry
+
+    async def drop(self, channel: ChannelEntry) -> None:
+        await self.catalog.apply([Remove(channel.ref)])
+        await self.store.drop_channel(channel.channel_id)
+        self.announcer.dropped()
 
     async def execute(
         self, channel: ChannelEntry, found: Mapping[int, Sequence[Any]], at_us: int | None = None

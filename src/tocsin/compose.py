@@ -180,7 +180,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
                 announcer.committed(one)
             retention.wake()
 
-        channels = Channels(catalog, tables, engine, channel_store, announce=committed)
+        channels = Channels(catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped)
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store, procedures.runs)
         rooms = (feeds, brokers, channels)

@@ -62,7 +62,7 @@ class BrokerRoutes:
         if not (url is None or isinstance(url, str)):
             raise InputError("url: must be an address, or null")
         done = await self._brokers.register(dataverse, name, url, request[PRINCIPAL])
-        told = _told(done.broker, done.url, position_text(done.position))
+        told = _told(done.broker, done.url, position_text(done.position), await self._store.dropped())
         return answer(
             told if done.secret is None else {**told, "secret": done.secret}, status=201 if done.made else 200
         )
@@ -72,7 +72,8 @@ class BrokerRoutes:
         entry = self._brokers.known(*path_name(request))
         broker = Broker(entry.dataverse, entry.name)
         kept = await self._store.registration(broker)
-        return answer(_told(broker, entry.url, None if kept is None else position_text(kept.position)))
+        position = None if kept is None else position_text(kept.position)
+        return answer(_told(broker, entry.url, position, await self._store.dropped()))
 
     async def remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
@@ -114,8 +115,8 @@ class BrokerRoutes:
         return answer({"acknowledged": len(cursors)})
 
 
-def _told(broker: Broker, url: str | None, position: str | None) -> dict[str, Any]:
-    return {"broker": f"{broker.dataverse}.{broker.name}", "url": url, "position": position}
+def _told(broker: Broker, url: str | None, position: str | None, dropped: int) -> dict[str, Any]:
+    return {"broker": f"{broker.dataverse}.{broker.name}", "url": url, "position": position, "dropped": dropped}
 
 
 def _cursors(given: object) -> dict[int, Cursor]:

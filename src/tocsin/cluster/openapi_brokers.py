@@ -45,11 +45,12 @@ _SUBSCRIPTION: Final = {
 }
 _BROKER: Final = {
     "type": "object",
-    "required": ["broker", "url", "position"],
+    "required": ["broker", "url", "position", "dropped"],
     "properties": {
         "broker": {"type": "string"},
         "url": {"type": ["string", "null"]},
         "position": {"type": ["string", "null"], "description": "It has been told of everything up to there."},
+        "dropped": {"type": "integer", "description": "How many channels were ever dropped."},
         "secret": {"type": "string", "description": "What announcements are signed with; told once."},
     },
 }

@@ -179,13 +179,14 @@ class News:
     """What happened up to `position`; `more` when that is not all yet.
 
     `gaps`: channels of which results were removed before they could be told here. Whoever holds interests in them
-    fetches these from its own cursors, and is told there what is gone.
+    fetches these from its own cursors, and is told there what is gone. `dropped`: how many channels ever were.
     """
 
     position: Position
     items: list[NewsItem]
     gaps: list[int]
     more: bool
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True)

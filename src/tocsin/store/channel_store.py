@@ -178,6 +178,9 @@ class ChannelStore(Protocol):
     async def position(self) -> Position:
         """After everything committed so far."""
 
+    async def dropped(self) -> int:
+        """How many channels were dropped, ever: whoever holds subscriptions looks for theirs when there are more."""
+
     async def news(self, after: Position, *, broker: Broker | None = None, limit: int = NEWS) -> News:
         """Which interests that a broker (or any) holds have results after this position, in the order of commits.
 

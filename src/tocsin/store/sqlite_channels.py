@@ -193,6 +193,9 @@ class SqliteChannelStore(SqliteFile):
     async def position(self) -> Position:
         return await self.read(sqlite_news.position)
 
+    async def dropped(self) -> int:
+        return await self.read(sqlite_news.dropped)
+
     async def news(self, after: Position, *, broker: rows.Broker | None = None, limit: int = NEWS) -> rows.News:
         return await self.read(lambda reader: sqlite_news.news(reader, after, broker, limit))
 

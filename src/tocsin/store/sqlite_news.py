@@ -16,12 +16,17 @@ def position(connection: sqlite3.Connection) -> Position:
     return Position(rows.current_epoch(connection), rows.given(connection, "result"))
 
 
+def dropped(connection: sqlite3.Connection) -> int:
+    there = connection.execute("SELECT count(*) FROM channels WHERE NOT dropped").fetchone()[0]
+    return rows.given(connection, "channel") - int(there)
+
+
 def news(connection: sqlite3.Connection, after: Position, broker: Broker | None, limit: int) -> News:
     now = position(connection)
     begin = min(rows.result_epochs(connection).bound(after.epoch, after.number), now.number)
     holder = None if broker is None else rows.broker_id(connection, broker)
     if broker is not None and holder is None:
-        return News(now, [], [], False)
+        return News(now, [], [], False, dropped(connection))
     # Rows are looked at in the order of commits; those between two numbers may be gone.
     sql = "SELECT max(id) FROM (SELECT id FROM results WHERE id > ? ORDER BY id LIMIT ?)"
     end = connection.execute(sql, (begin, limit)).fetchone()[0] or now.number
@@ -51,7 +56,7 @@ def news(connection: sqlite3.Connection, after: Position, broker: Broker | None,
         (begin, holder),
     )
     reached = Position(now.epoch, end) if more else now
-    return News(reached, items, [row[0] for row in gaps], more)
+    return News(reached, items, [row[0] for row in gaps], more, dropped(connection))
 
 
 def acknowledge(connection: sqlite3.Connection, broker: Broker, cursors: Mapping[int, Cursor]) -> set[int]:

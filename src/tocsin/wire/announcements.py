@@ -3,12 +3,14 @@
     {"broker":"v.b","after":"1763200000-10","position":"1763200000-250","more":false,
      "news":[{"channel":"v.c","interests":[[17,"1763200000-12-0"],…]},…],
      "pushed":[{"channel":"v.p","interest":9,"results":[["1763200000-12-0",1763200000000000,88],…]},…],
-     "gaps":["v.c"]}
+     "gaps":["v.c"],"dropped":2}
     …88 bytes of JSON…                      one result after the other, each followed by a line feed
 
 It holds everything that happened after `after` and up to `position`: the interests of `news` have results up to the
-cursor, to be fetched; of those in `pushed` all new results are here; of channels in `gaps` some are gone already. With
-`more` there is more to tell. A receiver whose own position is not `after` has missed something, and asks for its news.
+cursor, to be fetched; of those in `pushed` all new results are here; of channels in `gaps` some are gone already.
+`dropped` counts the channels that were ever dropped: who sees more of them than before looks for its subscriptions.
+With `more` there is more to tell. A receiver whose own position is not `after` has missed something, and asks for its
+news.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Announcement:
     news: dict[str, list[tuple[int, Cursor]]] = field(default_factory=dict)
     pushed: list[Pushed] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
+    dropped: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -52,8 +55,8 @@ class Announcement:
 
     @property
     def id(self) -> str:
-        """The same for the same stretch of news, so that a receiver knows what it has seen."""
-        return f"news_{position_text(self.after)}_{position_text(self.position)}"
+        """The same for the same news, so that a receiver knows what it has seen."""
+        return f"news_{position_text(self.after)}_{position_text(self.position)}_{self.dropped}"
 
     def to_bytes(self) -> bytes:
         head = {
@@ -76,6 +79,7 @@ class Announcement:
                 for one in self.pushed
             ],
             "gaps": self.gaps,
+            "dropped": self.dropped,
         }
         payloads = [each.payload for one in self.pushed for each in one.results]
         return b"\n".join([orjson.dumps(head), *payloads, b""])
@@ -97,6 +101,7 @@ def parse_announcement(body: bytes) -> Announcement:
             },
             _pushed(head["pushed"], rest),
             head["gaps"],
+            head["dropped"],
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"this is not an announcement: {error}") from None

@@ -100,3 +100,14 @@ async def test_an_acknowledgement_says_which_channels_it_is_of(store: ChannelSto
     cursor = Cursor(store.epoch, 1, 0)
     assert await store.acknowledge(EAST, {one: cursor, 999: cursor}) == {channel.id}
     assert await store.acknowledge(Broker("Default", "nobody"), {one: cursor}) == set()
+
+
+async def test_dropped_channels_are_counted_for_ever(store: ChannelStore) -> None:
+    channels = [await store.add_channel() for _ in range(3)]
+    assert await store.dropped() == 0
+    await store.drop_channel(channels[0])
+    await store.drop_channel(channels[0])
+    assert (await store.dropped(), (await store.news(await store.position())).dropped) == (1, 1)
+    await store.add_channel()
+    await store.drop_channel(channels[2])
+    assert await store.dropped() == 2

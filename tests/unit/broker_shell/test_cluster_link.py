@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from aiohttp import web
 
 from tests.broker_shell import BrokerHere, Listener, both, broker
@@ -201,3 +202,39 @@ async def test_a_cluster_that_has_lost_the_broker_is_told_again(tmp_path: Path, 
                 assert held[0].interest != interest
                 async with Listener(made.url, made.tokens["ada"]) as again:
                     assert await again.values_until(1) == ["again"]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "looked for"])
+async def test_subscriptions_end_with_their_channel(cluster: Any, tmp_path: Path, told: bool) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, cluster__check_every_s=3600 if told else 0.05) as made:
+        dropped, kept = await here.channel("c"), await here.channel("d")
+        await made.subscribe("ada", "v.c", 1)
+        other = int((await made.subscribe("ada", "v.d", 1))["interest"])
+        if not told:
+            here.announcer.dropped = lambda: None  # type: ignore[method-assign]
+        async with Listener(made.url, made.tokens["ada"]) as ada:
+            await until(lambda: made.service.presence.listeners)
+            await here.drop(dropped)
+            await ada.until(lambda: [one["type"] for one in ada.events] == ["tocsin.ended"])
+            assert ada.events[0]["channel"] == "v.c"
+            await here.execute(kept, {other: ["goes on"]})
+            await ada.until(lambda: ada.values == ["goes on"])
+        status, said = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [1]}, user="ada")
+        assert (status, said["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_channel_that_comes_again_under_its_name_is_another_one(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, cluster__check_every_s=3600) as made:
+        channel = await here.channel("c")
+        before = int((await made.subscribe("ada", "v.c", 1))["interest"])
+        async with Listener(made.url, made.tokens["ada"]) as ada:
+            await until(lambda: made.service.presence.listeners)
+            await here.drop(channel)
+            again = await here.channel("c")
+            # Its subscription has ended, or is one to the new channel: in no case does it hang on the old one.
+            await ada.until(lambda: ada.events or ada.close_code is not None)
+        after = int((await made.subscribe("ada", "v.c", 1))["interest"])
+        assert after != before
+        async with Listener(made.url, made.tokens["ada"]) as ada:
+            await here.execute(again, {after: ["of the new one"]})
+            assert await ada.values_until(1) == ["of the new one"]

@@ -23,10 +23,20 @@ _PASSED_ON: Final = frozenset({"Content-Type", "Retry-After"})
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`secret`: where it is a new one."""
+    """`secret`: where it is a new one. `dropped`: how many channels ever were."""
 
     position: Position
-    secret: str | None = field(default=None, repr=False)
+    secret: str | None = field(repr=False)
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Where the cluster tells us, how far it has, and how many channels were ever dropped."""
+
+    url: str | None
+    position: Position | None
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +90,13 @@ class ClusterClient:
 
     async def register(self, callback: str) -> Registered:
         said = await self._ask("PUT", self._place, {"url": callback})
-        return Registered(parse_position(said["position"]), said.get("secret"))
+        return Registered(parse_position(said["position"]), said.get("secret"), said["dropped"])
 
-    async def known(self) -> tuple[str | None, Position | None]:
-        """Where the cluster tells us, and how far it has; NotFoundError when it does not know us."""
+    async def known(self) -> Known:
+        """What the cluster knows of us; NotFoundError when it does not know us."""
         said = await self._ask("GET", self._place)
         position = said["position"]
-        return said["url"], None if position is None else parse_position(position)
+        return Known(said["url"], None if position is None else parse_position(position), said["dropped"])
 
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])

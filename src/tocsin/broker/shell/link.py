@@ -70,6 +70,7 @@ class Link:
         self._secret_asked_s = -SECRET_EVERY_S
         self._doubtful = False
         self._compared = False
+        self._dropped = 0
         self._registered = False
         self._news = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -166,17 +167,26 @@ class Link:
             self._epoch = max(self._epoch, told.position.epoch)
             await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
         self._registered = True
+        self._heard_of(told.dropped)
         _log.info("registered at the cluster", epoch=self._epoch)
 
     async def _check(self) -> None:
         """The cluster may have been restored from a backup that does not know us, or that knows us otherwise."""
         try:
-            url, position = await self._client.known()
+            known = await self._client.known()
         except NotFoundError:
-            url, position = None, None
-        if url != self._callback or position is None:
+            known = None
+        if known is None or known.url != self._callback or known.position is None:
             self._compared = False
             await self._register()
+        else:
+            self._heard_of(known.dropped)
+
+    def _heard_of(self, dropped: int) -> None:
+        """So many channels were ever dropped at the cluster: if that is news to us, some may have been ours."""
+        if dropped != self._dropped:
+            self._dropped = dropped
+            self._compared = False
 
     async def _new_secret(self) -> None:
         self._secret_asked_s = time.monotonic()
@@ -201,6 +211,8 @@ class Link:
             self._wake.set()
             raise
         told = parse_announcement(body)
+        if told.dropped > self._dropped:
+            self._wake.set()
         async with self._news:
             if told.position <= self._position:
                 self._figures.announced("again")

@@ -92,6 +92,13 @@ class Announcer:
         """On the event loop: there may be news for anybody."""
         self._last = committed.position
         self._wake_pollers()
+        self._wake_tellers()
+
+    def dropped(self) -> None:
+        """On the event loop: a channel was dropped, and whoever had subscriptions to it is told."""
+        self._wake_tellers()
+
+    def _wake_tellers(self) -> None:
         if self._started is not None:
             for one in self._started.tellers.values():
                 one.wake()

@@ -50,7 +50,9 @@ class Channels:
         store: ChannelStore,
         *,
         announce: Callable[[Committed], None] = lambda _: None,
+        dropped: Callable[[], None] = lambda: None,
     ) -> None:
+        self._dropped = dropped
         self._catalog = catalog
         self._engine = engine
         self._tables = tables
@@ -157,6 +159,7 @@ class Channels:
                 faults.reach("drop-channel.stopped")
                 for channel_id in gone:
                     await self._store.drop_channel(channel_id)
+                self._dropped()
             for channel_id, entry in there.items():
                 if channel_id not in self._known:
                     await self._begin(entry)

@@ -42,7 +42,7 @@ class NewsDesk:
         return Announcement(
             f"{broker.dataverse}.{broker.name}",
             after if told is None else told,
-            news.position, news.more, told_of, pushed, gaps,
+            news.position, news.more, told_of, pushed, gaps, news.dropped,
         )  # fmt: skip
 
     async def _pushed(self, items: Sequence[NewsItem], channels: dict[int, ChannelEntry]) -> AsyncIterator[Pushed]:

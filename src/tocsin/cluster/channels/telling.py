@@ -66,6 +66,8 @@ class Teller:
         self._told = registration.position
         self._secret = registration.secret
         self._failures = 0
+        # How many channels had been dropped when it was last told, or when this began.
+        self._dropped: int | None = None
         self._rooms = rooms
         self._due = asyncio.Event()
         self._at_once = asyncio.Event()
@@ -101,7 +103,10 @@ class Teller:
         try:
             while (url := self._rooms.url(self.broker)) is not None:
                 message = await self._rooms.news.since(self.broker, self.position, told=self._told)
-                if message.is_empty and message.position.number - self._told.number <= self._rooms.passed_over:
+                if self._dropped is None:
+                    self._dropped = message.dropped
+                passed_over = message.position.number - self._told.number
+                if message.is_empty and message.dropped == self._dropped and passed_over <= self._rooms.passed_over:
                     self.position = message.position
                 else:
                     self.behind_since_s = self.behind_since_s or time.monotonic()
@@ -137,6 +142,7 @@ class Teller:
                 raise UnavailableError(f"it answered {answer.status}")
         faults.reach("announcer.told")
         self._told = self.position = await self._rooms.store.told(self.broker, message.position)
+        self._dropped = message.dropped
         self.counts.sent += 1
         self._failures = 0
         self.trouble = self.behind_since_s = None
