@@ -14,7 +14,7 @@ import psutil
 
 from tests.integration.broker_processes import FAILURES, QUICK, Subscriber, free_port
 from tests.integration.processes import ClusterProcess
-from tocsin.sdk import Client
+from tocsin.sdk import Client, Ended
 
 SETUP = """
 CREATE DATAVERSE v; USE v;
@@ -124,7 +124,7 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
         process.kill()
         await asyncio.to_thread(process.wait)
     with ClusterProcess(tmp_path, "--brokers", "1", **variables) as process:
-        await asyncio.to_thread(process.ready)
+        cluster = await asyncio.to_thread(process.ready)
         await publishing
         for one in (ann, eve):
             one.listen()
@@ -139,7 +139,14 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
                 told.append(notification.result)
                 if len(told) == len(publisher.ids["b"]):
                     break
-        assert sorted(told) == publisher.ids["b"]
+            assert sorted(told) == publisher.ids["b"]
+            # Its subscription ends with its channel.
+            assert (await asyncio.to_thread(cluster.client.run, "USE v; DROP CHANNEL c;")).status == 200
+            async with asyncio.timeout(20):
+                async for event in client.notifications():
+                    if isinstance(event, Ended):
+                        break
+            assert event.channel == "v.c"
         # Told to stop, all of it stops: the broker first, and nothing is left behind.
         assert broker_of(process) is not None
         process.signal(signal.SIGTERM)
