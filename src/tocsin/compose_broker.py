@@ -60,7 +60,7 @@ def account_policy(settings: BrokerSettings) -> AccountPolicy:
     accounts, limits = settings.accounts, settings.limits
     return AccountPolicy(
         operator_token=accounts.admin_token,
-        everybody_operates=settings.http.loopback and not accounts.admin_token,
+        everybody_operates=settings.everybody_operates,
         open_registration=settings.open_registration,
         token_s=accounts.token_s,
         password_characters=accounts.password_characters,

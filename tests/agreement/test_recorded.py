@@ -114,6 +114,28 @@ def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pyte
     assert "NOT the same" in capsys.readouterr().err
 
 
+def test_figures_of_a_minute_are_of_what_was_written_before_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, at = tmp_path / "t.jsonl", Cursor(1, 1, 0)
+    core = Broker(CoreSettings(caching=CachingSettings(budget_bytes=100)), 1_000.0)
+    trace = Trace(path, core, 1_000.0)
+    events = [ev.Subscribe(1, 1, 1, None, ev.Mode.NOTIFY), ev.BackendReady(1, Cursor(0, 0, 0)), ev.Arrived(1, at, 60)]
+    for place, one in enumerate(events):
+        # Each after a minute: figures are due before every one.
+        now_s = 1_061.0 + 61 * place
+        trace.happened(one, now_s)
+        core.handle(one, now_s)
+    trace.flush()
+    done = relive(path)
+    assert (done.compared, done.differences, done.figures.arrived) == (3, (), 1)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[2])
+    assert not relive(path).same
+    assert cli_lab.relive(path) == 1, "a broker that was killed in its first minute wrote no figures"
+    assert "nothing was compared" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "text", ["", "no JSON\n", '{"settings": {"no": 1}}\n', '{"settings": {"caching": {}}}\n{"at_s": 1}\n']
 )

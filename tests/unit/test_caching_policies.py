@@ -302,6 +302,10 @@ def test_every_policy_is_made_by_its_name() -> None:
         ("threshold(nan, 1)", "rise: must be at least 0"),
         ("mean(0)", "a batch is a whole number of results"),
         ("mean(1.5)", "a batch is a whole number of results"),
+        ("mean(inf)", "a batch is a whole number of results"),
+        ("mean(1e400)", "a batch is a whole number of results"),
+        ("mean(nan)", "a batch is a whole number of results"),
+        ("threshold(1, nan)", "at least 0 and finite"),
         ("buffer(1, inf)", "before: must be at least 0 and finite"),
     ],
 )

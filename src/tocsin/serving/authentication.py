@@ -63,16 +63,33 @@ def no_authentication(*, loopback: bool) -> Middleware:
 
     @web.middleware
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-        asked = request.headers.get(hdrs.HOST, "")
-        if loopback and asked and not _names_a_machine(asked):
-            raise ForbiddenError(f"{asked[:100]!r} is not a name of this machine", hint="use localhost or an address")
+        if loopback:
+            check_host(request, hint="use localhost or an address")
         origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and _authority(origin) != asked.lower():
+        if origin is not None and not is_own_origin(request, origin):
             raise ForbiddenError("requests from web pages of other origins are not taken", hint="use tokens")
         request[PRINCIPAL] = EVERYBODY
         return await handler(request)
 
     return admit
+
+
+def check_host(request: web.Request, *, hint: str) -> None:
+    """ForbiddenError where a loopback server is asked by a name that is not this machine's.
+
+    A web page can let a name of its own resolve to this machine; its requests then look as if they were the server's.
+    """
+    asked = request.headers.get(hdrs.HOST, "")
+    if asked and not _names_a_machine(asked):
+        raise ForbiddenError(f"{asked[:100]!r} is not a name of this machine", hint=hint)
+
+
+def is_own_origin(request: web.Request, origin: str) -> bool:
+    """Whether a page of this origin is one that this server could have given."""
+    try:
+        return urlsplit(origin).netloc.lower() == request.headers.get(hdrs.HOST, "").lower()
+    except ValueError:
+        return False
 
 
 def _names_a_machine(host: str) -> bool:
@@ -87,10 +104,3 @@ def _names_a_machine(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _authority(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None

@@ -233,6 +233,11 @@ class BrokerSettings(Section):
         return given
 
     @property
+    def everybody_operates(self) -> bool:
+        """Whoever is on this machine is the operator, without a token."""
+        return self.http.loopback and not self.accounts.admin_token
+
+    @property
     def open_registration(self) -> bool:
         mode = self.accounts.registration
         return mode == "open" or (mode == "auto" and self.http.loopback)

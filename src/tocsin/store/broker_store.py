@@ -262,8 +262,8 @@ class BrokerStore(Protocol):
     async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> Webhook:
         """In place of the one there was, if any."""
 
-    async def remove_webhook(self, subscriber: int) -> bool:
-        """Whether there was one."""
+    async def remove_webhook(self, subscriber: int, *, secret: str | None = None) -> bool:
+        """Whether there was one. With `secret` only the one that has it, and not one that was put in its place."""
 
     async def webhook(self, subscriber: int) -> Webhook | None: ...
 

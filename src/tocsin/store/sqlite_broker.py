@@ -292,8 +292,8 @@ class SqliteBrokerStore(GroupCommits):
         check.kept("secret", secret)
         return await self.write(lambda writer: people.put_webhook(writer, subscriber, url, secret, created_us))
 
-    async def remove_webhook(self, subscriber: int) -> bool:
-        return await self.write(lambda writer: people.remove_webhook(writer, subscriber))
+    async def remove_webhook(self, subscriber: int, *, secret: str | None = None) -> bool:
+        return await self.write(lambda writer: people.remove_webhook(writer, subscriber, secret))
 
     async def webhook(self, subscriber: int) -> rows.Webhook | None:
         return await self.read(lambda reader: people.webhook(reader, subscriber))

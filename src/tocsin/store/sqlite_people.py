@@ -203,8 +203,9 @@ def put_webhook(connection: sqlite3.Connection, of: int, url: str, secret: str, 
     return Webhook(of, url, created_us, secret)
 
 
-def remove_webhook(connection: sqlite3.Connection, of: int) -> bool:
-    return connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (of,)).rowcount > 0
+def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) -> bool:
+    sql = "DELETE FROM webhooks WHERE subscriber = ? AND secret = coalesce(?, secret)"
+    return connection.execute(sql, (of, secret)).rowcount > 0
 
 
 def webhook(connection: sqlite3.Connection, of: int) -> Webhook | None:

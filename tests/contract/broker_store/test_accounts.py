@@ -131,6 +131,9 @@ async def test_a_subscriber_has_one_webhook(store: BrokerStore) -> None:
     assert await store.webhooks() == [second]
     assert "s2" not in repr(second)
     assert await store.webhook(bob) is None
+    assert await store.remove_webhook(ann, secret="s1") is False, "another is in its place"
+    assert (await store.remove_webhook(ann, secret="s2"), await store.remove_webhook(ann)) == (True, False)
+    await store.put_webhook(ann, "http://third", "s3", created_us=3)
     assert (await store.remove_webhook(ann), await store.remove_webhook(ann)) == (True, False)
     with pytest.raises(NotFoundError):
         await store.put_webhook(99, "http://x", "s", created_us=1)

@@ -57,6 +57,41 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
         assert made.service.desk.subscriptions == 0
 
 
+async def test_the_operator_on_loopback_registers_into_any_application(cluster: Any, tmp_path: Path) -> None:
+    ann = {"user": "ann", "password": PASSWORD, "application": "shop"}
+    async with cluster as here, broker(tmp_path / "b", here.url) as made:
+        await made.ask("POST", "/v1/applications", {"name": "shop"})
+        assert await made.ask("POST", "/v1/register", ann) == (201, {"user": "ann", "application": "shop"})
+        # A token that is not good is not taken for none.
+        assert (await made.ask("POST", "/v1/register", {**ann, "user": "ben"}, token="x"))[0] == 401
+        await made.login("ann", "shop")
+        assert (await made.ask("POST", "/v1/register", {**ann, "user": "ben"}, user="ann"))[0] == 403
+    async with broker(tmp_path / "b", here.url, accounts__admin_token="an operator's") as made:
+        assert (await made.ask("POST", "/v1/register", {**ann, "user": "ben"}))[0] == 403
+        assert (await made.ask("POST", "/v1/register", {**ann, "user": "ben"}, token="an operator's"))[0] == 201
+
+
+async def test_no_web_page_operates_a_broker_by_a_name_that_leads_to_this_machine(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, broker(tmp_path / "b", here.url) as made:
+        port = made.url.rpartition(":")[2]
+        for host, origin, expected in (
+            (f"evil.example:{port}", f"http://evil.example:{port}", 403),
+            (f"evil.example:{port}", None, 403),
+            (f"localhost:{port}", f"http://evil.example:{port}", 403),
+            (f"localhost:{port}", f"http://localhost:{port}", 201),
+            (f"[::1]:{port}", None, 201),
+        ):
+            headers = {"Host": host} if origin is None else {"Host": host, "Origin": origin}
+            asked = {"name": f"{host} {origin}"}
+            status, said = await made.ask("POST", "/v1/applications", asked, headers=headers)
+            assert status == expected, said
+            assert expected == 201 or "localhost" in host or "admin_token" in said["error"]["hint"]
+    async with broker(tmp_path / "b", here.url, accounts__admin_token="an operator's") as made:
+        # Behind a proxy it may be called anything: nobody operates it without the token.
+        assert (await made.ask("GET", "/healthz", headers={"Host": "broker.example"}))[0] == 200
+        assert (await made.ask("GET", "/v1/applications", headers={"Host": "broker.example"}))[0] == 401
+
+
 async def test_a_subscriber_changes_its_password_who_knows_the_old_one(cluster: Any, tmp_path: Path) -> None:
     admin = "an operator's token"
     async with cluster as here, broker(tmp_path / "b", here.url, accounts__admin_token=admin) as made:

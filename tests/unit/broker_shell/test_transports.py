@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
-from aiohttp import web
 
 from tests.broker_shell import Listener, both, values
 from tests.waiting import until
-from tocsin.wire.signatures import verify
 
 
 async def test_a_result_reaches_a_websocket_and_is_acknowledged(cluster: Any, tmp_path: Path) -> None:
@@ -187,44 +184,3 @@ async def test_the_slower_of_two_connections_is_given_up(cluster: Any, tmp_path:
             await until(lambda: made.service.sessions.connections == 1)
             assert not made.service.presence.behind
             await slow.close()
-
-
-async def test_webhooks_are_signed_tried_again_and_acknowledged(cluster: Any, tmp_path: Path) -> None:
-    got: list[tuple[dict[str, str], bytes]] = []
-    answers = [500, 200, 200, 410]
-
-    async def take(request: web.Request) -> web.Response:
-        got.append((dict(request.headers), await request.read()))
-        return web.Response(status=answers.pop(0))
-
-    app = web.Application()
-    app.add_routes([web.post("/hook", take)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-        async with cluster as here, both(tmp_path / "broker", here, webhooks__first_retry_s=0.01) as made:
-            channel = await here.channel("c")
-            held = await made.subscribe("ada", "v.c", 1)
-            status, said = await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada")
-            assert (status, said["url"]) == (200, url)
-            for n in range(2):
-                await here.execute(channel, {int(held["interest"]): [n]})
-                await until(lambda n=n: len(got) == n + 2)
-            ids = [verify(said["secret"], {k.lower(): v for k, v in h.items()}, b, now_s=time.time()) for h, b in got]
-            assert ids[0] == ids[1] != ids[2]
-            assert values([orjson.loads(body) for _, body in got[1:]]) == [0, 1]
-            subscription = made.service.desk.subscription_of(1, int(held["interest"]))
-            assert subscription is not None
-            await until(lambda: made.service.machine.core.marker(subscription).execution == 2)
-            await here.execute(channel, {int(held["interest"]): ["last"]})
-            await until(lambda: made.service.figures.webhooks.get("gone"))
-            await until(lambda: not made.service.presence.listeners)
-            async with asyncio.timeout(20):
-                while (await made.ask("GET", "/v1/webhook", user="ada"))[0] != 404:
-                    await asyncio.sleep(0.01)
-            bad = await made.ask("PUT", "/v1/webhook", {"url": "ftp://x"}, user="ada")
-            assert bad[0] == 400
-    finally:
-        await runner.cleanup()

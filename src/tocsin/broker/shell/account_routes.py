@@ -21,7 +21,7 @@ from tocsin.serving.answers import answer
 from tocsin.serving.requests import check_query, read_json, read_object, whole
 from tocsin.store.broker_rows import PAGE, Allowed, Application, Group, Subscriber
 from tocsin.wire.envelopes import moment_text
-from tocsin.wire.errors import ForbiddenError, InputError
+from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
 from tocsin.wire.subscriber import name_of, parse_credentials
 
 _APPLICATION: Final = '{"name": "…"}, and maybe channels, feeds and limits'
@@ -71,12 +71,20 @@ class AccountRoutes:
     async def register(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
         credentials = parse_credentials(await read_json(request))
-        token = token_of(request)
-        by = None if token is None else await self._accounts.who(token)
+        by = await self._registrar(token_of(request))
         made = await self._accounts.register(by, credentials, origin=origin)
         # An application's token registers for its own, whether that is named or not.
         of = by.application_name if isinstance(by, Manager) and not by.is_operator else credentials.application
         return answer({"user": made.user, "application": of}, status=201)
+
+    async def _registrar(self, token: str | None) -> Principal | None:
+        """Whose token it is; without one the operator where everybody is, and else nobody."""
+        try:
+            return await self._accounts.who(token)
+        except UnauthorizedError:
+            if token is None:
+                return None
+            raise
 
     async def login(self, request: web.Request) -> web.Response:
         origin = self._origin(request)

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable
 from importlib import resources
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
@@ -24,10 +23,11 @@ from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.serving.answers import Handler, answer
 from tocsin.serving.application import application
+from tocsin.serving.authentication import check_host, is_own_origin
 from tocsin.serving.limits import Limits, Room
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import read_json
-from tocsin.settings.broker import BrokerHttpSettings
+from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
 
 SMALL_BYTES: Final = 1 << 20
@@ -48,9 +48,9 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
     # What subscribers say is small; only announcements and records for feeds may be as large as the settings allow.
     small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
     bodies = Bodies(limits, Room(max(BODIES_BYTES, http.body_limit_bytes)))
-    app = application(limits=small, metrics=metrics, access=origins(http))
+    app = application(limits=small, metrics=metrics, access=origins(service.settings))
     metrics.registry.register(BrokerCollector(service))
-    publisher = Publisher(service.client, service.accounts, service.settings.publish, service.figures)
+    publisher = Publisher(service.client, service.accounts, service.settings, service.figures)
     subscribers = SubscriberRoutes(service, webhooks, publisher, bodies)
     own = BrokerRoutes(service, metrics, bodies)
     app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])
@@ -187,17 +187,21 @@ def _fits(value: object, kind: str) -> bool:
 _ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)
 
 
-def origins(http: BrokerHttpSettings) -> Any:
-    """No web page reaches a broker but those of its own origin, and of origins that are named."""
-    named = set(http.origins.split())
+def origins(settings: BrokerSettings) -> Any:
+    """No web page reaches a broker but those of its own origin, and of origins that are named.
+
+    Where everybody on this machine is the operator, no page may become one by a host name that leads here.
+    """
+    named = set(settings.http.origins.split())
 
     @web.middleware
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if settings.everybody_operates:
+            check_host(request, hint="use localhost or an address; or set broker.accounts.admin_token")
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None:
             return await handler(request)
-        same = _authority(origin) == request.headers.get(hdrs.HOST, "").lower()
-        if not (same or "*" in named or origin in named):
+        if not (is_own_origin(request, origin) or "*" in named or origin in named):
             raise ForbiddenError(f"web pages of {origin[:100]!r} may not use this broker", hint="broker.http.origins")
         request[_ALLOWED] = origin
         asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
@@ -219,10 +223,3 @@ async def _allow_origin(request: web.Request, response: web.StreamResponse) -> N
     if (origin := request.get(_ALLOWED)) is not None:
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
         response.headers[hdrs.VARY] = "Origin"
-
-
-def _authority(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None

@@ -9,6 +9,7 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.shell.outlets import Told
 from tocsin.rules.caching.entries import Result
 from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.cursors import cursor_text
 from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter
 
 
@@ -44,13 +45,14 @@ class Letters:
         interest = _number(action.interest)
         channel = self._channel_of(interest)
         envelope = self._writer.available(channel, interest, action.to, at_us=time.time_ns() // 1_000)
-        return Told(AVAILABLE, envelope, interest, None)
+        return Told(AVAILABLE, envelope, interest, None, f"available_{cursor_text(action.to)}")
 
     def ended(self, action: ac.Ended) -> Told:
         interest = _number(action.interest)
         channel = self._channel_of(interest)
-        envelope = self._writer.ended(channel, interest, action.reason, at_us=time.time_ns() // 1_000)
-        return Told(ENDED, envelope, interest, None)
+        at_us = time.time_ns() // 1_000
+        envelope = self._writer.ended(channel, interest, action.reason, at_us=at_us)
+        return Told(ENDED, envelope, interest, None, f"ended_{at_us}")
 
     def _page(self, action: ac.Deliver, page: Sequence[Result], stretch: tuple[Cursor, Cursor], more: bool) -> Told:
         interest, (after, to) = _number(action.interest), stretch
@@ -59,7 +61,7 @@ class Letters:
             self._channel_of(interest), interest, after, to, [one.payload.item for one in page],
             at_us=time.time_ns() // 1_000, gap=gap, more=more,
         )  # fmt: skip
-        return Told(RESULTS, envelope, interest, to)
+        return Told(RESULTS, envelope, interest, to, f"{cursor_text(after)}_{cursor_text(to)}")
 
     def _pages(self, results: Sequence[Result]) -> list[Sequence[Result]]:
         if len(results) < 2:

@@ -28,12 +28,14 @@ class Kind(IntEnum):
 
 
 class Told:
-    """An event in every form, each made when the first outlet needs it."""
+    """An event in every form, each made when the first outlet needs it. `mark` tells it from every other event of its
+    interest; one that is told again has the same."""
 
-    __slots__ = ("_forms", "envelope", "interest", "kind", "to")
+    __slots__ = ("_forms", "envelope", "interest", "kind", "mark", "to")
 
-    def __init__(self, kind: str, envelope: bytes, interest: int, to: Cursor | None) -> None:
+    def __init__(self, kind: str, envelope: bytes, interest: int, to: Cursor | None, mark: str) -> None:
         self.kind = kind
+        self.mark = mark
         self.envelope = envelope
         self.interest = interest
         self.to = to

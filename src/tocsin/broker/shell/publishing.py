@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -10,15 +11,16 @@ from tocsin.broker.accounts.accounts import Accounts, Session
 from tocsin.broker.shell.cluster_client import Answered, ClusterClient
 from tocsin.broker.shell.desk import full_name
 from tocsin.broker.shell.figures import Figures
-from tocsin.settings.broker import PublishSettings
+from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError
 
 
 class Publisher:
-    def __init__(self, client: ClusterClient, accounts: Accounts, settings: PublishSettings, figures: Figures) -> None:
+    def __init__(self, client: ClusterClient, accounts: Accounts, settings: BrokerSettings, figures: Figures) -> None:
         self._client = client
         self._accounts = accounts
-        self._settings = settings
+        self._settings = settings.publish
+        self._broker = quote(settings.name, safe="")
         self._figures = figures
 
     async def publish(
@@ -31,8 +33,8 @@ class Publisher:
             raise InputError('wait: must be "visible"')
         if self._settings.user_field:
             body = with_user(body, self._settings.user_field, who.user)
-        # Another user's key must not be taken for this one's.
-        headers = {} if key is None else {"Idempotency-Key": f"{who.subscriber}:{key}"}
+        # Another user's key must not be taken for this one's; each broker counts its subscribers by itself.
+        headers = {} if key is None else {"Idempotency-Key": f"{self._broker}:{who.subscriber}:{key}"}
         query = "wait=visible" if wait else ""
         answered = await self._client.publish(name, query, body, headers, self._settings.timeout_s)
         status = str(answered.status)

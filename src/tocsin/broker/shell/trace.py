@@ -37,10 +37,11 @@ class Trace:
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
 
     def happened(self, event: Event, now_s: float) -> None:
-        self._write({"at_s": round(now_s - self._began_s, 6), "event": type(event).__name__, **_fields(event)})
+        """Before the core handles it: figures that are due stand before its line, for they are from before it."""
         if now_s >= self._figures_due_s:
             self._figures_due_s = now_s + FIGURES_EVERY_S
             self.figures(now_s)
+        self._write({"at_s": round(now_s - self._began_s, 6), "event": type(event).__name__, **_fields(event)})
 
     def figures(self, now_s: float) -> None:
         caches = self._core.caches

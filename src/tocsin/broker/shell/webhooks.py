@@ -68,8 +68,13 @@ class Webhooks:
         self._check(url)
         secret = secret_text(secrets.token_bytes(SECRET_BYTES))
         made = await self._service.store.put_webhook(subscriber, url, secret, created_us=time.time_ns() // 1_000)
-        await self._end(subscriber)
+        # In one step, so that whoever puts one meanwhile finds this one and ends it.
+        before = self._senders.pop(subscriber, None)
+        if before is not None:
+            before.detach()
         self._begin(made)
+        if before is not None:
+            await before.stop()
         return made
 
     async def get(self, subscriber: int) -> Webhook:
@@ -98,13 +103,15 @@ class Webhooks:
         if sender is not None:
             await sender.stop()
 
-    async def _gone(self, subscriber: int) -> None:
-        """The receiver says that it wants nothing any more."""
-        self._senders.pop(subscriber, None)
+    async def _gone(self, webhook: Webhook) -> None:
+        """The receiver says that it wants nothing any more. One that was put in its place meanwhile stays."""
+        there = self._senders.get(webhook.subscriber)
+        if there is not None and there.webhook == webhook:
+            del self._senders[webhook.subscriber]
         try:
-            await self._service.store.remove_webhook(subscriber)
+            await self._service.store.remove_webhook(webhook.subscriber, secret=webhook.secret)
         except TocsinError as error:
-            _log.warning("a webhook could not be ended", subscriber=subscriber, error=str(error))
+            _log.warning("a webhook could not be ended", subscriber=webhook.subscriber, error=str(error))
 
     def _check(self, url: str) -> None:
         try:
@@ -129,9 +136,9 @@ class Sender:
         service: Service,
         settings: WebhookSettings,
         session: aiohttp.ClientSession,
-        on_gone: Callable[[int], Awaitable[None]],
+        on_gone: Callable[[Webhook], Awaitable[None]],
     ) -> None:
-        self._webhook = webhook
+        self.webhook = webhook
         self._service = service
         self._settings = settings
         self._session = session
@@ -146,7 +153,7 @@ class Sender:
 
     def _attach(self) -> None:
         self._attached = True
-        self._service.presence.attach(self._webhook.subscriber, self._outlet)
+        self._service.presence.attach(self.webhook.subscriber, self._outlet)
 
     def _take(self, told: Told) -> None:
         self._waiting.append(told)
@@ -156,8 +163,12 @@ class Sender:
         """Too slow beside a connection of the same subscriber: it comes back when it has caught up."""
         self._attached = False
 
-    async def stop(self) -> None:
+    def detach(self) -> None:
+        """It takes no more events. May be called twice."""
         self._service.presence.detach(self._outlet)
+
+    async def stop(self) -> None:
+        self.detach()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -175,8 +186,8 @@ class Sender:
             counted = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
             self._service.figures.webhooks[counted] = self._service.figures.webhooks.get(counted, 0) + 1
             if counted == "gone":
-                self._service.presence.detach(self._outlet)
-                await self._on_gone(self._webhook.subscriber)
+                self.detach()
+                await self._on_gone(self.webhook)
                 return
             if counted == "failed":
                 await asyncio.sleep(wait_s)
@@ -191,32 +202,27 @@ class Sender:
     def _acknowledge(self, told: Told) -> None:
         if told.kind != RESULTS or told.to is None:
             return
-        subscription = self._service.desk.subscription_of(self._webhook.subscriber, told.interest)
+        subscription = self._service.desk.subscription_of(self.webhook.subscriber, told.interest)
         if subscription is not None:
             self._service.acks.acknowledge(subscription, told.interest, told.to)
 
     async def _post(self, told: Told) -> int:
         """The status; 0 when nobody answered."""
-        message_id = f"msg_{self._webhook.subscriber}_{told.interest}_{_name(told)}"
-        headers = signed(self._webhook.secret, message_id, int(time.time()), told.envelope)
+        message_id = f"msg_{self.webhook.subscriber}_{told.interest}_{told.mark}"
+        headers = signed(self.webhook.secret, message_id, int(time.time()), told.envelope)
         try:
             async with self._session.post(
-                self._webhook.url, data=told.envelope, headers=headers, allow_redirects=False
+                self.webhook.url, data=told.envelope, headers=headers, allow_redirects=False
             ) as response:
                 return response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            _log.debug("a webhook did not answer", subscriber=self._webhook.subscriber, error=repr(error))
+            _log.debug("a webhook did not answer", subscriber=self.webhook.subscriber, error=repr(error))
             return 0
 
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a webhook broke", exc_info=error)
-
-
-def _name(told: Told) -> str:
-    """The same for the same event."""
-    return told.kind if told.to is None else "-".join(str(each) for each in told.to)
 
 
 class PublicOnly(AbstractResolver):

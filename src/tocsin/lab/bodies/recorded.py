@@ -37,6 +37,11 @@ class Relived:
     policy: str
     differences: tuple[str, ...]
 
+    @property
+    def same(self) -> bool:
+        """There was something to compare, and it was the same."""
+        return self.compared > 0 and not self.differences
+
 
 def relive(path: Path) -> Relived:
     """Give the core all of a trace. `InputError` names the line that is none of a broker's."""

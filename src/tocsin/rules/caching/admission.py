@@ -6,6 +6,7 @@ before they learn from the result (the buffer policy may be told to learn first)
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final, Protocol
 
@@ -43,7 +44,7 @@ class Mean:
     """The mean of one batch of results is the threshold for the next; batches do not overlap."""
 
     def __init__(self, batch: float = 20) -> None:
-        if batch != int(batch) or batch < 1:
+        if not (math.isfinite(batch) and batch >= 1 and batch == int(batch)):
             raise ValueError(f"mean: a batch is a whole number of results, 1 or more, got {batch:g}")
         self.batch = int(batch)
         self.threshold = 0.0

@@ -67,7 +67,7 @@ async def live(
         for difference in done.differences:
             say(f"{cell.name}: relived, not the same: {difference}")
     shutil.rmtree(folder, ignore_errors=True)
-    return {cell: Lived(*counted, relived=not relived[cell].differences) for cell, counted in lived.items()}
+    return {cell: Lived(*counted, relived=relived[cell].same) for cell, counted in lived.items()}
 
 
 _Three = tuple[float, float, float]
