@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,8 @@ import tocsin
 from tocsin.cli.main import main
 from tocsin.settings import Settings
 from tocsin.wire.errors import NotFoundError
+
+_WITHIN_S = 60.0  # for a process that starts and ends, on a machine that has much else to do
 
 # `tocsin up` with the real server, lock and command line around the fake executor.
 UP = """
@@ -49,16 +51,21 @@ main(sys.argv[1:])
 """
 
 
-def up(*arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def up(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The process. It is killed where a test leaves it running: one that fails must not wait for it for ever."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
     environment["PYTHONPATH"] = os.pathsep.join([*sys.path, str(Path(__file__).parents[2])])
-    return subprocess.Popen(
+    command, pipes = (
         [sys.executable, "-c", UP, "up", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
+        {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
     )
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def test_up_prints_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
@@ -68,12 +75,12 @@ def test_up_prints_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Path
         assert ready.startswith("tocsin cluster ready at http://127.0.0.1:")
         assert ready.endswith(f" (data: {tmp_path})\n")
         with up("--data", str(tmp_path), "--port", "0") as second:
-            out, err = second.communicate(timeout=20)
+            out, err = second.communicate(timeout=_WITHIN_S)
             assert (second.returncode, out) == (1, "")
             assert f"is in use by process {process.pid} at {ready.split()[4]}" in err
             assert "Traceback" not in err
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=_WITHIN_S)
     assert (process.returncode, out, err) == (0, "", "")
 
 
@@ -90,7 +97,7 @@ def test_up_starts_again_by_itself_after_a_kill(tmp_path: Path) -> None:
 )
 def test_up_refuses_what_it_cannot_do_without_a_traceback(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with up("--data", str(tmp_path), *arguments) as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=_WITHIN_S)
     assert process.returncode in (1, 2)
     assert out == ""
     assert err
