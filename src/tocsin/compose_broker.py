@@ -47,9 +47,13 @@ async def back_up(settings: Settings, target: Path) -> None:
     await saved_broker.save(broker_file(settings), target)
 
 
-async def restore(settings: Settings, source: Path) -> None:
-    """Brings it back, for a broker that does not run and has no file."""
-    await saved_broker.bring_back(source, broker_file(settings))
+async def restore(settings: Settings, source: Path, *, named: bool) -> tuple[str, str | None]:
+    """Brings it back, for a broker that does not run and has no file: the one of these settings where it is `named`
+    there, or else the one that was saved. The name, and that of the one that was saved where it says so."""
+    saved = saved_broker.name_in(source)
+    name = settings.broker.name if named or saved is None else saved
+    await saved_broker.bring_back(source, settings.data / file_of(name))
+    return name, saved
 
 
 def broker_file(settings: Settings) -> Path:

@@ -50,6 +50,10 @@ def test_the_asyncapi_document_knows_exactly_the_requests_that_are_taken() -> No
     assert {one["address"] for one in asyncapi()["channels"].values()} <= openapi()["paths"].keys()
 
 
+def test_the_asyncapi_document_tells_why_connections_are_closed() -> None:
+    assert set(asyncapi()["channels"]["stream"]["x-close-codes"]) == {"1001", "1008", "1009", "4401", "4429"}
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -118,7 +118,11 @@ def test_the_command_line_saves_a_broker_and_brings_it_back(tmp_path: Path, caps
     assert run("broker", "backup", saved, "--name", "east", "--data", str(tmp_path)) == 0
     assert capsys.readouterr().out == f"backup of the broker Default.east written to {saved}; its checksum agrees\n"
     assert run("broker", "restore", saved, "--name", "west", "--data", str(tmp_path / "new")) == 0
-    assert "restored the broker Default.west" in capsys.readouterr().out
+    assert "restored the broker Default.west from a backup of Default.east into" in capsys.readouterr().out
+    # Who names none means the one that was saved, wherever the file lies now.
+    assert run("broker", "restore", saved, "--data", str(tmp_path / "new")) == 0
+    assert f"restored the broker Default.east into {tmp_path / 'new'};" in capsys.readouterr().out
+    assert (tmp_path / "new" / "broker-Default.east.db").exists()
     assert (tmp_path / "new" / "broker-Default.west.db").exists()
     assert run("broker", "restore", saved, "--name", "west", "--data", str(tmp_path / "new")) == 1
     assert "exists already" in capsys.readouterr().err

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from tocsin.cli.config import check, show, to_toml
 from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, known, read
 
+NAMES = "must be a name, or dataverse.name, such as Default.downtown"
+ADDRESSES = "must be an address such as http://127.0.0.1:8470"
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -75,6 +78,20 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
         (
             "cluster.spark.driver_memory = '1'",
             "cluster.spark.driver_memory: must be a number with k, m, g or t, such as 1g, got '1'",
+        ),
+        *(
+            (f"broker.name = '{name}'", f"broker.name: {NAMES}, got '{name}'")
+            for name in ("a.b.c", "../evil", ".b", "a. b")
+        ),
+        *(
+            (f"broker.cluster.{key} = '{url}'", f"broker.cluster.{key}: {ADDRESSES}, got '{url}'")
+            for key in ("url", "callback")
+            for url in ("nonsense", "ftp://x", "http://", "http://x:0", "http://x:port", "http://x y")
+        ),
+        ("broker.cluster.url = ''", f"broker.cluster.url: {ADDRESSES}, got ''"),
+        (
+            "broker.cluster.url = 'http://me:secret@x'",
+            "broker.cluster.url: must not carry a password; there is broker.cluster.token, got 'http://me:secret@x'",
         ),
         ("data = ''", "data: must name a folder, got ''"),
         ("data = '~/x'", "data: must be written out, ~ is not expanded here, got '~/x'"),

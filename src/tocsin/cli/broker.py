@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 if TYPE_CHECKING:
-    from tocsin.settings import Settings
+    from tocsin.settings import Loaded, Settings
 
 app = App(
     name="broker",
@@ -105,15 +105,24 @@ def restore(
     data: Data = None,
     config: Config = None,
 ) -> None:
-    """Bring back what a broker kept, after checking all of it. The broker must be stopped, and have no file there."""
+    """Bring back what a broker kept, after checking all of it. The broker must be stopped, and have no file there.
+
+    It is the broker that was saved, unless another name is given.
+    """
     from tocsin import compose_broker
 
-    settings = _settings(name, data, config)
-    asyncio.run(compose_broker.restore(settings, source.absolute()))
-    sys.stdout.write(f"restored the broker {settings.broker.name} into {settings.data}; its checksum agrees\n")
+    loaded = _loaded(name, data, config)
+    settings, named = loaded.settings, "broker.name" in loaded.sources
+    restored, saved = asyncio.run(compose_broker.restore(settings, source.absolute(), named=named))
+    whose = "" if saved == restored else f" from a backup of {saved or 'a broker that it does not name'}"
+    sys.stdout.write(f"restored the broker {restored}{whose} into {settings.data}; its checksum agrees\n")
 
 
 def _settings(name: str | None, data: Path | None, config: Path | None) -> Settings:
-    from tocsin.settings import Settings
+    return _loaded(name, data, config).settings
 
-    return Settings.load(config, os.environ, {"data": data, "broker.name": name})
+
+def _loaded(name: str | None, data: Path | None, config: Path | None) -> Loaded:
+    from tocsin.settings import read
+
+    return read(config, os.environ, {"data": data, "broker.name": name})

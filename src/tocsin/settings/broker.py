@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.settings.sections import Seconds, Section, Whole, is_loopback, number
@@ -14,6 +15,30 @@ _CACHING = CachingSettings()
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
 Number = Annotated[float, BeforeValidator(number)]
 Pause = Annotated[float, BeforeValidator(number), Field(ge=0, le=86_400)]
+
+
+def _full_name(text: str) -> str:
+    parts = text.split(".")
+    good = len(parts) == 2 and all(part and part == part.strip() and part.isprintable() for part in parts)
+    if not good or "/" in text:
+        raise ValueError("must be a name, or dataverse.name, such as Default.downtown")
+    return text
+
+
+def _address(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment or not text.isprintable() or " " in text:
+        raise ValueError("must be an address such as http://127.0.0.1:8470")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not carry a password; there is broker.cluster.token")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
 
 
 class BrokerHttpSettings(Section):
@@ -43,11 +68,11 @@ class BrokerHttpSettings(Section):
 class BrokerClusterSettings(Section):
     """The cluster that the broker takes results from."""
 
-    url: Annotated[str, Field(min_length=1)] = "http://127.0.0.1:8470"
+    url: Address = "http://127.0.0.1:8470"
     """Where the cluster is."""
     token: str = ""
     """What is shown there, of the role broker; of the role writer where subscribers publish through the broker."""
-    callback: str = ""
+    callback: Annotated[str, AfterValidator(lambda text: text and _address(text))] = ""
     """Where the cluster reaches the broker, if not at the address that it listens on: http://broker.example:8480"""
     timeout_s: Seconds = 30.0
     """How long the cluster may take to answer."""
@@ -213,7 +238,7 @@ class PublishSettings(Section):
 class BrokerSettings(Section):
     """A broker process."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] = "Default.broker"
+    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_full_name)] = "Default.broker"
     """What the cluster calls it: dataverse.name."""
     http: BrokerHttpSettings = BrokerHttpSettings()
     cluster: BrokerClusterSettings = BrokerClusterSettings()
@@ -226,7 +251,7 @@ class BrokerSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _full_name(cls, given: Any) -> Any:
+    def _in_default(cls, given: Any) -> Any:
         name = given.get("name") if isinstance(given, dict) else None
         if isinstance(name, str) and name and "." not in name:
             return {**given, "name": f"Default.{name}"}

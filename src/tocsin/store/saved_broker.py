@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.patience import to_the_end
-from tocsin.store.broker_files import PATTERN
+from tocsin.store.broker_files import PATTERN, broker_of
 from tocsin.store.ownership import Ownership
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_errors import explained
@@ -25,6 +25,8 @@ from tocsin.store.upgrades import pending
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
 
 CHECKSUM: Final = "saved-sha256"
+NAME: Final = "saved-name"
+"""Whose it is: a broker does not keep its own name."""
 
 
 async def save(source: Path, target: Path) -> None:
@@ -54,6 +56,16 @@ async def settle(path: Path) -> None:
     await to_the_end(asyncio.to_thread(_settle, path))
 
 
+def name_in(saved: Path) -> str | None:
+    """The full name of the broker that was saved there; None where that is not said, or it is no such file."""
+    try:
+        with closing(sqlite3.connect(f"{saved.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as copy:
+            said = copy.execute("SELECT value FROM facts WHERE name = ?", (NAME,)).fetchone()
+    except sqlite3.DatabaseError:
+        return None
+    return None if said is None else str(said[0])
+
+
 def _save(source: Path, target: Path) -> None:
     if not source.is_file():
         raise NotFoundError(f"there is no broker's file {source}", hint="choose the broker with --name and --data")
@@ -68,7 +80,8 @@ def _save(source: Path, target: Path) -> None:
             SqliteBrokerStore(source).copy_to(part)
             with closing(sqlite3.connect(part, isolation_level=None)) as copy:
                 _check_kind(copy, source)
-                copy.execute("DELETE FROM facts WHERE name = ?", (CHECKSUM,))
+                copy.execute("DELETE FROM facts WHERE name IN (?, ?)", (CHECKSUM, NAME))
+                copy.execute("INSERT INTO facts VALUES (?, ?)", (NAME, broker_of(source.name)))
                 copy.execute("INSERT INTO facts VALUES (?, ?)", (CHECKSUM, _checksum(copy)))
             sync(part)
             # Read back from what was written.
@@ -113,7 +126,7 @@ def _settle(path: Path, called: Path | None = None) -> None:
     with explained(called), closing(sqlite3.connect(path, isolation_level=None)) as copy:
         _check_kind(copy, called)
         _check(copy, called)
-        copy.execute("DELETE FROM facts WHERE name = ?", (CHECKSUM,))
+        copy.execute("DELETE FROM facts WHERE name IN (?, ?)", (CHECKSUM, NAME))
     sync(path)
 
 

@@ -157,6 +157,19 @@ async def test_limits_are_told_clearly(cluster: Any, tmp_path: Path) -> None:
         assert statuses[0] == (200, None)
 
 
+async def test_a_message_that_is_too_large_ends_the_connection_with_the_reason(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, limits__message_bytes=300) as made:
+        headers = {"Authorization": f"Bearer {made.tokens['ada']}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.ws_connect(f"{made.url}/v1/stream", autoclose=False) as socket,
+        ):
+            await socket.send_str("x" * 301)
+            closed = await socket.receive()
+    assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1009)
+    assert closed.extra == "a message was larger than broker.limits.message_bytes"
+
+
 async def test_connections_of_one_address_are_limited(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here, http__address_connections_limit=3) as made:
         async with AsyncExitStack() as stack:

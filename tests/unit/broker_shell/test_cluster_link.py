@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,27 @@ async def test_a_channel_that_comes_again_under_its_name_is_another_one(cluster:
         async with Listener(made.url, made.tokens["ada"]) as ada:
             await here.execute(again, {after: ["of the new one"]})
             assert await ada.values_until(1) == ["of the new one"]
+
+
+async def test_a_cluster_that_refuses_the_broker_is_not_said_to_be_away(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, broker(tmp_path / "b", here.url, name="nowhere.b") as made:
+        await until(lambda: made.service.link.refusal)
+        status, said = await made.ask("GET", "/readyz")
+        assert status == 503
+        assert said["error"]["message"].startswith("the cluster refuses the broker: ")
+        assert "nowhere" in said["error"]["message"]
+
+
+async def test_a_broker_is_not_ready_when_its_cluster_is_gone_though_it_has_not_asked_it_for_anything(
+    cluster: Any, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(cluster)
+        async with broker(tmp_path / "b", here.url, cluster__check_every_s=3_600) as made:
+            await made.idle()
+            assert (await made.ask("GET", "/readyz"))[0] == 200
+            await stack.aclose()
+            async with asyncio.timeout(20):
+                while (await made.ask("GET", "/readyz"))[0] != 503:
+                    await asyncio.sleep(0.02)
+            await until(lambda: not made.service.link.connected)

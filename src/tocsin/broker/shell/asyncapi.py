@@ -17,6 +17,7 @@ from tocsin.broker.shell.schemas import (
     obj,
     ref,
 )
+from tocsin.broker.shell.websocket import CLOSES
 from tocsin.wire.version import version
 
 _REF: Final = {"type": "integer", "minimum": 0, "description": "The reply repeats it."}
@@ -56,6 +57,7 @@ def document() -> dict[str, Any]:
             "stream": {
                 "address": "/v1/stream",
                 "description": "A WebSocket. The first message is a login, unless the upgrade carried the token.",
+                "x-close-codes": {str(int(code)): why for code, why in CLOSES.items()},
                 "messages": {**requests, **replies, **events},
             },
             "events": {"address": "/v1/events", "description": "Server-sent events.", "messages": events},

@@ -16,6 +16,7 @@ from tocsin.broker.shell.asyncapi import document as asyncapi
 from tocsin.broker.shell.metrics import BrokerCollector
 from tocsin.broker.shell.openapi import document as openapi
 from tocsin.broker.shell.publishing import Publisher
+from tocsin.broker.shell.pulse import Pulse
 from tocsin.broker.shell.requests import Bodies, operator
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.subscriber_routes import SubscriberRoutes
@@ -66,6 +67,7 @@ class BrokerRoutes:
         self._service = service
         self._metrics = metrics
         self._bodies = bodies
+        self._pulse = Pulse(service.client)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -107,7 +109,11 @@ class BrokerRoutes:
 
     async def readyz(self, _request: web.Request) -> web.Response:
         """It serves subscribers also while the cluster is away; who routes new ones may want to know."""
-        if not self._service.link.connected:
+        link = self._service.link
+        if (refusal := link.refusal) is not None:
+            hint = refusal.hint or "see broker.name and broker.cluster in the settings"
+            raise UnavailableError(f"the cluster refuses the broker: {refusal.message}", hint=hint)
+        if not (link.connected and await self._pulse.beats()):
             raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
         return answer({"status": "ready"})
 

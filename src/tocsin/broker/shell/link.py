@@ -38,7 +38,8 @@ SECRET_EVERY_S: Final = 60.0
 
 
 class Link:
-    """`on_changed` is told of interests that are gone or have other numbers."""
+    """`on_changed` is told of interests that are gone or have other numbers. `refusal`: why the cluster will not have
+    us, where it answers and says so."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
         self.connected = False
+        self.refusal: TocsinError | None = None
         client.on_away = self._away
         machine.on(ac.SubscribeBackend, self._open)
         machine.on(ac.UnsubscribeBackend, self._let_go)
@@ -105,13 +107,16 @@ class Link:
         while True:
             try:
                 await self._meet()
-                self.connected = True
+                self.connected, self.refusal = True, None
                 wait_s = self._first_retry_s
                 within_s = self._check_every_s
             except TocsinError as error:
-                if self.connected or wait_s == self._first_retry_s:
-                    _log.warning("the cluster is away", error=str(error), retry=error.retry)
-                self.connected = False
+                # What it refuses it will refuse again, until somebody changes something there or here.
+                refused = None if error.retry else error
+                if self.connected or wait_s == self._first_retry_s or bool(refused) != bool(self.refusal):
+                    what = "the cluster is away" if refused is None else "the cluster refuses the broker"
+                    _log.warning(what, error=str(error), hint=error.hint, retry=error.retry)
+                self.connected, self.refusal = False, refused
                 self._registered = False
                 self._wake.clear()
                 within_s, wait_s = wait_s, min(2 * wait_s, self._last_retry_s)

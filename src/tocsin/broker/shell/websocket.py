@@ -33,12 +33,32 @@ BAD_LIMIT: Final = 20
 UNAUTHORIZED: Final = 4401
 LIMITED: Final = 4429
 
+CLOSES: Final[dict[int, str]] = {
+    WSCloseCode.GOING_AWAY: "the broker stops",
+    WSCloseCode.POLICY_VIOLATION: f"{BAD_LIMIT} messages in a row made no sense",
+    WSCloseCode.MESSAGE_TOO_BIG: "a message was larger than broker.limits.message_bytes",
+    UNAUTHORIZED: "nobody has logged in, or the token has ended",
+    LIMITED: "the subscriber has too many connections, or asks too much",
+}
+"""Why a connection is closed by the broker."""
+
 _log = structlog.get_logger("tocsin.broker.websocket")
+
+
+class Stream(web.WebSocketResponse):
+    """Says why also where the frame's reader ends the connection by itself."""
+
+    __slots__ = ()
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
+        if code == WSCloseCode.MESSAGE_TOO_BIG and not message:
+            message = CLOSES[code].encode()
+        return await super().close(code=code, message=message, drain=drain)
 
 
 async def stream(service: Service, request: web.Request) -> web.WebSocketResponse:
     settings = service.settings
-    websocket = web.WebSocketResponse(
+    websocket = Stream(
         compress=False,
         heartbeat=settings.delivery.heartbeat_s,
         max_msg_size=settings.limits.message_bytes,
