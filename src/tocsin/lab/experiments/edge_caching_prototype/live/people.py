@@ -17,7 +17,7 @@ from typing import Any, Final
 from tocsin.lab.experiments.edge_caching_prototype.live import schema
 from tocsin.lab.scenarios.scenario import Act, LogIn, LogOut, Move, Publish, Scenario, Subscribe, Unsubscribe
 from tocsin.sdk import Available, Client, Notification
-from tocsin.wire.errors import NotFoundError, TocsinError
+from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 
 PASSWORD: Final = "a good secret"  # noqa: S105 - of people who do not exist
 _PATIENCE_S: Final = 60.0
@@ -84,8 +84,17 @@ class Person:
 
     async def _come(self) -> None:
         assert self._desk.who is not None
-        self._stream = Client(self._url, token=self._desk.who.token, patience_s=_PATIENCE_S)
-        await self._stream.__aenter__()
+        until_s = time() + _PATIENCE_S
+        while True:
+            stream = Client(self._url, token=self._desk.who.token, patience_s=_PATIENCE_S)
+            try:
+                await stream.__aenter__()
+                break
+            except UnavailableError:
+                # A broker that has much to do takes connections later; a client gives up on one it never reached.
+                if time() > until_s:
+                    raise
+        self._stream = stream
         self._since_s = time()
         self._listening = asyncio.create_task(self._listen(self._stream))
 
