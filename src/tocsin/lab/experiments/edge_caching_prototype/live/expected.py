@@ -9,27 +9,27 @@ result, and what is under way when the hour ends.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from tocsin.broker.core.events import Event, Fetched
-from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.edge import RoundTrips
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.edge_caching_prototype.live.simulated import results, simulate
 from tocsin.lab.experiments.statistics import estimate, student_t
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.scenario import Scenario
-from tocsin.lab.workloads.city_channels import CityRun, Found, city_events, find
+from tocsin.lab.workloads.city_channels import CityRun, Found, find
 
 CONFIDENCE: Final = 0.99
 RUNS: Final = 20
 # Absolute for a share, relative for the others.
 TOLERANCE: Final = {"hit_ratio": 0.01, "found": 0.01, "miss_kb": 0.01, "fetch_kb": 0.01}
-_SPREAD: Final = 0.5  # of a fetch's time: the sigma of its lognormal
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,16 @@ def expect(
     late_s: float,
     trips: RoundTrips,
     seed: int,
-    on_run: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> dict[Cell, dict[str, Expected]]:
     """Of every cell, what each figure will be. `late_s`: executions are over so many seconds late at most."""
     found: dict[Cell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
     for number in range(RUNS):
         streams = Streams(seed).within("timing").within(str(number))
         run = timed(made, streams.of("channels"), late_s)
-        events = city_events(made, run)
+        told = results(run)
         for cell in cells:
-            edge = _Uneven(cell, len(run.interests), trips, streams.of("fetches"))
-            edge.play(events, end_s)
-            found[cell].append(edge.measured())
-        on_run(number + 1, RUNS)
+            stream = streams.of("fetches")
+            found[cell].append(asyncio.run(simulate(made, end_s, cell, run, told, trips=trips, stream=stream)))
     return {cell: _stated(runs) for cell, runs in found.items()}
 
 
@@ -88,29 +85,6 @@ def timed(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun
         later.append(replace(one, at_s=over_s[channel, one.at_s]))
     run.found = sorted(later, key=lambda one: one.at_s)
     return run
-
-
-class _Uneven(Edge):
-    """Fetches take longer at one time than at another, as far as the core is told."""
-
-    def __init__(self, cell: Cell, interests: int, trips: RoundTrips, stream: np.random.Generator) -> None:
-        super().__init__(core_settings(cell.caching()), interests, trips=trips)
-        self._stream = stream
-
-    def _handle(self, event: Event, now_s: float) -> None:
-        if isinstance(event, Fetched):
-            event = replace(event, took_s=event.took_s * float(self._stream.lognormal(0.0, _SPREAD)))
-        super()._handle(event, now_s)
-
-    def measured(self) -> dict[str, float]:
-        figures = self.broker.caches.figures
-        return {
-            "found": float(figures.arrived),
-            "hit_ratio": figures.hit_ratio,
-            "miss_kb": figures.miss_bytes / 1e3,
-            "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
-            "alone_kb": (figures.arrived_bytes + figures.miss_bytes) / 1e3,
-        }
 
 
 def _stated(runs: Sequence[Mapping[str, float]]) -> dict[str, Expected]:

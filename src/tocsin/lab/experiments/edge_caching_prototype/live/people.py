@@ -20,7 +20,7 @@ from tocsin.sdk import Available, Client, Notification
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 
 PASSWORD: Final = "a good secret"  # noqa: S105 - of people who do not exist
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 300.0
 _AT_ONCE: Final = 16
 
 
