@@ -28,7 +28,7 @@ from tocsin.rules.caching.settings import CachingSettings
 
 BUDGET_BYTES: Final = 200_000_000
 BEGIN_S: Final = 600.0
-STRETCH_S: Final = 100.0
+STRETCH_S: Final = 300.0
 ROUNDS: Final = 3
 BARS: Final = {"whole": 15.0, "renewed": 7.0}
 MEMORY_GB: Final = 2.0

@@ -94,8 +94,7 @@ EXPERIMENT: Final = Experiment(
             "equal-bytes",
             "The new policies with just the bytes that `ttl` holds on average with this budget; others fill theirs.",
             (
-                along("policy", OURS),
-                along("as_much_as", ("ttl",)),
+                Axis(("policy", "as_much_as"), tuple((policy, "ttl") for policy in OURS)),
                 along("size_mb", SIZES, quick=QUICK_SIZES),
                 along("popularity", LAWS),
             ),
