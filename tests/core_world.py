@@ -136,6 +136,10 @@ class World:
         channel = self.channels[str(fetch.interest)]
         found = channel.between(fetch.after, fetch.to)
         results = found[: min(limit, fetch.limit)]
+        for place in range(1, len(results)):
+            if sum(one.size_bytes for one in results[:place]) >= fetch.limit_bytes:
+                results = results[:place]
+                break
         to = fetch.to if len(results) == len(found) else results[-1].cursor
         gap = channel.gone if channel.gone > fetch.after else None
         return ev.Fetched(number, to, tuple(results), took_s, gap)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Position, Range
+from tocsin.rules.model.cursors import LAST_ORDINAL, RESULT_BYTES, START, Cursor, Position, Range
 from tocsin.store import sqlite_retention
 from tocsin.store.channel_rows import Broker, Execution, Failure, Wanted
 from tocsin.store.sqlite_channels import SqliteChannelStore
@@ -312,17 +312,27 @@ class StoreAndDictionaries(RuleBasedStateMachine):
             if model.results[interest] and interest in newest:
                 assert told[interest] == model.results[interest][-1].cursor
 
-    @rule(chunk_bytes=st.sampled_from([1, 500, 1 << 20]), limit=st.none() | st.integers(1, 4), back=st.integers(0, 3))
-    def fetch_all(self, chunk_bytes: int, limit: int | None, back: int) -> None:
+    @rule(
+        chunk_bytes=st.sampled_from([1, 500, 1 << 20]),
+        limit=st.none() | st.integers(1, 4),
+        limit_bytes=st.none() | st.integers(1, 500),
+        back=st.integers(0, 3),
+    )
+    def fetch_all(self, chunk_bytes: int, limit: int | None, limit_bytes: int | None, back: int) -> None:
         expected: list[tuple[Cursor | None, list[tuple[Cursor, bytes]]]] = []
         ranges = []
         for model in self.channels.values():
             after = Cursor(self.store.epoch, model.last - back, 0) if back else START
             for interest in model.interests.values():
-                ranges.append(Range(interest, after, limit=limit))
+                ranges.append(Range(interest, after, None, limit, limit_bytes))
                 later = [(each.cursor, each.payload) for each in model.results[interest] if each.cursor > after]
                 lost = model.lost.get(interest)
-                expected.append((lost if lost is not None and lost > after else None, later[:limit]))
+                some: list[tuple[Cursor, bytes]] = []
+                for each_one in later[:limit]:
+                    some.append(each_one)
+                    if limit_bytes is not None and sum(len(it) + RESULT_BYTES for _, it in some) >= limit_bytes:
+                        break
+                expected.append((lost if lost is not None and lost > after else None, some))
         got: list[tuple[Cursor | None, list[tuple[Cursor, bytes]]]] = [(None, []) for _ in ranges]
 
         async def read() -> None:

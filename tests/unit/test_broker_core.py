@@ -91,7 +91,7 @@ def test_what_is_partly_missing_is_fetched_and_served_in_order() -> None:
     for _ in range(4):
         made.push("x")
     (fetch,) = made.pull("x", ["a"])
-    assert fetch == ac.Fetch(1, "x", at(0), at(2), 1000)
+    assert fetch == ac.Fetch(1, "x", at(0), at(2), 1000, 4 << 20)
     assert made.answer(1) == [ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a",), ac.Why.PULLED)]
     figures = made.broker.caches.figures
     assert (figures.hits, figures.misses, figures.hit_ratio) == (2, 2, 0.5)
@@ -104,7 +104,7 @@ def test_many_misses_of_the_same_range_are_one_fetch() -> None:
     for _ in range(4):
         made.push("x")
     made.ack("x", at(2), ["b"])
-    assert made.pull("x", ["a"]) == [ac.Fetch(1, "x", at(0), at(4), 1000)]
+    assert made.pull("x", ["a"]) == [ac.Fetch(1, "x", at(0), at(4), 1000, 4 << 20)]
     assert made.pull("x", ["a"]) == []
     assert made.pull("x", ["b"]) == [], "its part is under way"
     assert made.answer(1) == [
@@ -118,8 +118,8 @@ def test_only_what_is_not_under_way_is_fetched() -> None:
     for _ in range(4):
         made.push("x")
     made.ack("x", at(2), ["b"])
-    assert made.pull("x", ["b"]) == [ac.Fetch(1, "x", at(2), at(4), 1000)]
-    assert made.pull("x", ["a"]) == [ac.Fetch(2, "x", at(0), at(2), 1000)]
+    assert made.pull("x", ["b"]) == [ac.Fetch(1, "x", at(2), at(4), 1000, 4 << 20)]
+    assert made.pull("x", ["a"]) == [ac.Fetch(2, "x", at(0), at(2), 1000, 4 << 20)]
     assert len(made.answer(1)) == 1
     assert made.answer(2) == [ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a",), ac.Why.PULLED)]
 
@@ -139,13 +139,13 @@ def test_what_was_fetched_is_kept_where_the_settings_say_so() -> None:
 def test_news_are_fetched_once_and_delivered_in_order() -> None:
     made = world("a")
     made.make("x", 3)
-    assert made.announce("x") == [ac.Fetch(1, "x", at(0), at(3), 1000)]
+    assert made.announce("x") == [ac.Fetch(1, "x", at(0), at(3), 1000, 4 << 20)]
     made.make("x", 1)
     assert made.announce("x") == [], "one fetch of news at a time"
     delivered, fetch = made.answer(1)
     assert isinstance(delivered, ac.Deliver)
     assert (delivered.results, delivered.why) == (results(1, 2, 3), ac.Why.LIVE)
-    assert fetch == ac.Fetch(2, "x", at(3), at(4), 1000)
+    assert fetch == ac.Fetch(2, "x", at(3), at(4), 1000, 4 << 20)
 
 
 def test_a_pushed_result_does_not_overtake_what_is_still_being_fetched() -> None:
@@ -156,7 +156,7 @@ def test_a_pushed_result_does_not_overtake_what_is_still_being_fetched() -> None
     first, fetch = made.answer(1)
     assert isinstance(first, ac.Deliver)
     assert first.to == at(2)
-    assert fetch == ac.Fetch(2, "x", at(2), at(3), 1000)
+    assert fetch == ac.Fetch(2, "x", at(2), at(3), 1000, 4 << 20)
 
 
 def test_a_result_that_comes_twice_is_delivered_once() -> None:
@@ -183,12 +183,12 @@ def test_who_comes_back_while_its_results_are_fetched_gets_all_of_them_in_order(
     made = world("a", caching=CachingSettings(eviction="none"))
     made.log_out("a")
     made.push("x")
-    assert made.log_in("a") == [ac.Fetch(1, "x", at(0), at(1), 1000)]
+    assert made.log_in("a") == [ac.Fetch(1, "x", at(0), at(1), 1000, 4 << 20)]
     assert made.push("x") == [], "it is not live before it has the first"
     (first,) = made.answer(1)
     assert isinstance(first, ac.Deliver)
     assert (first.results, first.more) == (results(1), True)
-    assert made.ready("a") == [ac.Fetch(2, "x", at(1), at(2), 1000)]
+    assert made.ready("a") == [ac.Fetch(2, "x", at(1), at(2), 1000, 4 << 20)]
     (second,) = made.answer(2)
     assert isinstance(second, ac.Deliver)
     assert (second.results, second.more) == (results(2), False)
@@ -264,7 +264,7 @@ def test_who_asks_since_an_earlier_cursor_gets_everything_from_there() -> None:
     made.log_in("late")
     assert made.subscribe("late", "late", "x", since=at(1)) == [
         ac.Subscribed("late", "x", at(1)),
-        ac.Fetch(1, "x", at(1), at(3), 1000),
+        ac.Fetch(1, "x", at(1), at(3), 1000, 4 << 20),
     ]
     assert made.answer(1) == [ac.Deliver("x", at(1), at(3), results(2, 3), ("late",), ac.Why.CAUGHT_UP)]
 
@@ -287,7 +287,7 @@ def test_a_gap_in_the_news_is_told_to_those_who_are_online_and_later_to_the_othe
     (live,) = made.answer(1)
     assert isinstance(live, ac.Deliver)
     assert (live.results, live.gap) == (results(4), at(3))
-    assert made.log_in("away") == [ac.Fetch(2, "x", at(0), at(3), 1000)]
+    assert made.log_in("away") == [ac.Fetch(2, "x", at(0), at(3), 1000, 4 << 20)]
     (later,) = made.answer(2)
     assert isinstance(later, ac.Deliver)
     assert (later.results, later.gap) == (results(4), at(3))
@@ -418,7 +418,7 @@ def test_results_pushed_before_the_backend_is_known_to_be_ready_are_fetched() ->
     assert made.handle(ev.Arrived("x", at(1), 10, "x1")) == []
     subscribed, fetch = made.handle(ev.BackendReady("x", at(0)))
     assert subscribed == ac.Subscribed("a", "x", at(0))
-    assert fetch == ac.Fetch(1, "x", at(0), at(1), 1000)
+    assert fetch == ac.Fetch(1, "x", at(0), at(1), 1000, 4 << 20)
     made.make("x")
     assert channel.head == at(1)
     assert len(made.answer(1)) == 1

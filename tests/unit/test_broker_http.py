@@ -83,7 +83,9 @@ async def test_an_answer_that_grows_too_large_says_where_to_go_on(tmp_path: Path
         interests = await here.subscribe("v.c", "v.b", *([number] for number in range(7)))
         expected = {each: [f"{each} {n} " + "x" * 100 for n in range(9)] for each in interests}
         await here.execute(channel, expected)
-        asked = [Range(each, START, limit=8) for each in interests]
+        asked = [Range(each, START, limit=8) for each in interests[:4]]
+        # A result counts with a hundred bytes besides its own.
+        asked += [Range(each, START, limit_bytes=7 * 208 + 1) for each in interests[4:]]
         found: dict[int, list[Any]] = {}
         answers = 0
         while True:

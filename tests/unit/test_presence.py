@@ -58,7 +58,8 @@ class Here:
     def __init__(self, rng: random.Random, people: int, interests: int) -> None:
         self.rng = rng
         self.machine = Machine(Broker(CoreSettings(page_results=3), 0.0))
-        letters = Letters("v.b", lambda _: "v.c", page_results=3, page_bytes=10_000)
+        # What the core delivers may be several envelopes, between which somebody may be full.
+        letters = Letters("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
         self.presence = Presence(self.machine, letters, Figures(), patience_s=60)
         self.results: dict[int, list[Result]] = {one: [] for one in range(interests)}
         self.markers: dict[tuple[int, int], Cursor] = {}

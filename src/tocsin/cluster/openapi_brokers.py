@@ -28,6 +28,7 @@ _RANGE: Final = {
         "after": {**_CURSOR, "description": "`0-0-0` asks for all that is kept."},
         "to": {**_CURSOR, "description": "Up to and with this one."},
         "limit": {"type": "integer", "minimum": 1},
+        "limit_bytes": {"type": "integer", "minimum": 1},
     },
 }
 _SUBSCRIPTION: Final = {

@@ -12,7 +12,7 @@ import orjson
 from aiohttp import hdrs, web
 from prometheus_client import Counter
 
-from tocsin.rules.model.cursors import Cursor, Range
+from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
 from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_error, is_gone
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import Gate
@@ -139,10 +139,11 @@ class ResultRoutes:
 
 @dataclass(slots=True)
 class _Sent:
-    """How far an answer has come: the last range, how many of its results, and the last of them."""
+    """How far an answer has come: the last range, how many of its results and bytes, and the last of them."""
 
     range: int = -1
     count: int = 0
+    size_bytes: int = 0
     cursor: Cursor | None = None
 
     def add(self, chunk: Sequence[Fetched]) -> int:
@@ -150,16 +151,22 @@ class _Sent:
         total = 0
         for part in chunk:
             if part.range != self.range:
-                self.range, self.count, self.cursor = part.range, 0, None
+                self.range, self.count, self.size_bytes, self.cursor = part.range, 0, 0, None
             if part.results:
                 self.count += len(part.results)
+                self.size_bytes += sum(one.size_bytes + RESULT_BYTES for one in part.results)
                 self.cursor = part.results[-1].cursor
             total += len(part.results)
         return total
 
     def next(self, ranges: Sequence[Range], place: int) -> Next:
         """Where to go on when what comes next is of this range."""
+        _, after, _, limit, limit_bytes = ranges[place]
         if place != self.range or self.cursor is None:
-            return Next(place, ranges[place].after, ranges[place].limit)
-        limit = ranges[place].limit
-        return Next(place, self.cursor, None if limit is None else limit - self.count)
+            return Next(place, after, limit, limit_bytes)
+        return Next(
+            place,
+            self.cursor,
+            None if limit is None else limit - self.count,
+            None if limit_bytes is None else limit_bytes - self.size_bytes,
+        )

@@ -144,7 +144,7 @@ class DeliverySettings(Section):
     page_results: Count = 1_000
     """The most results in one envelope."""
     page_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
-    """An envelope ends with the result that reaches so many bytes."""
+    """An envelope ends with the result that reaches so many bytes, and so does what is fetched for it."""
     buffer_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
     """A client that has not taken so much of what was sent is behind: it gets no more until it has."""
     patience_s: Seconds = 5.0

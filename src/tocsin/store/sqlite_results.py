@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Position, Range
+from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, RESULT_BYTES, Position, Range
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store.channel_rows import Committed, Execution, Fetched, Result
 from tocsin.store.epochs import HIGHEST, Epochs
@@ -105,6 +105,7 @@ class Asked(NamedTuple):
     number: int
     range: Range
     left: int | None
+    left_bytes: int
     after: int | None = None
 
 
@@ -112,9 +113,14 @@ def asked(ranges: Sequence[Range]) -> list[Asked]:
     for each in ranges:
         if each.limit is not None and not 0 < each.limit <= HIGHEST:
             raise InputError(f"a limit of {each.limit} results makes no sense", hint="at least 1")
+        if each.limit_bytes is not None and not 0 < each.limit_bytes <= HIGHEST:
+            raise InputError(f"a limit of {each.limit_bytes} bytes makes no sense", hint="at least 1")
     # A number that no interest can have is not found, rather than refused.
     known = [each if -HIGHEST <= each.interest <= HIGHEST else each._replace(interest=0) for each in ranges]
-    return [Asked(number, each, each.limit) for number, each in enumerate(known)]
+    return [
+        Asked(number, each, each.limit, HIGHEST if each.limit_bytes is None else each.limit_bytes)
+        for number, each in enumerate(known)
+    ]
 
 
 def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: int) -> tuple[list[Fetched], list[Asked]]:
@@ -128,7 +134,7 @@ def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: in
     answers: list[Fetched] = []
     query: list[tuple[int, int, int, int]] = []
     owners: list[Epochs | None] = []
-    for key, (number, (interest, begin, end, _), left, after) in enumerate(todo):
+    for key, (number, (interest, begin, end, _, _), left, _, after) in enumerate(todo):
         if key not in interests:
             answers.append(Fetched(number, [], known=False))
             query.append((0, 0, 0, 0))
@@ -152,17 +158,29 @@ def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: in
             to = to if last is None else min(to, last[0])
         query.append((interest, after, to, channel_id))
 
-    size_bytes = 0
+    size_bytes = passed_bytes = 0
+    of, left_bytes = -1, 0
     found = connection.execute(FETCH, (orjson.dumps(query).decode(),))
     for key, place, payload, executed_us in found:
         own = owners[key]
         assert own is not None, "only interests that are known have results"
+        if key != of:
+            of, left_bytes = key, todo[key].left_bytes
+        if left_bytes <= 0:
+            # This range has its bytes. A little of what follows is passed over; before it is much, look anew.
+            passed_bytes += len(payload) + ROW_BYTES
+            if passed_bytes < chunk_bytes // 4:
+                continue
+            found.close()
+            return answers[: key + 1], list(todo[key + 1 :])
         answers[key].results.append(Result(own.cursor(place), executed_us, payload))
+        left_bytes -= len(payload) + RESULT_BYTES
         size_bytes += len(payload) + ROW_BYTES
         if size_bytes >= chunk_bytes:
             found.close()
             each, count = todo[key], len(answers[key].results)
             left = None if each.left is None else each.left - count
-            rest = [] if left == 0 else [each._replace(after=place, left=left)]
+            done = left == 0 or left_bytes <= 0
+            rest = [] if done else [each._replace(after=place, left=left, left_bytes=left_bytes)]
             return answers[: key + 1], [*rest, *todo[key + 1 :]]
     return answers, []

@@ -24,6 +24,7 @@ FRAMES: Final = "application/vnd.tocsin.frames"
 RANGES_LIMIT: Final = 10_000
 
 _LF: Final = b"\n"
+_RANGE_HAS: Final = "expected interest, after, and maybe to, limit and limit_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,18 @@ class Next:
     range: int
     after: Cursor
     limit: int | None = None
+    limit_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"range": self.range, "after": cursor_text(self.after)}
-        return said if self.limit is None else {**said, "limit": self.limit}
+        return said | _limits_json(self)
 
 
 def following(asked: Sequence[Range], stopped: Next) -> list[Range]:
     """What is to be asked for next. Places in the next answer count from `stopped.range` on."""
     first = asked[stopped.range]
-    return [Range(first.interest, stopped.after, first.to, stopped.limit), *asked[stopped.range + 1 :]]
+    rest = Range(first.interest, stopped.after, first.to, stopped.limit, stopped.limit_bytes)
+    return [rest, *asked[stopped.range + 1 :]]
 
 
 # --- written
@@ -78,9 +81,12 @@ def _range_json(one: Range) -> dict[str, Any]:
     said: dict[str, Any] = {"interest": one.interest, "after": cursor_text(one.after)}
     if one.to is not None:
         said["to"] = cursor_text(one.to)
-    if one.limit is not None:
-        said["limit"] = one.limit
-    return said
+    return said | _limits_json(one)
+
+
+def _limits_json(one: Range | Next) -> dict[str, Any]:
+    limits = {"limit": one.limit, "limit_bytes": one.limit_bytes}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def parse_ranges(asked: object) -> list[Range]:
@@ -100,18 +106,19 @@ def parse_ranges(asked: object) -> list[Range]:
 
 def _parse_range(one: Any) -> Range:
     if one.__class__ is not dict or "interest" not in one or "after" not in one:
-        raise InputError("expected interest, after, and maybe to and limit")
+        raise InputError(_RANGE_HAS)
     interest, after = one["interest"], parse_cursor(one["after"])
     if interest.__class__ is not int:
         raise InputError("an interest is a whole number")
     if len(one) == 2:
         return Range(interest, after)
-    to, limit = one.get("to"), one.get("limit")
-    if not one.keys() <= {"interest", "after", "to", "limit"}:
-        raise InputError("expected interest, after, and maybe to and limit")
-    if limit is not None and (limit.__class__ is not int or not 0 < limit < 1 << 63):
-        raise InputError("a limit is a whole number above 0")
-    return Range(interest, after, None if to is None else parse_cursor(to), limit)
+    to, limit, limit_bytes = one.get("to"), one.get("limit"), one.get("limit_bytes")
+    if not one.keys() <= {"interest", "after", "to", "limit", "limit_bytes"}:
+        raise InputError(_RANGE_HAS)
+    for each in (limit, limit_bytes):
+        if each is not None and (each.__class__ is not int or not 0 < each < 1 << 63):
+            raise InputError("a limit is a whole number above 0")
+    return Range(interest, after, None if to is None else parse_cursor(to), limit, limit_bytes)
 
 
 def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor | None, bool]]) -> bytes:
@@ -183,7 +190,7 @@ class FrameReader:
         self.ended = True
         self.error = last.get("error")
         if (told := last.get("next")) is not None:
-            self.next = Next(told["range"], parse_cursor(told["after"]), told.get("limit"))
+            self.next = Next(told["range"], parse_cursor(told["after"]), told.get("limit"), told.get("limit_bytes"))
 
 
 def _parts(parts: list[dict[str, Any]], body: bytes) -> Iterator[FetchedPart]:

@@ -45,6 +45,21 @@ async def test_a_limit_holds_across_chunks(store: ChannelStore, channel: Channel
         assert [len(answer["results"]) for answer in answers] == [min(limit, 40)] * 3
 
 
+@pytest.mark.parametrize("chunk_bytes", [1, 1_000, 4_000, 1 << 20])
+async def test_a_range_ends_with_the_result_that_reaches_its_bytes(
+    store: ChannelStore, channel: Channel, chunk_bytes: int
+) -> None:
+    interests = await channel.subscribe("[1]", "[2]", "[3]")
+    await channel.run({each: [f"{n:400}" for n in range(20)] for each in interests})
+    for limit_bytes, expected in ((1, 1), (500, 1), (501, 2), (1_000, 2), (9_500, 19), (9_501, 20), (1 << 60, 20)):
+        ranges = [Range(each, START, limit_bytes=limit_bytes) for each in interests]
+        answers = await fetched(store, [*ranges, Range(interests[0], START, limit=3)], chunk_bytes=chunk_bytes)
+        counts = [[int(one.payload) for one in answer["results"]] for answer in answers]
+        assert counts == [list(range(expected))] * 3 + [[0, 1, 2]]
+    both = [Range(interests[0], START, limit=limit, limit_bytes=1_000) for limit in (1, 5)]
+    assert [len(one["results"]) for one in await fetched(store, both, chunk_bytes=chunk_bytes)] == [1, 2]
+
+
 async def test_chunks_are_bounded_in_bytes_and_hold_a_result_of_any_size(store: ChannelStore, channel: Channel) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["x" * size for size in (100_000, 10, 10, 100_000, 100_000, 10)]})
@@ -60,6 +75,8 @@ async def test_chunks_are_bounded_in_bytes_and_hold_a_result_of_any_size(store: 
 async def test_a_limit_that_makes_no_sense_is_refused(store: ChannelStore, limit: int) -> None:
     with pytest.raises(InputError, match="limit"):
         await fetched(store, [Range(1, START, limit=limit)])
+    with pytest.raises(InputError, match="bytes"):
+        await fetched(store, [Range(1, START, limit_bytes=limit)])
 
 
 async def test_interests_and_cursors_that_were_never_given_out_harm_nobody(

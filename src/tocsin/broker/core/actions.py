@@ -90,13 +90,15 @@ class UnsubscribeBackend:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Fetch:
-    """The results in `(after, to]`, at most the first `limit`. Answered by Fetched or FetchFailed with its number."""
+    """The results in `(after, to]`: at most the first `limit`, and none after the one that reaches `limit_bytes`.
+    Answered by Fetched or FetchFailed with its number."""
 
     fetch: int
     interest: Hashable
     after: Cursor
     to: Cursor
     limit: int
+    limit_bytes: int
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -176,7 +176,9 @@ class Broker(Held):
                 asking.setdefault(after, []).append(one)
         if backend is not None:
             for after, askers in asking.items():
-                self._delivery.ask(backend, askers, after, Why.PULLED, now_s=self._now_s, actions=actions)
+                self._delivery.ask(
+                    backend, askers, after, Why.PULLED, now_s=self._now_s, actions=actions, limit=event.limit
+                )
 
     def _get_each(self, event: ev.GetEach, actions: list[Action]) -> None:
         for name in event.subscriptions:

@@ -8,7 +8,7 @@ from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, Why
 from tocsin.broker.core.backend import Backend
 from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.events import Fetched, Mode
-from tocsin.broker.core.flights import Flight, Waiting, answer_of, page, parts_of
+from tocsin.broker.core.flights import Flight, Waiting, answer_of, missing_bytes, page, parts_of
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import Cached, Missing, size_bytes
@@ -35,13 +35,19 @@ class Delivery:
         *,
         now_s: float,
         actions: list[Action],
+        limit: int | None = None,
     ) -> None:
         """Algorithm 1's GET of `(after, head]`, a page of it, for several who lack the same."""
         cache = backend.held
         runs = self._caches.get(cache, after, cache.head, now_s, len(askers))
         limits = self._settings
-        if cache.residents >= limits.page_results or cache.resident_bytes >= limits.page_bytes:
-            runs = page(runs, limits.page_results, limits.page_bytes)
+        most = limits.page_results if limit is None else min(limit, limits.page_results)
+        if (
+            cache.residents >= most
+            or cache.resident_bytes >= limits.page_bytes
+            or (len(runs) > 2 and missing_bytes(runs) >= limits.page_bytes)
+        ):
+            runs = page(runs, most, limits.page_bytes)
         to = runs[-1].to if runs else after
         if len(runs) == 1 and type(runs[0]) is Cached and why is Why.PULLED:
             # Everything is here, as for nearly all who are told of news and pull them.
@@ -61,7 +67,7 @@ class Delivery:
             return
 
         def begin(begins: Cursor, ends: Cursor) -> Flight:
-            flight = self.begin(backend, begins, ends, actions)
+            flight = self.begin(backend, begins, ends, actions, most=most)
             backend.flights.append(flight)
             return flight
 
@@ -94,20 +100,27 @@ class Delivery:
     # --- fetches
 
     def begin(
-        self, backend: Backend, after: Cursor, to: Cursor, actions: list[Action], *, news: bool = False
+        self,
+        backend: Backend,
+        after: Cursor,
+        to: Cursor,
+        actions: list[Action],
+        *,
+        news: bool = False,
+        most: int | None = None,
     ) -> Flight:
         self._begun += 1
-        flight = Flight(self._begun, backend, after, to, news=news)
+        limit = self._settings.page_results if most is None else most
+        flight = Flight(self._begun, backend, after, to, limit=limit, news=news)
         self._under_way[self._begun] = flight
-        actions.append(Fetch(self._begun, backend.interest, after, to, self._settings.page_results))
+        actions.append(self._fetch(flight))
         return flight
 
     def again(self, number: int, actions: list[Action]) -> None:
         """Asks once more, if it still matters."""
         flight = self._under_way.get(number)
         if flight is not None:
-            limit = self._settings.page_results
-            actions.append(Fetch(number, flight.backend.interest, flight.after, flight.to, limit))
+            actions.append(self._fetch(flight))
 
     def under_way(self, number: int) -> Flight | None:
         return self._under_way.get(number)
@@ -141,6 +154,10 @@ class Delivery:
             del self._under_way[flight.number]
 
     # --- inside
+
+    def _fetch(self, flight: Flight) -> Fetch:
+        limit_bytes = self._settings.page_bytes
+        return Fetch(flight.number, flight.backend.interest, flight.after, flight.to, flight.limit, limit_bytes)
 
     def _answer(self, backend: Backend, waiting: Waiting, now_s: float, actions: list[Action]) -> None:
         askers = [one for one, turn in waiting.askers if one.turn == turn]

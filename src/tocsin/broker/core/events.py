@@ -55,11 +55,12 @@ class LoggedOut:
 @dataclass(slots=True, unsafe_hash=True)
 class GetResults:
     """Subscriptions of one interest ask for what they lack. `after` asks from there instead of from their markers, but
-    never for what was made before they subscribed."""
+    never for what was made before they subscribed. `limit`: no more than so many results are wanted."""
 
     interest: Hashable
     subscriptions: Collection[Hashable]
     after: Cursor | None = None
+    limit: int | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)

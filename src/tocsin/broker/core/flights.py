@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 class Flight:
     """`(after, to]` of an interest is being fetched: for those who wait, or because it is news."""
 
-    __slots__ = ("after", "answer", "answer_bytes", "backend", "news", "number", "to", "waiting")
+    __slots__ = ("after", "answer", "answer_bytes", "backend", "limit", "news", "number", "to", "waiting")
 
-    def __init__(self, number: int, backend: Backend, after: Cursor, to: Cursor, *, news: bool = False) -> None:
+    def __init__(
+        self, number: int, backend: Backend, after: Cursor, to: Cursor, *, limit: int, news: bool = False
+    ) -> None:
         self.number = number
         self.backend = backend
         self.after = after
         self.to = to
+        self.limit = limit
         self.news = news
         self.answer: Fetched | None = None
         self.answer_bytes = 0
@@ -76,15 +79,19 @@ _AFTER: Final = attrgetter("after")
 
 
 def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
-    """The runs, as far as their cached results fit one delivery, which has at least one."""
+    """The runs, as far as they fit one delivery, which has at least one: so many cached results, and so many bytes,
+    those of holes too."""
     results = [one for run in runs if type(run) is Cached for one in run.results]
-    if len(results) < limit_results and size_bytes(results) < limit_bytes:
+    if len(results) < limit_results and size_bytes(results) + missing_bytes(runs) < limit_bytes:
         return runs
     whole: list[Run] = []
     count = taken_bytes = 0
     for run in runs:
         if isinstance(run, Missing):
             whole.append(run)
+            taken_bytes += run.size_bytes
+            if taken_bytes >= limit_bytes:
+                return whole
             continue
         for index, one in enumerate(run.results):
             count += 1
@@ -96,6 +103,11 @@ def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
                 return whole
         whole.append(run)
     return whole
+
+
+def missing_bytes(runs: Iterable[Run]) -> int:
+    """What is missing as far as its size is known: that of holes."""
+    return sum([run.size_bytes for run in runs if type(run) is Missing])
 
 
 def parts_of(runs: Iterable[Run], under_way: Sequence[Flight], begin: Callable[[Cursor, Cursor], Flight]) -> list[Part]:

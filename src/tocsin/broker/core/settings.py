@@ -16,9 +16,9 @@ class CoreSettings:
     grace_s: float = 60.0
     """How long a backend subscription outlives its last frontend subscription."""
     page_results: int = 1_000
-    """One delivery to who asks or catches up has at most so many cached results; one fetch at most so many."""
+    """One delivery to who asks or catches up has at most so many cached results; one fetch has at most so many."""
     page_bytes: int = 4 << 20
-    """And ends with the cached result that reaches so many bytes."""
+    """And each ends with the result that reaches so many bytes."""
     fetch_retry_s: float = 1.0
     """How long after a failed fetch it is asked again."""
     report_every_s: float = 30.0

@@ -17,7 +17,7 @@ from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.kept import kept
 from tocsin.broker.shell.machine import Machine
 from tocsin.rules.caching.entries import Result
-from tocsin.rules.model.cursors import Cursor, Range
+from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.results import FetchedPart, Next, following
 
@@ -32,6 +32,7 @@ _log = structlog.get_logger("tocsin.broker.fetcher")
 class _Coming:
     fetch: ac.Fetch
     results: list[Result] = field(default_factory=list)
+    size_bytes: int = 0
     gap: Cursor | None = None
     known: bool = True
     done: bool = False
@@ -100,7 +101,7 @@ class Fetcher:
                     self._machine.handle(ev.FetchFailed(one.fetch.fetch))
 
     async def _fetch(self, coming: Sequence[_Coming], began_s: float) -> None:
-        ranges = [Range(int(str(one.fetch.interest)), one.fetch.after, one.fetch.to, one.fetch.limit) for one in coming]
+        ranges = [_range(one.fetch) for one in coming]
         first = 0
         while True:
             stopped: Next | None = None
@@ -125,6 +126,7 @@ class Fetcher:
 
     def _take(self, one: _Coming, part: FetchedPart) -> None:
         one.results += [kept(each) for each in part.results]
+        one.size_bytes += sum(len(each.payload) + RESULT_BYTES for each in part.results)
         one.known = one.known and part.known
         if part.gap is not None:
             one.gap = part.gap
@@ -138,9 +140,14 @@ class Fetcher:
             self._machine.handle(ev.FetchFailed(fetch.fetch))
             self._on_gone(int(str(fetch.interest)))
             return
-        to = fetch.to if len(one.results) < fetch.limit else one.results[-1].cursor
+        whole = len(one.results) < fetch.limit and one.size_bytes < fetch.limit_bytes
+        to = fetch.to if whole else one.results[-1].cursor
         took_s = time.monotonic() - began_s
         self._machine.handle(ev.Fetched(fetch.fetch, to, tuple(one.results), took_s, one.gap))
         self._machine.arrived(fetch.interest)
         if place % _BREATH == _BREATH - 1:
             await asyncio.sleep(0)
+
+
+def _range(fetch: ac.Fetch) -> Range:
+    return Range(int(str(fetch.interest)), fetch.after, fetch.to, fetch.limit, fetch.limit_bytes)

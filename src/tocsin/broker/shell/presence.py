@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -187,7 +187,12 @@ class Presence:
                 continue
             if told is None:
                 told = self._letters.results(action)
-            self._send(listener, told)
+            sent = self._send(listener, told)
+            if sent < len(told):
+                to = told[sent - 1].to
+                self._figures.delivered += sum(1 for one in action.results if to is None or one.cursor <= to)
+                self._fell_behind(name, listener, to)
+                continue
             self._figures.delivered += len(action.results)
             if action.more:
                 listener.put_behind(name)
@@ -195,6 +200,9 @@ class Presence:
                 asyncio.get_running_loop().call_soon(self._resume, listener)
 
     def _fell_behind(self, name: int, listener: Listener, after: Cursor | None) -> None:
+        if name in listener.behind:
+            # The core has been told of an earlier place, or is about to be: what comes now is out of its turn.
+            return
         listener.put_behind(name)
         # Also to be patient with it for so long only.
         asyncio.get_running_loop().call_soon(self._resume, listener)
@@ -243,8 +251,9 @@ class Presence:
 
     def _write(self, one: FanOut, names: Sequence[int]) -> None:
         places, passed_over, turn, told = self._of_subscription, self._passed_over, one.turn, one.told
-        frame = b"".join([each.form(Kind.WEBSOCKET) for each in told])
-        behind: list[tuple[int, Listener]] = []
+        frame = told[0].form(Kind.WEBSOCKET)
+        at_once = len(told) == 1
+        behind: list[tuple[int, Listener, Cursor | None]] = []
         reached = 0
         for name in names:
             listener = places.get(name)
@@ -253,30 +262,36 @@ class Presence:
             if passed_over and passed_over.get(name, 0) >= turn:
                 continue
             transport = listener.direct
-            if transport is not None:
+            if transport is not None and at_once:
                 # Done ten thousand times a message: every step counts, and every object that is looked at.
                 try:
                     transport.write(frame)
                 except Exception as error:
                     self._broke(listener.outlets[0], error)
             elif listener.full:
-                behind.append((name, listener))
+                behind.append((name, listener, one.after))
                 continue
-            else:
-                self._send(listener, told)
+            elif (sent := self._send(listener, told)) < len(told):
+                behind.append((name, listener, told[sent - 1].to))
             reached += 1
         if one.executed_us:
             self._figures.reached(one.executed_us, reached, time.time_ns() // 1_000)
-        for name, listener in behind:
-            self._fell_behind(name, listener, one.after)
+        for name, listener, after in behind:
+            self._fell_behind(name, listener, after)
 
-    def _send(self, listener: Listener, told: Iterable[Told]) -> None:
-        for outlet in tuple(listener.outlets):
-            try:
-                for one in told:
+    def _send(self, listener: Listener, told: Sequence[Told]) -> int:
+        """How many of them it took before it was full: at least the first."""
+        outlets = list(listener.outlets)
+        for place, one in enumerate(told):
+            if place and listener.full:
+                return place
+            for outlet in tuple(outlets):
+                try:
                     outlet.write(one)
-            except Exception as error:
-                self._broke(outlet, error)
+                except Exception as error:
+                    outlets.remove(outlet)
+                    self._broke(outlet, error)
+        return len(told)
 
     def _broke(self, outlet: Outlet, error: Exception) -> None:
         """What is wrong with one outlet concerns no other. Its subscriber gets again what it has not acknowledged."""

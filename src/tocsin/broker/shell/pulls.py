@@ -37,7 +37,7 @@ class Pulls:
         while True:
             fresh = self._machine.expect(interest)
             try:
-                told, more = self._letters.first(await self._once(subscription, interest, after), limit)
+                told, more = self._letters.first(await self._once(subscription, interest, after, limit), limit)
                 if told or loop.time() >= deadline_s:
                     return told, more
                 try:
@@ -65,7 +65,9 @@ class Pulls:
                 if not waiting.done():
                     waiting.set_exception(UnavailableError(action.error.message, hint="ask again"))
 
-    async def _once(self, subscription: Hashable, interest: Hashable, after: Cursor | None) -> ac.Deliver:
+    async def _once(
+        self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None
+    ) -> ac.Deliver:
         core = self._machine.core
         if not core.knows(subscription):
             raise NotFoundError("the subscription is gone")
@@ -77,7 +79,7 @@ class Pulls:
         waiting.append(answer)
         try:
             if len(waiting) == 1:
-                self._machine.handle(ev.GetResults(interest, (subscription,), begin))
+                self._machine.handle(ev.GetResults(interest, (subscription,), begin, limit))
             async with asyncio.timeout(PATIENCE_S):
                 return await answer
         except TimeoutError:

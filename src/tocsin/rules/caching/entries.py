@@ -7,7 +7,7 @@ other without a gap or an overlap, so that nothing can be skipped or served twic
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -71,10 +71,11 @@ class Cached:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Missing:
-    """A range that has to be fetched."""
+    """A range that has to be fetched. `size_bytes`: at most so much of it, where it is of holes and that is known."""
 
     after: Cursor
     to: Cursor
+    size_bytes: int = field(default=0, compare=False)
 
 
 Run = Cached | Missing

@@ -130,7 +130,7 @@ class ResultCache:
                 runs.append(Cached(begun, place, tuple(found)))
                 found = []
             begun = min(entry.cursor, to)
-            runs.append(Missing(place, begun))
+            runs.append(Missing(place, begun, entry.size_bytes))
             place = begun
         known = min(to, self.head)
         if begun < known:
@@ -351,7 +351,7 @@ def joined(runs: list[Run]) -> list[Run]:
     for run in runs:
         last = whole[-1] if whole else None
         if isinstance(run, Missing) and isinstance(last, Missing):
-            whole[-1] = Missing(last.after, run.to)
+            whole[-1] = Missing(last.after, run.to, last.size_bytes + run.size_bytes)
         else:
             whole.append(run)
     return whole

@@ -27,13 +27,19 @@ class Position(NamedTuple):
     number: int
 
 
+# What a result counts for besides its payload where bytes are limited: its cursor and its time.
+RESULT_BYTES: Final = 100
+
+
 class Range(NamedTuple):
-    """The results of one interest after `after`, up to and with `to`, the first `limit` of them."""
+    """The results of one interest after `after`, up to and with `to`: the first `limit` of them, or up to and with the
+    one that reaches `limit_bytes`, whichever ends sooner. Each counts with RESULT_BYTES besides its payload."""
 
     interest: int
     after: Cursor
     to: Cursor | None = None
     limit: int | None = None
+    limit_bytes: int | None = None
 
 
 # Before everything.
