@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tocsin.rules.caching.by_result import ByResult, GreedyDual, MostBytes, MostHits
+from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import Entry, Result
 from tocsin.rules.caching.queues import Sieve, SmallThenMain, WindowedFrequency
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import START, Cursor
 
 
 class Story:
@@ -84,6 +86,22 @@ def test_wtinylfu_keeps_who_leaves_the_window_only_if_its_interest_is_read_more(
     story.came("e")
     assert story.dropped() == "d", "d leaves the window and is read no more than b"
     assert story.dropped() == "b", "nobody is left to be compared: the oldest goes"
+
+
+def test_wtinylfu_forgets_the_reads_of_interests_that_are_gone() -> None:
+    caches = ResultCaches(CachingSettings(eviction="wtinylfu"), 0.0)
+    stays = caches.open("stays", START, 0.0)
+    caches.attach(stays, START)
+    for number in range(50):
+        for cache in (stays, caches.open(number, START, 0.0)):
+            if cache is not stays:
+                caches.attach(cache, START)
+            caches.put(cache, Result(Cursor(1, number + 1, 0), 10), 0.0)
+            caches.get(cache, START, cache.head, 0.0)
+        caches.close(number)
+    policy = caches._by_result
+    assert isinstance(policy, WindowedFrequency)
+    assert policy._reads == {stays.number: policy._counted}
 
 
 def test_gdsf_counts_readers_by_size_above_a_level_that_rises() -> None:

@@ -36,6 +36,9 @@ class ByResult(ABC):
     def gone(self, entry: Entry) -> None:
         """It is not resident any more, for whatever reason."""
 
+    def closed(self, number: int) -> None:  # noqa: B027 - only some remember caches
+        """The cache with this number is gone for good, and all its residents before it."""
+
     @abstractmethod
     def victim(self, spared: Entry | None, now_s: float) -> Entry:
         """Who has to go now. `spared` is passed over; somebody else is resident."""

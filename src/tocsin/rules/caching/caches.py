@@ -66,6 +66,8 @@ class ResultCaches:
         self._expiring.forget(gone)
         while gone.tail is not None:
             gone.drop_tail()
+        if self._by_result is not None:
+            self._by_result.closed(gone.number)
 
     def __getitem__(self, interest: Hashable) -> ResultCache:
         return self._caches[interest]

@@ -179,6 +179,9 @@ class WindowedFrequency(ByResult):
                 del queue[entry]
                 self._bytes[number] -= entry.size_bytes
 
+    def closed(self, number: int) -> None:
+        self._counted -= self._reads.pop(number, 0)
+
     def victim(self, spared: Entry | None, now_s: float) -> Entry:  # noqa: ARG002
         main = next((one for queue in (self._probation, self._protected) for one in queue if one is not spared), None)
         while self._candidates:
