@@ -183,6 +183,35 @@ def test_the_average_moves_by_the_window() -> None:
     assert caches["b"].rates.growth_bytes_s == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("expiry", ["ttl", "never"])
+def test_very_many_caches_are_looked_at_some_at_a_time_with_the_same_outcome(expiry: str) -> None:
+    chosen = CachingSettings(budget_bytes=10**6, eviction="exp", expiry=expiry, ttl_every_s=60.0)
+    pieces, at_once = ResultCaches(chosen, 0.0), ResultCaches(chosen, 0.0)
+    for caches in (pieces, at_once):
+        for name in range(9_000):
+            cache = caches.open(name, at(0), 0.0)
+            caches.attach(cache, at(0), 1 + name % 3)
+            caches.put(cache, Result(at(1), 1 + name % 7), 0.0)
+    at_once.reckon(60.0)
+    looks: list[int] = []
+    while (now_s := pieces.ttl_due_s) < 62.0:
+        pieces.pass_time(now_s)
+        looks.append(sum(cache.rates.estimated for cache in pieces))
+        if len(looks) == 1:
+            pieces.close(8_999)
+            pieces.attach(pieces.open("new", at(0), now_s), at(0))
+    assert looks[:2] == [4_000, 8_000]
+    assert len(looks) < 10
+    assert pieces.ttl_due_s > 119.0
+    assert pieces["new"].ttl_s == chosen.ttl_first_s
+    for name in range(8_999):
+        assert pieces[name].ttl_s == pytest.approx(at_once[name].ttl_s, rel=0.02)
+    found, expected = pieces._evictable.lowest(), at_once._evictable.lowest()
+    assert found is not None
+    assert expected is not None
+    assert found[3].interest == expected[3].interest
+
+
 def test_a_result_goes_when_its_time_is_up_and_not_before() -> None:
     caches = growing()
     caches.reckon(10.0)

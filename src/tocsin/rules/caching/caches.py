@@ -23,6 +23,7 @@ from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS, set_times_to_live
 from tocsin.rules.caching.figures import CachingFigures
 from tocsin.rules.caching.latency import LatencyEstimate
 from tocsin.rules.caching.ranking import Rank, RankHeap
+from tocsin.rules.caching.reckoning import PAUSE_S, Reckoning
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
@@ -37,6 +38,7 @@ class ResultCaches:
         self.resident_bytes = 0
         self.ttl_due_s = now_s + settings.ttl_every_s
         self.figures_of: dict[str, CachingFigures] = {}
+        self._reckoning: Reckoning | None = None
         self._by_result: ByResult | None = None
         self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
         # What caches without a fetch of their own are ranked by: it changes only when all are ranked anew.
@@ -189,25 +191,23 @@ class ResultCaches:
         return self.ttl_due_s if found is None else min(self.ttl_due_s, found[0])
 
     def pass_time(self, now_s: float) -> None:
-        """Expired results go; once in a while times to live are computed anew."""
+        """Expired results go; once in a while times to live are computed anew, some at a time where they are many."""
         if now_s >= self.ttl_due_s:
-            self.reckon(now_s)
+            self._reckon_some(now_s)
         while (found := self._expiring.lowest()) is not None and found[0] <= now_s:
             self.figures.expired += 1
             self.figures.expired_bytes += self._drop_tail(found[3])
 
     def reckon(self, now_s: float) -> None:
-        """Looks at every cache's growth and at the usual latency, and ranks all anew."""
-        self._usual_latency_s = self._latency.all_s
-        for cache in self:
-            cache.rates.look(now_s, self.settings.rate_window_s)
-        self._set_times_to_live()
-        self.ttl_due_s = now_s + self.settings.ttl_every_s
-        self._rank_all()
+        """Looks at every cache's growth and at the usual latency, and ranks all anew, at once."""
+        self._reckoning = None
+        while not self._reckon_some(now_s):
+            pass
 
     def switch(self, settings: CachingSettings, now_s: float) -> None:
         """Other policies from now on. Content stays, unless the new limit has no room for it."""
         self._choose(settings, now_s, self.settings)
+        self._reckoning = None
         self.ttl_due_s = min(self.ttl_due_s, now_s + settings.ttl_every_s)
         self._set_times_to_live()
         self._rank_all()
@@ -236,6 +236,20 @@ class ResultCaches:
         self.figures = self.figures_of.setdefault(settings.policy, CachingFigures())
         self._evictable: RankHeap[ResultCache] = RankHeap(self._rank)
         self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
+
+    def _reckon_some(self, now_s: float) -> bool:
+        """True when that was all."""
+        if self._reckoning is None:
+            self._usual_latency_s = self._latency.all_s
+            self._reckoning = Reckoning(self, self.settings)
+        for cache in self._reckoning.go_on(now_s):
+            if self._caches.get(cache.interest) is cache:
+                self._ranks_changed(cache)
+        ended = self._reckoning.ended
+        if ended:
+            self._reckoning = None
+        self.ttl_due_s = now_s + (self.settings.ttl_every_s if ended else PAUSE_S)
+        return ended
 
     def _keeps(self, cache: ResultCache, size_bytes: int) -> bool:
         """Whether the next result may stay. One that nobody is attached to is not even judged."""

@@ -68,18 +68,25 @@ def set_times_to_live(
     first_s: float,
     cap_s: float,
 ) -> None:
-    """T_i = ω_i · B / ρ_i, so that Σ ρ_i · T_i = B over all caches that grow and are not capped.
-
-    A cache that does not grow would live for ever: it gets the cap. One without an estimate yet gets `first_s`.
-    """
+    """All of them at once."""
     all_of_them = list(caches)
     weights = [weight(cache) for cache in all_of_them]
     total = sum(weights)
     for cache, mine in zip(all_of_them, weights, strict=True):
-        growth = cache.rates.growth_bytes_s
-        if not cache.rates.estimated:
-            cache.ttl_s = min(first_s, cap_s)
-        elif growth <= 0 or total <= 0:
-            cache.ttl_s = cap_s
-        else:
-            cache.ttl_s = min(cap_s, mine / total * budget_bytes / growth)
+        cache.ttl_s = time_to_live_s(cache, mine, total, budget_bytes=budget_bytes, first_s=first_s, cap_s=cap_s)
+
+
+def time_to_live_s(
+    cache: ResultCache, mine: float, total: float, *, budget_bytes: int, first_s: float, cap_s: float
+) -> float:
+    """T_i = ω_i · B / ρ_i, so that Σ ρ_i · T_i = B over all caches that grow and are not capped; ω_i is the share that
+    this cache's weight has in the total.
+
+    A cache that does not grow would live for ever: it gets the cap. One without an estimate yet gets `first_s`.
+    """
+    growth = cache.rates.growth_bytes_s
+    if not cache.rates.estimated:
+        return min(first_s, cap_s)
+    if growth <= 0 or total <= 0:
+        return cap_s
+    return min(cap_s, mine / total * budget_bytes / growth)
