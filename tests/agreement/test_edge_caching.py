@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tocsin.lab.bodies.edge import Edge, core_settings
+from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.engine.trace import TraceFile
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.conducting import conduct
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.declared import EXPERIMENT
-from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, OURS, PAPER, model
+from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, OURS, PAPER, answered_s, model
 from tocsin.lab.experiments.edge_caching.optimum import Requests, bound, requests
+from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.results import Results, Row
 from tocsin.lab.experiments.running import run
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
+from tocsin.lab.workloads.events import Events, Kind, in_order
 from tocsin.rules.caching.settings import CachingSettings
 
 SMALL = EdgeWorkload(subscribers=60, subscriptions_each=5, interests=12, span_s=1500.0)
+ANSWERED_S = answered_s(RoundTrips())
 DEFAULTS: dict[str, Value] = {
     **{parameter.name: parameter.default for parameter in EXPERIMENT.parameters},
     "scale": 0.012, "span_s": 900.0, "warm_up_s": 300.0, "size_mb": 300,
@@ -36,7 +43,8 @@ def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
         # It holds under uniform popularity, if not beyond the error of three runs, and surely not under zipf.
         "lsc-over-lru": {"depends", "not reproduced"},
         "within-budget": {"reproduced"},
-        "expected-size": {"reproduced"},
+        # Within five hundredths, but three runs leave open whether under zipf, too.
+        "expected-size": {"reproduced", "not judged"},
         "lives": {"reproduced"},
         "worth-beats": {"reproduced"},
         "saving-beats": {"reproduced"},
@@ -52,8 +60,7 @@ def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", [*PAPER, *MODERN, *OURS])
 def test_who_pulls_together_gets_what_each_would_get_alone(policy: str) -> None:
-    spelled = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
-    settings = CachingSettings(budget_bytes=2_000_000, **spelled.get(policy, {"eviction": policy}))  # type: ignore[arg-type]
+    settings = spelled(policy, 2_000_000)
     events = make_edge_events(SMALL, 3)
     found = []
     for together in (True, False):
@@ -74,8 +81,9 @@ def test_every_result_that_is_due_is_asked_for_once() -> None:
     edge.play(events, SMALL.span_s)
     figures = edge.broker.caches.figures
     assert figures.misses == 0, "a cache that holds everything misses nothing"
-    due = sum(one.requests for one in requests(events, 0.25, 0.0, SMALL.span_s))
-    assert figures.hits == pytest.approx(due, rel=0.005)
+    asked = requests(events, ANSWERED_S, 0.0, SMALL.span_s)
+    assert sum(one.sure_requests for one in asked) <= figures.hits <= sum(one.requests for one in asked)
+    assert figures.hits == pytest.approx(sum(one.requests for one in asked), rel=0.005)
 
 
 def test_the_bound_is_that_of_trying_everything() -> None:
@@ -85,7 +93,7 @@ def test_the_bound_is_that_of_trying_everything() -> None:
     size = rng.integers(1, 6, results).astype(float)
     room = np.sort(rng.uniform(0.1, 5.0, (results, asks)), axis=1)
     counted = np.tile(np.arange(1, asks + 1, dtype=np.float32), (results, 1))
-    one = Requests(size, room.astype(np.float32), counted)
+    one = Requests(size, room.astype(np.float32), counted, np.full(results, float(asks)))
     budget, span_s = 4.0, 6.0
     best = best_bytes = 0.0
     for kept in product(range(asks + 1), repeat=results):
@@ -99,11 +107,106 @@ def test_the_bound_is_that_of_trying_everything() -> None:
     assert best_bytes <= found.hit_bytes * 1.000001 <= best_bytes + 2 * size.max()
 
 
+def spelled(policy: str, budget_bytes: int) -> CachingSettings:
+    named = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
+    return CachingSettings(budget_bytes=budget_bytes, **named.get(policy, {"eviction": policy}))  # type: ignore[arg-type]
+
+
+def assert_below_the_bound(policy: str, events: Events, budget: int, window: tuple[float, float]) -> None:
+    """The same trace, played: hits, hit ratio and saved bytes of the window stay below what was computed for it."""
+    begin_s, end_s = window
+    asked = requests(events, ANSWERED_S, begin_s, end_s)
+    found = bound(asked, budget, end_s - begin_s)
+    edge = Edge(core_settings(spelled(policy, budget)), int(events.interest.max()) + 1)
+    number = edge.play(events, begin_s)
+    before, area = replace(edge.broker.caches.figures), edge.area_bytes_s
+    edge.play(events, end_s, number)
+    after = edge.broker.caches.figures
+    hits, misses = after.hits - before.hits, after.misses - before.misses
+    # Who holds more than the budget on average may have as much more: the bound is concave.
+    more = max(1.0, (edge.area_bytes_s - area) / (end_s - begin_s) / budget)
+    assert sum(one.sure_requests for one in asked) <= hits + misses <= sum(one.requests for one in asked)
+    assert hits <= more * found.hits
+    assert hits / (hits + misses) <= more * found.hit_ratio
+    assert after.hit_bytes - before.hit_bytes <= more * found.hit_bytes
+    assert after.miss_bytes - before.miss_bytes >= found.miss_bytes or more > 1
+
+
+@pytest.mark.parametrize("policy", [*PAPER, *MODERN, *OURS])
+def test_no_policy_that_is_played_a_trace_passes_the_bound_of_it(policy: str) -> None:
+    for law, lifetimes in (("uniform", "whole"), ("zipf", "renewed")):
+        events = make_edge_events(replace(SMALL, popularity=law, lifetimes=lifetimes), 3)
+        for budget in (300_000, 10_000_000):
+            assert_below_the_bound(policy, events, budget, (300.0, SMALL.span_s))
+
+
+@pytest.mark.parametrize("policy", ["lru", "lsc", "worth", "saving", "gdsf"])
+def test_the_bound_knows_that_who_asks_gets_what_was_made_a_moment_ago(policy: str) -> None:
+    """A small result, and 0.24 s later a large one: both are asked for 0.25 s after the first. Nobody logs out."""
+    many, large = 100, 100_000
+    people, at_s = np.arange(many), 1.0 + 0.0101 * np.arange(many)
+    sizes = np.concatenate([np.full(many, 10), np.full(many, large)])
+    events = in_order(
+        [
+            (Kind.SUBSCRIBED, {"at_s": np.zeros(many), "subscriber": people, "interest": people}),
+            (Kind.LOGGED_IN, {"at_s": np.full(many, 0.5), "subscriber": people}),
+            (
+                Kind.PRODUCED,
+                {"at_s": np.concatenate([at_s, at_s + 0.24]), "interest": np.tile(people, 2), "size_bytes": sizes},
+            ),
+        ],
+        {},
+    )
+    assert_below_the_bound(policy, events, large + 400, (0.9, float(at_s[-1]) + 0.251))
+
+
+def test_a_policy_that_passes_the_bound_is_told_and_not_passed_over() -> None:
+    claim = next(one for one in EXPERIMENT.claims if one.name == "optimum")
+    cells = list(plan(EXPERIMENT, settings={"policy": "lru,ttl,optimum", "size_mb": "50"}, replications=2).cells())
+
+    def judged(lru: float, ttl: float) -> str:
+        found = {"lru": lru, "ttl": ttl, "optimum": 0.5}
+        rows = []
+        for cell in cells:
+            value = found[str(dict(cell.values)["policy"])] if cell.sweep == "sizes" else 0.1
+            held = 55.0 if value == ttl else 50.0
+            rows.append(Row(cell, {"hit_ratio": value, "hit_gb": value, "mean_mb": held}))
+        return judge(claim, Results(rows)).verdict
+
+    assert judged(0.4, 0.54) == "reproduced", "a tenth more bytes may have a tenth more hits"
+    assert judged(0.4, 0.56) == "not reproduced"
+    assert judged(0.51, 0.4) == "not reproduced"
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_open_choice_runs(choice: str) -> None:
     metrics = model(Run({**DEFAULTS, "policy": "ttl", "choice": choice}, 2))
     assert 0 < metrics["hit_ratio"] < 1
     assert metrics["fetch_gb"] >= metrics["vol_gb"] > 0
+    assert metrics["holding_s"] > 0
+
+
+def test_what_is_fetched_and_kept_is_held_as_well() -> None:
+    """By Little's law: as many results as are held on average, divided by how many came in each second."""
+    events = make_edge_events(SMALL, 3)
+    edge = Edge(core_settings(replace(spelled("lru", 2_000_000), fetched_enters=True)), SMALL.interests)
+    edge.play(events, SMALL.span_s)
+    figures, caches = edge.broker.caches.figures, edge.broker.caches
+    assert figures.filled > 0
+    left = figures.admitted + figures.filled - figures.consumed - figures.evicted - figures.expired
+    assert left == sum(cache.residents for cache in caches)
+
+
+def test_a_trace_of_a_run_is_the_same_bytes_each_time_and_tells_of_what_expires() -> None:
+    told = []
+    for _ in range(2):
+        file = io.StringIO()
+        values = {**DEFAULTS, "policy": "ttl", "span_s": 400.0, "warm_up_s": 100.0}
+        model(Run(values, 2, trace=TraceFile(file, seed=2, about={})))
+        told.append(file.getvalue())
+    assert " at 0x" not in told[0]
+    assert told[0] == told[1]
+    assert "Tick" in told[0]
 
 
 def test_the_same_bytes_on_any_number_of_processes(tmp_path: Path) -> None:

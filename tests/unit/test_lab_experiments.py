@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +28,10 @@ from tocsin.lab.experiments.declaration import (
 )
 from tocsin.lab.experiments.journal import FILE, Journal
 from tocsin.lab.experiments.judging import about, judge, surely_more, surely_ordered
-from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.results import MissingCellsError, Results, read, write
-from tocsin.lab.experiments.running import CellError, code_digest, run
+from tocsin.lab.experiments.plan import Plan, plan
+from tocsin.lab.experiments.report import write_report
+from tocsin.lab.experiments.results import MissingCellsError, Results, Row, read, write
+from tocsin.lab.experiments.running import CellError, _beside, _replay, code_digest, run
 from tocsin.lab.experiments.statistics import Estimate, estimate, student_t
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
@@ -352,3 +355,61 @@ def test_a_failing_cell_is_named_with_the_way_to_see_it_again_and_the_finished_o
     assert "the toy broke" in failed.value.message
     assert failed.value.hint == "replay: tocsin lab replay toy --seed 2 --set policy=bad --set size=1.0 --set on=True"
     assert len((tmp_path / FILE).read_bytes().splitlines()) == 1
+
+
+# ---------------------------------------------------------------- what a run rests on
+
+
+def test_the_code_that_makes_the_numbers_is_named_with_what_the_model_imports_beside_it() -> None:
+    model = Path(inspect.getfile(registry.experiment("edge-caching").model))
+    assert {path.name for path in _beside(model)} == {"model.py", "optimum.py"}, "judges change no number"
+
+
+def test_workloads_that_other_code_made_are_made_again_and_fresh_forgets_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"policy": "lru", "size_mb": "200", "popularity": "uniform", "choice": "usual", "scale": "0.01"}
+    wanted = plan(registry.experiment("edge-caching"), settings={**small, "span_s": "60"}, replications=1)
+    cells = [cell for cell in wanted.cells() if cell.sweep == "sizes"]
+    monkeypatch.setattr(Plan, "cells", lambda _: iter(cells))
+
+    def kept(*, fresh: bool = False) -> list[Path]:
+        run(wanted, registry.reference("edge-caching"), tmp_path, fresh=fresh)
+        return sorted(tmp_path.glob("traces/**/*.npz"))
+
+    (first,) = kept()
+    first.write_bytes(b"stale")
+    assert kept(fresh=True) == [first]
+    assert first.read_bytes() != b"stale"
+    monkeypatch.setattr("tocsin.lab.experiments.running.code_digest", lambda _: "another" * 5)
+    (other,) = kept()
+    assert other.parent != first.parent
+    assert not first.exists()
+
+
+def test_the_command_that_replays_a_cell_can_be_given_as_it_stands() -> None:
+    experiment = registry.experiment("edge-caching")
+    cell = next(one for one in plan(experiment).cells() if one.sweep == "choices")
+    words = shlex.split(_replay(experiment, cell))
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    assert "" not in given.values()
+    again = plan(experiment, settings=given, replications=1)
+    assert again.values == cell.values
+
+
+def test_what_is_not_a_number_is_left_out_of_tables_and_plots(tmp_path: Path) -> None:
+    cells = list(plan(TOY).cells())
+    rows = [Row(c, {"score": math.nan if dict(c.values)["policy"] == "high" else 1.0}) for c in cells]
+    results = Results(rows)
+    with pytest.raises(MissingCellsError):
+        results.mean("score", "sizes", policy="high", size=1.0)
+    write_report(results, plan(TOY), tmp_path / "report.md", tmp_path / "plots")
+    said = (tmp_path / "report.md").read_text("utf-8")
+    assert "| high | 1.0 | – |" in said
+    assert "nan" not in said
+    write(results, TOY, tmp_path)
+    assert "nan" not in (tmp_path / "results.csv").read_text("utf-8")
+    assert all(
+        math.isnan(row.metrics["score"]) == math.isnan(mine.metrics["score"])
+        for row, mine in zip(read(tmp_path, TOY).rows, rows, strict=True)
+    )

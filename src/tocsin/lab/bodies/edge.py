@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, SubscribeBackend
@@ -211,7 +211,8 @@ class Edge:
         if passed_s > 0:
             figures, bytes_ = self._caches.figures, self._caches.resident_bytes
             self.area_bytes_s += bytes_ * passed_s
-            self.area_results_s += passed_s * (figures.admitted - figures.consumed - figures.evicted - figures.expired)
+            came, gone = figures.admitted + figures.filled, figures.consumed + figures.evicted + figures.expired
+            self.area_results_s += passed_s * (came - gone)
             self.most_bytes = max(self.most_bytes, bytes_)
             self.now_s = now_s
 
@@ -223,10 +224,12 @@ class Edge:
         # What expires goes when it is due, not when the next thing happens.
         while self._expires and (due_s := self._caches.due_s()) < now_s:
             self._pass(due_s)
+            if self._trace is not None:
+                self._trace.note(due_s, "Tick", {"event": "Tick()"})
             self.broker.handle(Tick(), due_s)
         self._pass(now_s)
         if self._trace is not None:
-            self._trace.note(now_s, type(event).__name__, {"event": repr(event)})
+            self._trace.note(now_s, type(event).__name__, {"event": _told_of(event)})
         return self.broker.handle(event, now_s)
 
     def _do(self, action: Action) -> None:
@@ -369,6 +372,13 @@ class Edge:
         elif alone:
             for name in audience:
                 self._asks.pop(name, None)
+
+
+def _told_of(event: Event) -> str:
+    """The event in words that are the same in every run: who acts together is told by name, not by address."""
+    if isinstance(event, GetResults | Acked) and isinstance(event.subscriptions, Group | Cohort):
+        return repr(replace(event, subscriptions=tuple(event.subscriptions)))
+    return repr(event)
 
 
 def _rows(events: Events, begin: int) -> Iterator[tuple[float, int, int, int, int]]:

@@ -5,7 +5,7 @@ NAME/ or NAME-quick/
   run.json           with which seed, replications and settings the results were made
   results.csv  results.parquet
   report.md  plots/
-  traces/            workloads that cells share; can be made again from the seed
+  traces/CODE/       workloads that cells share, by the code that made them; can be made again from the seed
 """
 
 from __future__ import annotations

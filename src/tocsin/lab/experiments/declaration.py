@@ -6,6 +6,7 @@ knows nothing of processes, files or the other cells.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +23,18 @@ Verdict = Literal["reproduced", "not reproduced", "depends", "not judged"]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Something an experiment can be run with; `quick` is its value in a quick run, where that differs."""
+    """Something an experiment can be run with; `quick` is its value in a quick run, where that differs.
+
+    `among` are the only words it can be, `least` and `most` the smallest and largest number.
+    """
 
     name: str
     default: Value
     about: str
     quick: Value | None = None
+    among: tuple[str, ...] = ()
+    least: float | None = None
+    most: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

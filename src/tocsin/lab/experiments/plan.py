@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -97,7 +98,19 @@ def plan(
 
 
 def parsed(parameter: Parameter, text: str) -> Value:
-    """The text as a value of the parameter's kind. `InputError` names the parameter."""
+    """The text as a value of the parameter's kind and range. `InputError` names the parameter."""
+    value = _of_kind(parameter, text)
+    if parameter.among and value not in parameter.among:
+        there = ", ".join(one for one in parameter.among if one)
+        raise InputError(f"{parameter.name}: no {value!r}", hint=f"there are: {there}")
+    if parameter.least is not None and not parameter.least <= float(value) <= parameter.most:
+        least, most = f"{parameter.least:g}", f"{parameter.most:g}"
+        word = f"at least {least}" if parameter.most == math.inf else f"from {least} to {most}"
+        raise InputError(f"{parameter.name}: must be {word}, got {text}")
+    return value
+
+
+def _of_kind(parameter: Parameter, text: str) -> Value:
     kind = type(parameter.default)
     try:
         if kind is bool:

@@ -89,10 +89,15 @@ EXPERIMENT = Experiment(
     source="queueing theory (M/M/1 and M/D/1)",
     model=model,
     parameters=(
-        Parameter("service", "exponential", "the law of service times: exponential or constant"),
-        Parameter("load", 0.5, "arrivals per service time"),
-        Parameter("customers", 200_000, "customers counted in a run", quick=20_000),
-        Parameter("warm_up", 2_000, "customers before those that are counted"),
+        Parameter(
+            "service",
+            "exponential",
+            "the law of service times: exponential or constant",
+            among=("exponential", "constant"),
+        ),
+        Parameter("load", 0.5, "arrivals per service time", least=0.001, most=0.999),
+        Parameter("customers", 200_000, "customers counted in a run", quick=20_000, least=1),
+        Parameter("warm_up", 2_000, "customers before those that are counted", least=0),
     ),
     sweeps=(
         Sweep(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tocsin.lab.experiments.declaration import Experiment, Sweep
+from tocsin.lab.experiments.declaration import Experiment, Sweep, Value
 from tocsin.lab.experiments.drawing import draw
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import Plan
@@ -95,9 +95,16 @@ def _sweep_table(sweep: Sweep, experiment: Experiment, results: Results) -> list
     shown = []
     for point in points:
         where = dict(zip(names, point, strict=True))
-        found = [str(results.mean(metric.name, sweep.name, **where)) for metric in experiment.metrics]
+        found = [_mean(results, metric.name, sweep.name, where) for metric in experiment.metrics]
         shown.append([*map(str, point), *found])
     return _table((*names, *metrics), shown)
+
+
+def _mean(results: Results, metric: str, sweep: str, where: Mapping[str, Value]) -> str:
+    try:
+        return str(results.mean(metric, sweep, **where))
+    except MissingCellsError:
+        return "–"
 
 
 def _settings(plan: Plan) -> list[str]:

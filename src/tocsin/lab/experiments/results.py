@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,11 @@ class Results:
         return found
 
     def mean(self, metric: str, sweep: str, **where: Value) -> Estimate:
-        """The mean over the replications at one point of a sweep."""
-        return estimate([row.metrics[metric] for row in self.select(sweep, where)])
+        """The mean over the replications at one point of a sweep. A metric that is not a number there is missing."""
+        found = [row.metrics[metric] for row in self.select(sweep, where)]
+        if any(map(math.isnan, found)):
+            raise MissingCellsError(f"{sweep}: {metric} of {', '.join(map(str, where.values()))}")
+        return estimate(found)
 
     def difference(self, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]) -> Estimate:
         """How much more the metric is at one point than at the other, seed by seed: they saw the same trace."""
@@ -67,7 +71,7 @@ def write(results: Results, experiment: Experiment, folder: Path) -> None:
     with replacing(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows(zip(*columns.values(), strict=True))
+        writer.writerows(["" if _nothing(one) else one for one in row] for row in zip(*columns.values(), strict=True))
 
     import pyarrow as pa
     from pyarrow import parquet
@@ -112,6 +116,10 @@ class replacing:  # noqa: N801 - reads as a word in `with`
             self._new.replace(self._path)
         else:
             self._new.unlink(missing_ok=True)
+
+
+def _nothing(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _columns(results: Results, experiment: Experiment) -> dict[str, list[Any]]:

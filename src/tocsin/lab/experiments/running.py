@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import inspect
 import multiprocessing
 import os
+import shlex
+import shutil
 import signal
 import threading
 from collections import deque
@@ -52,12 +55,30 @@ def code_digest(experiment: Experiment) -> str:
     """Names the code that makes this experiment's numbers."""
     root = Path(tocsin.__file__).parent
     files = {path for source in SOURCES for path in (root / source).rglob("*.py")}
-    files.add(Path(inspect.getfile(experiment.model)))
+    files |= _beside(Path(inspect.getfile(experiment.model)))
     digest = hashlib.sha256()
     for path in sorted(files):
         name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
         digest.update(f"{name}\n".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _beside(model: Path) -> set[Path]:
+    """The model's file and those of its own folder that it imports, through others of them as well."""
+    found, waiting = set(), [model]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.exists():
+            continue
+        found.add(path)
+        imports = (one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.ImportFrom))
+        waiting += [model.parent / f"{(one.module or '').rpartition('.')[2]}.py" for one in imports if _in(model, one)]
+    return found
+
+
+def _in(model: Path, imported: ast.ImportFrom) -> bool:
+    package = (imported.module or "").split(".")[:-1]
+    return bool(package) and model.parent.parts[-len(package) :] == tuple(package) and package[-1] != "experiments"
 
 
 def run(
@@ -81,12 +102,24 @@ def run(
         kept = len(set(keys)) - len(todo)
         total = len(set(keys))
         finished = kept
-        for cell, key, metrics in _finished(todo, reference, folder / _TRACES, processes):
+        traces = _traces(folder / _TRACES, code, fresh=fresh)
+        for cell, key, metrics in _finished(todo, reference, traces, processes):
             journal.keep(key, metrics)
             finished += 1
             on_finished(cell, finished, total)
         rows = [Row(cell, journal.known(key) or {}) for key, cell in zip(keys, cells, strict=True)]
     return Results(rows), kept
+
+
+def _traces(folder: Path, code: str, *, fresh: bool) -> Path:
+    """Where this code keeps the workloads that its cells share. What other code made goes, and nobody uses it now."""
+    mine = folder / code[:16]
+    for old in folder.glob("*"):
+        if old.is_dir() and (fresh or old != mine):
+            shutil.rmtree(old)
+        elif old.suffix == ".npz":
+            old.unlink()
+    return mine
 
 
 def run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str, float]:
@@ -214,5 +247,6 @@ def _work(reference: str, cell: Cell, kept: Path) -> dict[str, float]:
 
 
 def _replay(experiment: Experiment, cell: Cell) -> str:
-    settings = " ".join(f"--set {name}={value}" for name, value in cell.values)
+    # Nothing is what stands there without being said.
+    settings = " ".join(f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.values if value != "")
     return f"replay: tocsin lab replay {experiment.name} --seed {cell.seed} {settings}"

@@ -142,10 +142,11 @@ class ResultCaches:
             return
         if size_bytes(results) > self.limit_bytes:
             return
-        before_bytes = cache.resident_bytes
+        before_bytes, residents = cache.resident_bytes, cache.residents
         self._sequence += 1
         cache.fill(missing.after, missing.to, results, now_s=now_s, sequence=self._sequence)
         self.resident_bytes += cache.resident_bytes - before_bytes
+        self.figures.filled += cache.residents - residents
         if self._by_result is not None:
             cache.count_needed()
             for entry in cache.between(missing.after, missing.to):

@@ -26,6 +26,8 @@ class CachingFigures:
     fetched: int = 0
     fetched_bytes: int = 0
     """All that came from the cluster on asking: news and what was missing."""
+    filled: int = 0
+    """Results of those that were kept because they had been missing."""
     consumed: int = 0
     evicted: int = 0
     evicted_bytes: int = 0

@@ -6,11 +6,12 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Axis, Experiment, Metric, Parameter, Plot, Sweep, Value, along
 from tocsin.lab.experiments.edge_caching.claims import CACHING, CLAIMS
-from tocsin.lab.experiments.edge_caching.model import MODERN, OPTIMUM, OURS, PAPER, model
+from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, OPTIMUM, OURS, PAPER, model
 
 SIZES: Final = (50, 100, 200, 300, 400, 500)
 QUICK_SIZES: Final = (150, 500)
 LAWS: Final = ("uniform", "zipf")
+_PLAYED: Final = (*PAPER, *MODERN, *OURS)
 _QUICK_CHOICES: Final[tuple[tuple[Value, ...], ...]] = (("lru", "put is no access"), ("lsc", "newcomer stays"))
 _CHOICES: Final[tuple[tuple[Value, ...], ...]] = (
     ("lru", "usual"),
@@ -71,14 +72,17 @@ EXPERIMENT: Final = Experiment(
     source="Uddin, Venkatasubramanian, Edge Caching for Enriched Notifications Delivery in Big Active Data, 2018, §V",
     model=model,
     parameters=(
-        Parameter("policy", "lsc", f"one of {', '.join((*PAPER, *MODERN, *OURS))}; {OPTIMUM} is the bound of all"),
-        Parameter("size_mb", 200, "the cache's budget, in megabytes of the whole table"),
-        Parameter("popularity", "uniform", "which interests subscribers choose: uniform or zipf"),
-        Parameter("choice", "usual", "what the paper leaves open, one at a time"),
-        Parameter("as_much_as", "", "if given: the budget is what this policy holds on average with `size_mb`"),
-        Parameter("span_s", 6 * 3600.0, "simulated time", quick=1800.0),
-        Parameter("warm_up_s", 900.0, "time before counting begins", quick=600.0),
-        Parameter("scale", 1.0, "the share of Table II: of its subscribers, interests and bytes", quick=0.03),
+        Parameter("policy", "lsc", f"one of {', '.join(_PLAYED)}; {OPTIMUM} is the bound of all",
+                  among=(*_PLAYED, OPTIMUM)),
+        Parameter("size_mb", 200, "the cache's budget, in megabytes of the whole table", least=1),
+        Parameter("popularity", "uniform", "which interests subscribers choose: uniform or zipf", among=LAWS),
+        Parameter("choice", "usual", "what the paper leaves open, one at a time", among=tuple(CHOICES)),
+        Parameter("as_much_as", "", "if given: the budget is what this policy holds on average with `size_mb`",
+                  among=("", *_PLAYED)),
+        Parameter("span_s", 6 * 3600.0, "simulated time", quick=1800.0, least=1, most=1e7),
+        Parameter("warm_up_s", 900.0, "time before counting begins", quick=600.0, least=0, most=1e7),
+        Parameter("scale", 1.0, "the share of Table II: of its subscribers, interests and bytes", quick=0.03,
+                  least=0.01, most=10),
     ),
     sweeps=(
         Sweep(
@@ -131,6 +135,10 @@ EXPERIMENT: Final = Experiment(
     replications=10,
     quick_replications=3,
     notes="Sizes and bytes are those of the whole table, whatever its `scale`. Round trips are constant: 250 ms to a "
-    "subscriber, 500 ms to the cluster; transfers (1 and 10 MB/s) count in latencies. Fetches of the same range are "
+    "subscriber, 500 ms to the cluster; transfers (1 and 10 MB/s) count in latencies. Links have no contention: nobody "
+    "waits for somebody else's transfer. TTL may hold up to twice the size at a moment; at that ceiling it drops what "
+    "expires first (EXP). Table II prints a lognormal duration of subscriptions and leaves open whether they are "
+    "renewed; here they last for the whole run, but for the choices `subscriptions end` and `subscriptions are "
+    "renewed`. Fetches of the same range are "
     "one, so less is fetched than missed, above all without a cache.",
 )  # fmt: skip

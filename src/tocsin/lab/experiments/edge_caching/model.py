@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -154,7 +155,7 @@ def _metrics(counted: _Counts, trips: RoundTrips, span_s: float, scale: float) -
         "latency_s": trips.to_subscriber_s + (transfer_s + figures.misses * trips.to_cluster_s) / max(1, results),
         "retrieval_s": trips.to_subscriber_s
         + (transfer_s + counted.retrievals_missed * trips.to_cluster_s) / retrievals,
-        "holding_s": counted.area_results_s / figures.admitted if figures.admitted else 0.0,
+        "holding_s": counted.area_results_s / max(1, figures.admitted + figures.filled),
         "life_s": counted.lives_s / max(1, figures.arrived),
         "mean_mb": counted.area_bytes_s / span_s / 1e6 / scale,
     }
@@ -166,17 +167,22 @@ def _in_expectation(caches: ResultCaches) -> float:
 
 
 def _bound(run: Run, events: Events, window: tuple[float, float]) -> dict[str, float]:
-    trips, scale = RoundTrips(), run.number("scale")
-    all_of_them = requests(events, trips.to_subscriber_s, *window)
+    """A bound has no latency, no holding time and no largest size: those are not numbers."""
+    scale = run.number("scale")
+    all_of_them = requests(events, answered_s(RoundTrips()), *window)
     found = bound(all_of_them, run.number("size_mb") * 1e6 * scale, window[1] - window[0])
-    miss_bytes = found.requested_bytes - found.hit_bytes
     nothing = dict.fromkeys(
-        ("fetch_gb", "vol_gb", "latency_s", "retrieval_s", "holding_s", "most_mb", "rho_t_mb", "life_s"), 0.0
+        ("fetch_gb", "vol_gb", "latency_s", "retrieval_s", "holding_s", "most_mb", "rho_t_mb", "life_s"), math.nan
     )
     return {
         **nothing,
         "hit_ratio": found.hit_ratio,
         "hit_gb": found.hit_bytes / 1e9 / scale,
-        "miss_gb": miss_bytes / 1e9 / scale,
+        "miss_gb": found.miss_bytes / 1e9 / scale,
         "mean_mb": run.number("size_mb"),
     }
+
+
+def answered_s(trips: RoundTrips) -> float:
+    """Within this time anybody who stays has its answer: it may wait for a fetch of others, and then for its own."""
+    return 2 * (trips.to_subscriber_s + trips.to_cluster_s)

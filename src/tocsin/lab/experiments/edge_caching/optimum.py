@@ -1,18 +1,20 @@
 """The most that any policy could serve from the cache, knowing the future: a proven upper bound for one trace.
 
 A result that is kept until a moment gives a hit for every request up to then, and takes its size times how long it was
-kept. Whatever a policy does, its residents take at most B bytes on average over time (all but `ttl` keep this at every
-moment, which is harder). So no policy has more hits than the best choice of one moment per result under that single
-constraint; and for every price λ ≥ 0 of a byte and second, by weak duality, no more than
+kept. A policy whose residents take at most B bytes on average over time (most keep this at every moment, which is
+harder) has no more hits than the best choice of one moment per result under that single constraint; and for every price
+λ ≥ 0 of a byte and second, by weak duality, no more than
 
     U(λ) = Σ_results max_moments (requests served − λ · size · time kept) + λ · B · span.
 
 The lowest U over all prices is the bound. U is convex, so a search in one dimension finds it; any price gives a true
-bound, so the search needs no care. For saved bytes a request counts its size.
+bound, so the search needs no care. For saved bytes a request counts its size. The bound is concave in B and 0 at 0: who
+holds k ≥ 1 times B on average, as `ttl` may, stays below k times the bound.
 
-Requests are taken at the earliest moment at which they can come: a round trip after the result for who is online, and
-a round trip after their return for the others. Later ones cost more room, so the bound stays one. It holds for policies
-that do not take in again what they have dropped.
+Requests are taken at the earliest moment at which they can come: at once for who is online (the round trip may be that
+of an earlier result: who asks gets all that there is), and on their return for the others. Later ones cost more room,
+so the bound stays one. Hits are those of all requests that may fall into the window; the hit ratio divides them by
+those that surely do, whatever the policy. It holds for policies that do not take in again what they have dropped.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ Floats = NDArray[np.float64]
 _SEARCH: Final = 40
 _PRICES: Final = (1e-15, 1e6)
 _GOLDEN: Final = 0.6180339887498949
+# Gains are computed in single precision, which must not lower the bound.
+_ROUNDING: Final = 1 + 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +44,40 @@ class Requests:
     room_s: NDArray[np.float32]
     """How long the result is kept within the window until this request; infinite beyond the last one."""
     counted: NDArray[np.float32]
-    """How many requests have come within the window up to this one."""
+    """How many requests may have come within the window up to this one."""
+    sure: Floats
+    """How many requests for each result come within the window whatever the policy does."""
 
     @property
     def requests(self) -> float:
+        """Those that may come."""
         return float(self.counted[:, -1].sum()) if self.counted.size else 0.0
+
+    @property
+    def sure_requests(self) -> float:
+        return float(self.sure.sum())
 
     @property
     def requested_bytes(self) -> float:
         return float((self.counted[:, -1] * self.size_bytes).sum()) if self.counted.size else 0.0
 
+    @property
+    def sure_bytes(self) -> float:
+        return float((self.sure * self.size_bytes).sum())
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
+    """What no policy passes: the share of hits, their number and their bytes; and how few bytes can be missed."""
+
     hit_ratio: float
+    hits: float
     hit_bytes: float
-    requests: float
-    requested_bytes: float
+    miss_bytes: float
 
 
-def requests(events: Events, trip_s: float, begin_s: float, end_s: float) -> list[Requests]:
-    """All requests between two moments, by interest."""
+def requests(events: Events, answered_s: float, begin_s: float, end_s: float) -> list[Requests]:
+    """All requests between two moments, by interest. Who stays for `answered_s` has its answer by then, in any case."""
     sessions = _sessions(events)
     produced = events.of(Kind.PRODUCED)
     at_s, interest, size = events.at_s[produced], events.interest[produced], events.size_bytes[produced]
@@ -72,7 +89,7 @@ def requests(events: Events, trip_s: float, begin_s: float, end_s: float) -> lis
         mine = order[bounds[number] : bounds[number + 1]]
         if len(mine) and number in holds:
             found.append(
-                _of_interest(at_s[mine], size[mine], holds[number], sessions, trip_s=trip_s, window=(begin_s, end_s))
+                _of_interest(at_s[mine], size[mine], holds[number], sessions, answered_s, window=(begin_s, end_s))
             )
     return found
 
@@ -92,9 +109,12 @@ def bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> Bo
             sum(_best(one, np.full(len(one.size_bytes), price), one.size_bytes) for one in all_of_them) + price * room
         )
 
-    most = _lowest(hits) if total else 0.0
-    most_bytes = _lowest(hit_bytes) if total else 0.0
-    return Bound(min(1.0, most / total) if total else 0.0, min(total_bytes, most_bytes), total, total_bytes)
+    if not total:
+        return Bound(0.0, 0.0, 0.0, 0.0)
+    most, most_bytes = min(total, _lowest(hits) * _ROUNDING), min(total_bytes, _lowest(hit_bytes) * _ROUNDING)
+    sure, sure_bytes = (sum(getattr(one, name) for one in all_of_them) for name in ("sure_requests", "sure_bytes"))
+    # Hits are requests: a run with more hits than what surely comes has had more requests as well.
+    return Bound(min(1.0, most / sure) if sure else 1.0, most, most_bytes, max(0.0, sure_bytes - most_bytes))
 
 
 def _best(one: Requests, price: Floats, weight: Floats | None = None) -> float:
@@ -137,7 +157,8 @@ def _sessions(events: Events) -> Sessions:
         who, at_s = events.subscriber[chosen], events.at_s[chosen]
         order = np.argsort(who, kind="stable")
         people, starts = np.unique(who[order], return_index=True)
-        moments.append(dict(zip(people.tolist(), np.split(at_s[order], starts[1:]), strict=True)))
+        parts = np.split(at_s[order], starts[1:]) if len(people) else []
+        moments.append(dict(zip(people.tolist(), parts, strict=True)))
     nothing = np.empty(0)
     return {who: (moments[0].get(who, nothing), moments[1].get(who, nothing)) for who in {*moments[0], *moments[1]}}
 
@@ -163,26 +184,34 @@ def _of_interest(
     size: NDArray[Any],
     holds: list[tuple[int, float, float]],
     sessions: Sessions,
+    answered_s: float,
     *,
-    trip_s: float,
     window: tuple[float, float],
 ) -> Requests:
     begin_s, end_s = window
     asked_s = np.full((len(at_s), len(holds)), np.inf)
+    sure = np.zeros(len(at_s))
     for column, (who, from_s, to_s) in enumerate(holds):
         known = sessions.get(who)
-        if known is None:
+        if known is None or to_s <= begin_s:
             continue
-        asked_s[:, column] = np.where((at_s > from_s) & (at_s < to_s), _asked(at_s, *known, trip_s=trip_s), np.inf)
-        asked_s[asked_s[:, column] >= min(to_s, end_s), column] = np.inf
+        earliest_s, leaves_s = _asked(at_s, *known)
+        due = (at_s >= from_s) & (at_s < to_s) & (earliest_s < min(to_s, end_s))
+        stays = np.minimum(leaves_s, to_s) >= earliest_s + answered_s
+        # Who leaves before the answer may ask again at any later return, so also within the window.
+        may = due & ((earliest_s >= begin_s - answered_s) | ~stays)
+        asked_s[:, column] = np.where(may, earliest_s, np.inf)
+        sure += due & stays & (earliest_s >= begin_s) & (earliest_s + answered_s <= end_s)
     asked_s.sort(axis=1)
-    counts = np.cumsum((asked_s >= begin_s) & np.isfinite(asked_s), axis=1)
+    counts = np.cumsum(np.isfinite(asked_s), axis=1)
     room_s = np.maximum(0.0, asked_s - np.maximum(at_s, begin_s)[:, None])
-    return Requests(size.astype(np.float64), room_s.astype(np.float32), counts.astype(np.float32))
+    return Requests(size.astype(np.float64), room_s.astype(np.float32), counts.astype(np.float32), sure)
 
 
-def _asked(at_s: Floats, logins: Floats, logouts: Floats, *, trip_s: float) -> Floats:
-    """When somebody can ask at the earliest for results of these moments."""
+def _asked(at_s: Floats, logins: Floats, logouts: Floats) -> tuple[Floats, Floats]:
+    """When somebody can ask at the earliest for results of these moments, and when it leaves after that."""
     ins, outs = np.searchsorted(logins, at_s, "right"), np.searchsorted(logouts, at_s, "right")
     later = np.append(logins, np.inf)[np.minimum(ins, len(logins))]
-    return np.asarray(np.where(ins > outs, at_s, later) + trip_s)
+    earliest_s = np.where(ins > outs, at_s, later)
+    leaves = np.searchsorted(logouts, earliest_s, "right")
+    return earliest_s, np.append(logouts, np.inf)[np.minimum(leaves, len(logouts))]
