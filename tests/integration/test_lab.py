@@ -202,6 +202,19 @@ def test_a_replay_that_differs_is_told(capsys: pytest.CaptureFixture[str], tmp_p
     assert "NOT the same" in said(capsys, "replay", "queues", *point, *where, code=1)
 
 
+@pytest.mark.parametrize(("live", "extras"), [([], "lab"), (["--live"], "lab,cluster")])
+def test_what_a_live_run_lacks_is_in_two_extras(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, live: list[str], extras: str
+) -> None:
+    def app(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError(name="aiohttp")
+
+    monkeypatch.setattr("tocsin.cli.main.app", app)
+    with pytest.raises(SystemExit):
+        main(["lab", "run", "edge-caching-prototype", *live])
+    assert f"pip install 'tocsin[{extras}]'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

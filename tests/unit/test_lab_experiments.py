@@ -26,6 +26,7 @@ from tocsin.lab.experiments.declaration import (
     Sweep,
     along,
 )
+from tocsin.lab.experiments.drawing import _bar_look, _lines, _look
 from tocsin.lab.experiments.journal import FILE, Journal
 from tocsin.lab.experiments.judging import about, judge, surely_more, surely_ordered
 from tocsin.lab.experiments.plan import Plan, plan
@@ -413,3 +414,15 @@ def test_what_is_not_a_number_is_left_out_of_tables_and_plots(tmp_path: Path) ->
         math.isnan(row.metrics["score"]) == math.isnan(mine.metrics["score"])
         for row, mine in zip(read(tmp_path, TOY).rows, rows, strict=True)
     )
+
+
+def test_no_two_lines_of_a_plot_look_alike() -> None:
+    assert len({tuple(_look(number).values()) for number in range(40)}) == 40
+    assert len({tuple(_bar_look(number).values()) for number in range(40)}) == 40
+
+
+def test_a_plot_has_the_further_lines_that_it_names(tmp_path: Path) -> None:
+    also = replace(TOY.plots[0], also=(("score", {"policy": "high"}),))
+    assert list(_lines(also, toy_results(tmp_path))) == ["low", "high", "score (high)"]
+    with pytest.raises(ValueError, match="shows"):
+        replace(TOY, plots=(replace(also, also=(("weight", {"policy": "high"}),)),))

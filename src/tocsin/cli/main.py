@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tocsin"):
             raise
-        extra = "lab" if list(sys.argv[1:] if arguments is None else arguments)[:1] == ["lab"] else "cluster"
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        extra = "cluster" if words[:1] != ["lab"] else "lab,cluster" if "--live" in words else "lab"
         sys.stderr.write(f"error: {error.name} is not installed\nhint: pip install 'tocsin[{extra}]' has all of it\n")
         sys.exit(1)
     except KeyboardInterrupt:

@@ -76,7 +76,10 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A metric over a swept parameter, one line per value of another; over words it becomes bars."""
+    """A metric over a swept parameter, one line per value of another; over words it becomes bars.
+
+    `also` are further lines: another metric in the same unit, and at which values.
+    """
 
     name: str
     title: str
@@ -87,6 +90,7 @@ class Plot:
     where: Mapping[str, Value] = field(default_factory=dict)
     log_x: bool = False
     log_y: bool = False
+    also: tuple[tuple[str, Mapping[str, Value]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +163,7 @@ class Experiment:
         for plot in self.plots:
             swept = sweeps[plot.sweep].names()
             wrong = [name for name in (plot.x, plot.by, *plot.where) if name is not None and name not in swept]
-            if wrong or plot.y not in metrics:
-                raise ValueError(f"{self.name}: plot {plot.name} shows {', '.join([*wrong, plot.y])}")
+            wrong += [name for _, where in plot.also for name in where if name not in swept]
+            shown = [plot.y, *(metric for metric, _ in plot.also)]
+            if wrong or not metrics.issuperset(shown):
+                raise ValueError(f"{self.name}: plot {plot.name} shows {', '.join([*wrong, *shown])}")

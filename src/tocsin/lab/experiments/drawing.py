@@ -23,7 +23,11 @@ _STYLE: Final[Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-_MARKERS: Final = "osD^vP*X<>"
+# As many markers as have no divisor in common with the ten colours: a hundred and ten lines look different.
+_MARKERS: Final = "osD^vP*X<>h"
+_COLOURS: Final = 10
+_DASHES: Final = ("-", "--", ":", "-.")
+_HATCHES: Final = ("", "//", "..", "xx")
 # When a file was made, and by which library, is no result.
 _METADATA: Final[Mapping[str, Mapping[str, Any]]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
@@ -41,15 +45,16 @@ def draw(plot: Plot, experiment: Experiment, results: Results, folder: Path) -> 
     with mpl.rc_context():
         mpl.rcdefaults()  # whatever the reader's own settings are
         mpl.rcParams.update(_STYLE)
-        figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+        figure = Figure(figsize=(8 if plot.by or plot.also else 7, 4.2), dpi=120, layout="constrained")
         axes = figure.add_subplot()
         _fill(axes, plot, lines)
         metric = next(each for each in experiment.metrics if each.name == plot.y)
         axes.set_title(plot.title)
         axes.set_xlabel(plot.x)
         axes.set_ylabel(f"{metric.name} ({metric.unit})" if metric.unit else metric.name)
-        if plot.by is not None:
-            axes.legend(title=plot.by, fontsize="small")
+        if plot.by is not None or plot.also:
+            # Beside the plot, where it hides nothing.
+            figure.legend(title=plot.by, fontsize="small", loc="outside right upper")
         for form in FORMATS:
             with replacing(folder / f"{plot.name}.{form}") as path:
                 figure.savefig(path, format=form, metadata=dict(_METADATA[form]))
@@ -60,18 +65,20 @@ Line = dict[Value, Estimate]
 
 
 def _lines(plot: Plot, results: Results) -> dict[Value, Line]:
-    groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [""]
+    groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [plot.y]
     lines: dict[Value, Line] = {}
-    for group in groups:
-        where = {**plot.where, **({plot.by: group} if plot.by is not None else {})}
+    wanted = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]
+    for metric, more in plot.also:
+        wanted.append((f"{metric} ({', '.join(map(str, more.values()))})", metric, dict(more)))
+    for name, metric, more in wanted:
         line: Line = {}
         for x in results.points(plot.sweep, plot.x):
             try:
-                line[x] = results.mean(plot.y, plot.sweep, **where, **{plot.x: x})
+                line[x] = results.mean(metric, plot.sweep, **{**plot.where, **more, plot.x: x})
             except MissingCellsError:
                 continue
         if line:
-            lines[group] = line
+            lines[name] = line
     if not lines:
         raise MissingCellsError(plot.name)
     return lines
@@ -86,14 +93,26 @@ def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, Line]) -> None:
         if words:
             width = 0.8 / len(lines)
             at = [places[x] + (number - (len(lines) - 1) / 2) * width for x in line]
-            axes.bar(at, means, width, yerr=errors, capsize=2, label=str(name))
+            axes.bar(at, means, width, yerr=errors, capsize=2, label=str(name), **_bar_look(number))
         else:
             xs = [float(x) for x in line]
-            marker = _MARKERS[number % len(_MARKERS)]
-            axes.errorbar(xs, means, yerr=errors, marker=marker, markersize=4, capsize=2, label=str(name))
+            axes.errorbar(xs, means, yerr=errors, markersize=4, capsize=2, label=str(name), **_look(number))
     if words:
         axes.set_xticks(list(places.values()), [str(x) for x in places])
     if plot.log_x and not words:
         axes.set_xscale("log")
     if plot.log_y:
         axes.set_yscale("log")
+
+
+def _look(number: int) -> dict[str, Any]:
+    """How a line is drawn: no two of a plot alike."""
+    return {
+        "color": f"C{number % _COLOURS}",
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": _DASHES[number // _COLOURS % len(_DASHES)],
+    }
+
+
+def _bar_look(number: int) -> dict[str, Any]:
+    return {"color": f"C{number % _COLOURS}", "hatch": _HATCHES[number // _COLOURS % len(_HATCHES)]}

@@ -56,11 +56,22 @@ def _figures() -> tuple[Plot, ...]:
         ("mean-size", "Time-averaged cache size (Fig. 5a)", "mean_mb"),
         ("most-size", "Maximum cache size (Fig. 5a)", "most_mb"),
     )
-    return tuple(
-        Plot(f"{name}-{law}", f"{title}, {law}", "sizes", x="size_mb", y=y, by="policy", where={"popularity": law})
+    also: dict[str, tuple[tuple[str, dict[str, Value]], ...]] = {
+        "fetch": (("vol_gb", {"policy": "ttl"}),),
+        "mean-size": (("rho_t_mb", {"policy": "ttl"}),),
+    }
+    by_size = [
+        Plot(f"{name}-{law}", f"{title}, {law}", "sizes", x="size_mb", y=y, by="policy", where={"popularity": law},
+             also=also.get(name, ()))
         for name, title, y in shown
         for law in LAWS
-    )
+    ]  # fmt: skip
+    lives = [
+        Plot(f"lives-{law}", f"TTL's times to live and holding times (Fig. 5b), {law}", "sizes", x="size_mb",
+             y="life_s", where={"policy": "ttl", "popularity": law}, also=(("holding_s", {"policy": "ttl"}),))
+        for law in LAWS
+    ]  # fmt: skip
+    return (*by_size, *lives)
 
 
 EXPERIMENT: Final = Experiment(

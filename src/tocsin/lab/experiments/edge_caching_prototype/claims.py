@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Claim, Judged, Value
-from tocsin.lab.experiments.judging import UndecidedError, several
+from tocsin.lab.experiments.judging import UndecidedError, about, several
 from tocsin.lab.experiments.results import MissingCellsError, Results
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 _S: Final = "sizes"
 _SMALLEST_KB: Final = 100
+_FAR: Final = 0.05
+_ONE_FETCH: Final = "a fetch serves all who wait for it, so without a cache less is fetched than is missed"
 PAPER: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl")
 
 
@@ -48,7 +50,7 @@ def reduces(results: Results) -> Judged:
     """Against no cache at all, at every size."""
     small = _sizes(results)[0]
     said, all_of_them = [], []
-    for metric in ("latency_s", "miss_kb"):
+    for metric in ("latency_s", "fetch_kb"):
         saved = {
             policy: _between(results, metric, ("no-cache", {"policy": "nc"}), (_S, _at(policy, small)))
             for policy in PAPER
@@ -57,7 +59,7 @@ def reduces(results: Results) -> Judged:
         none = results.mean(metric, "no-cache", policy="nc")
         said.append(f"{metric}: without {none}, at {small} KB least of all less with {least}: {saved[least]}")
         all_of_them += list(saved.values())
-    return _surely(all_of_them, "; ".join(said))
+    return _surely(all_of_them, "; ".join(said), _ONE_FETCH)
 
 
 def grows(results: Results) -> Judged:
@@ -67,11 +69,11 @@ def grows(results: Results) -> Judged:
     changes = {policy: results.difference("hit_ratio", _S, _at(policy, large), _at(policy, small)) for policy in PAPER}
     others = [
         results.difference(metric, _S, _at(policy, small), _at(policy, large))
-        for metric in ("latency_s", "miss_kb")
+        for metric in ("latency_s", "fetch_kb")
         for policy in PAPER
     ]
     figures = ", ".join(f"{policy} {one}" for policy, one in changes.items())
-    return _surely([*changes.values(), *others], f"hit ratio from {small} to {large} KB: {figures}")
+    return _surely([*changes.values(), *others], f"hit ratio from {small} to {large} KB: {figures}", _ONE_FETCH)
 
 
 def _gains(results: Results, metric: str, one: str, other: str) -> Mapping[Value, Estimate]:
@@ -95,9 +97,11 @@ def lsc_over_lru(results: Results) -> Judged:
         strict = {}
     figures = f"lsc over lru: {_said(gains)}; where a PUT is no access: {_said(strict)}"
     full = [one for one in gains.values() if one.mean or one.half_width]
-    if full and all(one.low > 0.05 for one in full):
+    if full and all(one.low > _FAR for one in full):
         return Judged("reproduced", figures)
-    if strict and any(one.low > 0.05 for one in strict.values()) and not any(one.low > 0.05 for one in full):
+    if full and not any(one.high < _FAR for one in full):
+        raise UndecidedError(f"the error is too large; take more replications. {figures}")
+    if any(one.low > _FAR for one in strict.values()) and not any(one.low > _FAR for one in full):
         return Judged("depends", figures, "whether a PUT is an access for LRU: only if it is not, LRU is far below")
     return Judged("not reproduced", figures, "with a PUT as an access both drop what came longest ago first, nearly")
 
@@ -127,44 +131,51 @@ def ttl_small(results: Results) -> Judged:
 
 
 def hundred(results: Results) -> Judged:
-    """The smallest size at which more than half are hits, and at which latency is half of that without a cache."""
-    bare = results.mean("latency_s", "no-cache", policy="nc")
-    every = results.points(_S, "size_kb")
-    said, hits, halves = [], [], []
+    """At 100 KB: are more than half of the results hits, and is latency at most half of that without a cache?"""
+    size = next((one for one in results.points(_S, "size_kb") if float(one) == _SMALLEST_KB), None)
+    if size is None:
+        raise MissingCellsError(f"{_S}: size_kb = {_SMALLEST_KB}")
+    bare = {row.cell.seed: row.metrics["latency_s"] for row in results.select("no-cache", {"policy": "nc"})}
+    said: list[str] = []
+    holds: dict[str, bool | None] = {}
     for policy in PAPER:
-        hit = next((s for s in every if results.mean("hit_ratio", _S, **_at(policy, s)).low > 0.5), None)
-        half = next((s for s in every if results.mean("latency_s", _S, **_at(policy, s)).high < 0.55 * bare.mean), None)
-        hits.append(hit)
-        halves.append(half)
-        said.append(f"{policy}: half are hits from {hit or 'no'} KB, latency halves from {half or 'no'} KB")
-    figures = f"without a cache {bare} s; " + "; ".join(said)
-    reached = [policy for policy, hit, half in zip(PAPER, hits, halves, strict=True) if _upto(hit) and _upto(half)]
-    if len(reached) == len(PAPER):
+        rows = results.select(_S, _at(policy, size))
+        hit = estimate([row.metrics["hit_ratio"] for row in rows])
+        share = estimate([row.metrics["latency_s"] / bare[row.cell.seed] for row in rows if row.cell.seed in bare])
+        sure, never = hit.low > 0.5 and share.high <= 0.5, hit.high <= 0.5 or share.low > 0.5
+        holds[policy] = True if sure else False if never else None
+        said.append(f"{policy}: hits {hit}, latency {share} of that without a cache")
+    figures = f"at {size} KB, without a cache {estimate(list(bare.values()))} s; " + "; ".join(said)
+    good, bad = ([policy for policy, one in holds.items() if one is wanted] for wanted in (True, False))
+    if len(good) == len(PAPER):
         return Judged("reproduced", figures)
-    if reached:
-        return Judged("depends", figures, f"the policy: with 100 KB it holds for {', '.join(reached)}")
+    if good and bad:
+        return Judged("depends", figures, f"the policy: it holds for {', '.join(good)}, and not for {', '.join(bad)}")
+    if len(good) + len(bad) < len(PAPER):
+        raise UndecidedError(f"the error is too large; take more replications. {figures}")
     why = "how much of the hour 100 KB hold depends on what the channels find, which the paper does not say"
     return Judged("not reproduced", figures, why)
-
-
-def _upto(size: Value | None) -> bool:
-    return size is not None and float(size) <= _SMALLEST_KB
 
 
 def setting(results: Results) -> Judged:
     interests = results.mean("interests", "no-cache", policy="nc")
     volume = results.mean("vol_kb", "no-cache", policy="nc")
     got = results.mean("results", "no-cache", policy="nc")
-    good = 700 <= interests.mean <= 900
     return Judged(
-        "reproduced" if good else "not reproduced",
+        "reproduced" if about(interests, 800, within=100) else "not reproduced",
         f"{interests} interests, {volume} KB found for them, {got} results for subscribers",
     )
 
 
 CLAIMS: Final = (
-    Claim("setting", "About 3,500 subscriptions of 400 subscribers are merged into about 800", "§VI-A", setting),
-    Claim("reduces", "A cache reduces latency and the bytes retrieved because of misses", "Fig. 7", reduces),
+    Claim(
+        "setting",
+        "About 3,500 subscriptions of 400 subscribers are merged into about 800 (a check of our set-up, which was made "
+        "so; no finding)",
+        "§VI-A",
+        setting,
+    ),
+    Claim("reduces", "A cache reduces latency and the bytes retrieved from the cluster", "Fig. 7", reduces),
     Claim("grows", "With the cache size hit ratios grow, latency and fetches fall, in all schemes", "Fig. 7", grows),
     Claim("lsc-over-lru", "LSC has a far higher hit ratio than LRU", "Fig. 7", lsc_over_lru),
     Claim("ttl-small", "At the smallest size TTL does slightly better than LRU and LSC", "Fig. 7", ttl_small),

@@ -61,7 +61,22 @@ def hit_order(results: Results) -> Judged:
     records = _largest(results)
     order = [_policy(name) for name in NOVEL]
     holds = surely_ordered(results, "hit_rate", _B, order, where={"records": records})
-    return Judged("reproduced" if holds else "not reproduced", _means(results, "hit_rate", NOVEL, records=records))
+    return _unless_tuned(results, holds, _means(results, "hit_rate", NOVEL, records=records), "")
+
+
+def _unless_tuned(results: Results, holds: bool, figures: str, because: str) -> Judged:
+    """Where the order holds, it does so with the usual tuning; with another one the threshold policy passes mean."""
+    if not holds:
+        return Judged("not reproduced", figures)
+    fast = results.mean("hit_rate", "tuning-threshold", fall=0.8, rise=0.2)
+    mean = results.mean("hit_rate", "tuning-mean", batch=20)
+    if fast.low > mean.high:
+        why = (
+            f"the tuning: {because}with μ = 0.8, λ = 0.2 the threshold policy lets in more ({fast}) than the mean "
+            f"policy with a batch of 20 ({mean})"
+        )
+        return Judged("depends", figures, why)
+    return Judged("reproduced", figures)
 
 
 # What the paper's text says of Fig. 8; its text on the figure itself says 0.8 for the buffer policy.
@@ -113,17 +128,7 @@ def latency_order(results: Results) -> Judged:
     order = [_policy(name) for name in _BY_LATENCY]
     holds = surely_ordered(results, "latency_s", _B, order, where={"records": records})
     figures = _means(results, "latency_s", _BY_LATENCY, records=records)
-    if not holds:
-        return Judged("not reproduced", figures)
-    fast = results.mean("hit_rate", "tuning-threshold", fall=0.8, rise=0.2)
-    mean = results.mean("hit_rate", "tuning-mean", batch=20)
-    if fast.low > mean.high:
-        why = (
-            "the tuning: it is the order of the hit rates, and with μ = 0.8, λ = 0.2 the threshold policy lets in more "
-            f"({fast}) than the mean policy with a batch of 20 ({mean})"
-        )
-        return Judged("depends", figures, why)
-    return Judged("reproduced", figures)
+    return _unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
 
 
 def throughput_order(results: Results) -> Judged:

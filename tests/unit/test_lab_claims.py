@@ -1,0 +1,125 @@
+"""Judges of claims: what the error leaves open is not judged, and what is judged is what the paper says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tocsin.lab.experiments import registry
+from tocsin.lab.experiments.declaration import Judged, Value
+from tocsin.lab.experiments.judging import judge
+from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.results import Results, Row
+
+Figures = Callable[[str, Mapping[str, Value], int], dict[str, float]]
+
+
+def judged(experiment: str, claim: str, figures: Figures, **settings: str) -> Judged:
+    """The verdict on results that were made up: by sweep, values and replication."""
+    declared = registry.experiment(experiment)
+    cells = plan(declared, quick=True, settings=settings, replications=3).cells()
+    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
+    rows = [Row(cell, {**every, **figures(cell.sweep, dict(cell.values), cell.replication)}) for cell in cells]
+    return judge(next(one for one in declared.claims if one.name == claim), Results(rows))
+
+
+def edge(claim: str, figures: Figures) -> str:
+    return judged("edge-caching", claim, figures).verdict
+
+
+def prototype(claim: str, figures: Figures) -> str:
+    return judged("edge-caching-prototype", claim, figures).verdict
+
+
+@pytest.mark.parametrize(
+    ("around", "spread", "verdict"),
+    [(0.98, 0.001, "reproduced"), (0.968, 0.02, "not judged"), (0.8, 0.001, "not reproduced")],
+)
+def test_the_expected_size_is_judged_with_its_error(around: float, spread: float, verdict: str) -> None:
+    def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return {"rho_t_mb": float(values["size_mb"]) * (around + spread * (replication - 1))}
+
+    assert edge("expected-size", figures) == verdict
+
+
+@pytest.mark.parametrize(
+    ("around", "spread", "verdict"),
+    [(0.9, 0.001, "reproduced"), (0.81, 0.02, "not judged"), (0.7, 0.001, "not reproduced")],
+)
+def test_times_to_live_are_judged_with_their_error(around: float, spread: float, verdict: str) -> None:
+    def figures(_sweep: str, _values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return {"life_s": 10.0, "holding_s": 10.0 * (around + spread * (replication - 1))}
+
+    assert edge("lives", figures) == verdict
+
+
+def test_one_run_beyond_the_allowed_size_is_one_too_many() -> None:
+    def figures(limit: float) -> Figures:
+        def found(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+            size = float(values["size_mb"])
+            if values["policy"] == "ttl":
+                return {"most_mb": 1.5 * size + replication}
+            return {"most_mb": limit * size if values["policy"] == "lru" and replication == 2 else 0.9 * size}
+
+        return found
+
+    assert edge("within-budget", figures(1.0)) == "reproduced"
+    assert edge("within-budget", figures(1.01)) == "not reproduced"
+
+
+def test_what_follows_the_hit_ratio_only_within_the_error_is_left_open() -> None:
+    ranks = {policy: rank for rank, policy in enumerate(("exp", "lsd", "lscz", "lru", "lsc", "ttl"), 1)}
+
+    def figures(noise: float) -> Figures:
+        def found(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+            rank = ranks.get(str(values["policy"]), 0)
+            blurred = rank + noise * rank * (replication - 1)
+            return {"hit_ratio": rank / 10, "hit_gb": blurred, "miss_gb": -rank, "latency_s": -rank, "fetch_gb": -rank}
+
+        return found
+
+    assert edge("together", figures(0.0)) == "reproduced"
+    assert edge("together", figures(3.0)) == "not judged"
+    assert (
+        edge("together", lambda s, v, r: {**figures(0.0)(s, v, r), "fetch_gb": 1.0 * ranks.get(str(v["policy"]), 0)})
+        == "not reproduced"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gain", "spread", "verdict"),
+    [(0.1, 0.001, "reproduced"), (0.0555, 0.03, "not judged"), (0.01, 0.001, "not reproduced")],
+)
+def test_far_higher_is_left_open_where_the_error_does(gain: float, spread: float, verdict: str) -> None:
+    def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return {"hit_ratio": 0.5 + (gain + spread * (replication - 1) if values["policy"] == "lsc" else 0.0)}
+
+    assert prototype("lsc-over-lru", figures) == verdict
+
+
+@pytest.mark.parametrize(
+    ("share", "spread", "verdict"),
+    [(0.49, 0.001, "reproduced"), (0.5, 0.01, "not judged"), (0.54, 0.001, "not reproduced")],
+)
+def test_half_the_latency_is_half(share: float, spread: float, verdict: str) -> None:
+    def figures(sweep: str, _values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return {"hit_ratio": 0.6, "latency_s": 1.0 if sweep == "no-cache" else share + spread * (replication - 1)}
+
+    assert prototype("hundred", figures) == verdict
+
+
+def test_what_a_cache_reduces_is_all_that_comes_from_the_cluster() -> None:
+    def figures(sweep: str, _values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        less = 1.0 if sweep == "no-cache" else 0.5
+        return {"latency_s": less, "miss_kb": less, "fetch_kb": 10.0 / less + replication}
+
+    assert prototype("reduces", figures) == "not reproduced"
+
+
+@pytest.mark.parametrize(("spread", "verdict"), [(1.0, "reproduced"), (20.0, "not judged")])
+def test_about_eight_hundred_interests_are_judged_with_their_error(spread: float, verdict: str) -> None:
+    def figures(_sweep: str, _values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return {"interests": 890.0 + spread * replication}
+
+    assert prototype("setting", figures) == verdict
