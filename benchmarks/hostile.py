@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+
 from benchmarks import stand_in
 from benchmarks.crowd import Crowd, many_files
 from benchmarks.harness import Bench, Compared
@@ -34,6 +36,7 @@ HOSTILE: Final = 3
 # What the one that never reads asks for: far more than all buffers on the way to it hold.
 HEAVY_BYTES: Final = 10_000
 HEAVY_TOGETHER: Final = 100
+STANDING: Final = ("tocsin_broker_subscriptions ", "tocsin_broker_interests ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ async def main() -> None:
             # New ones in each round, so that each time all that a subscriber may do is still to be had.
             bad = await stand_in.accounts(folder / "broker", HOSTILE * (size.rounds + 1), "bad")
             (folder / "tokens").write_text("\n".join(tokens))
-            async with stand_in.broker(folder / "broker", cluster.url) as broker:
+            async with stand_in.broker(folder / "broker", cluster.url, delivery__grace_s=0) as broker:
                 with Crowd() as crowd, Hostile(broker.address) as hostile:
                     subscribe = {"ref": 1, "subscribe": {"channel": "v.c", "parameters": [17]}}
                     args = (broker.address, "/v1/stream", folder / "tokens", size.clients, [subscribe])
@@ -111,6 +114,25 @@ async def fill(broker: stand_in.Server, token: str, cluster: World, heavy: Chann
         await cluster.execute(heavy, {interest: [stand_in.result(HEAVY_BYTES)] * HEAVY_TOGETHER})
 
 
+async def standing(address: str) -> dict[str, float]:
+    """What the broker has at this moment."""
+    async with aiohttp.ClientSession() as session, session.get(f"{address}/metrics") as answer:
+        lines = [line.split() for line in (await answer.text()).splitlines() if line.startswith(STANDING)]
+    return {name: float(value) for name, value in lines}
+
+
+async def cleared(address: str, users: dict[str, str], before: dict[str, float]) -> None:
+    """The three are gone with all that they held, here and at the cluster: who is without them is without it."""
+    async with aiohttp.ClientSession() as session:
+        for user, token in users.items():
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.delete(f"{address}/v1/subscribers/{user}", headers=headers) as answer:
+                answer.raise_for_status()
+    async with asyncio.timeout(60):
+        while await standing(address) != before:
+            await asyncio.sleep(0.05)
+
+
 async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str]) -> None:
     size = place.size
     greedy: list[dict[str, Any]] = [
@@ -122,11 +144,14 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
     rows: dict[str, list[list[float]]] = {"before": [], "with": [], "after": []}
     takes_s = 3 * size.stretch_s * (size.rounds + 1)
     progress(f"{size.rounds} rounds and one to warm up, about {takes_s / 60:.1f} minutes")
+    there = await standing(place.broker.address)
     for turn in range(size.rounds + 1):
         without, used = await place.stretch()
-        hostile.begin(bad[HOSTILE * turn : HOSTILE * (turn + 1)], greedy, "v.many")
+        three = {f"bad{each}": bad[each] for each in range(HOSTILE * turn, HOSTILE * (turn + 1))}
+        hostile.begin(list(three.values()), greedy, "v.many")
         among, used_among = await place.stretch()
         seen.update(await asyncio.to_thread(hostile.end))
+        await cleared(place.broker.address, three, there)
         again, _ = await place.stretch()
         named = (("without", without), ("with", among), ("without", again))
         shown = ", ".join(f"{name} {at(late_s, 0.99) * 1e3:.1f}" for name, late_s in named)

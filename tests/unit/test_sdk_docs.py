@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -20,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 SDK = (ROOT / "docs" / "sdk.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 URL = "http://127.0.0.1:8480"
+SCHEMA = (ROOT / "examples" / "emergency" / "schema.sql").read_text("utf-8")
+# Of the type that emergency.LocationFeed takes.
+LOCATION_FIELDS = set(re.findall(r"(\w+):", re.findall(r"TYPE UserLocation .*?\{(.*?)\}", SCHEMA, re.DOTALL)[0]))
 
 
 def programs() -> list[str]:
@@ -46,7 +50,9 @@ async def test_a_program_of_the_documents_prints_what_comes(program: str) -> Non
                     return
                 if "publish(" in program:
                     assert await process.stdout.readline() == b"1 ()\n"
-                    assert broker.published[0][0] == "emergency.LocationFeed"
+                    feed, _, body = broker.published[0]
+                    assert feed == "emergency.LocationFeed"
+                    assert json.loads(body).keys() == LOCATION_FIELDS
                     return
                 if ".subscribe(" not in program:
                     async with sdk.Client(broker.url, "ann", "a good secret") as client:
