@@ -88,8 +88,7 @@ class Broker(Held):
 
     @property
     def next_wake_s(self) -> float:
-        due_s = self.caches.due_s() if self.caches.expires else self.caches.ttl_due_s
-        due_s = min(due_s, self._emptied.due_s, self._failed.due_s)
+        due_s = min(self.caches.due_s(), self._emptied.due_s, self._failed.due_s)
         return self._report_due_s if self._report_due_s < due_s and self._unreported else due_s
 
     # --- subscribers
@@ -186,8 +185,7 @@ class Broker(Held):
             if one is None or not one.attached:
                 actions.append(self._unknown(name) if one is None else self._too_early(name))
                 continue
-            after = one.acknowledged
-            self._delivery.ask(one.backend, (one,), after, Why.PULLED, now_s=self._now_s, actions=actions)
+            self._delivery.ask(one.backend, (one,), one.acknowledged, Why.PULLED, now_s=self._now_s, actions=actions)
 
     def _ask_together(self, backend: Backend, group: Group, actions: list[Action]) -> None:
         if group.names:
