@@ -195,16 +195,13 @@ def test_an_address_is_one_whatever_it_is_called() -> None:
     ] * 2
 
 
-async def test_a_connection_ends_with_its_token_and_asking_for_much_counts_for_more(
-    cluster: Any, tmp_path: Path
-) -> None:
-    limits = {"limits__requests_burst": 12, "limits__requests_per_s": 1, "accounts__token_s": 2.0}
-    async with cluster as here, both(tmp_path / "broker", here, **limits) as made:
-        await here.channel("c")
+async def test_a_connection_ends_with_its_token(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, accounts__token_s=3.0) as made:
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            for n in range(6):
-                await made.subscribe("ada", "v.c", n)
             await ada.until(lambda: ada.close_code == 4401)
+
+
+def test_asking_for_much_counts_for_more() -> None:
     bucket = Bucket(per_s=10, burst=5, now_s=0.0)
     # More than there ever are at once is taken when all are there, and owed.
     assert [bucket.try_take(0.0, 8.0), bucket.try_take(0.0)] == [0.0, pytest.approx(0.4)]
