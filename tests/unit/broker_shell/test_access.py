@@ -196,9 +196,12 @@ def test_an_address_is_one_whatever_it_is_called() -> None:
 
 
 async def test_a_connection_ends_with_its_token(cluster: Any, tmp_path: Path) -> None:
-    async with cluster as here, both(tmp_path / "broker", here, accounts__token_s=3.0) as made:
-        async with Listener(made.url, made.tokens["ada"]) as ada:
-            await ada.until(lambda: ada.close_code == 4401)
+    async with (
+        cluster as here,
+        both(tmp_path / "broker", here, accounts__token_s=3.0) as made,
+        Listener(made.url, made.tokens["ada"]) as ada,
+    ):
+        await ada.until(lambda: ada.close_code == 4401)
 
 
 def test_asking_for_much_counts_for_more() -> None:
