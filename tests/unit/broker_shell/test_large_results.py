@@ -99,3 +99,16 @@ async def test_a_result_larger_than_a_page_gets_through(cluster: Any, tmp_path: 
         ):
             got = [values([orjson.loads((await reader.receive()).data)]) for _ in range(5)]
         assert [[one["n"] for one in some] for some in got] == [[0], [1], [2], [3], [4]]
+
+
+async def test_a_poll_answers_about_as_much_as_a_buffer_holds(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, cache__eviction="none") as made:
+        channel = await here.channel("c")
+        interests = [int((await made.subscribe("ada", "v.c", n))["interest"]) for n in range(40)]
+        await here.execute(channel, {one: [{"n": n, "pad": "x" * LARGE} for n in range(5)] for one in interests})
+        await until(lambda: made.service.machine.core.caches.figures.arrived == 200)
+        before = fetched_bytes(made)
+        _, said = await made.ask("GET", "/v1/poll", user="ada")
+        # Of few subscriptions at first, each with a page at most.
+        assert PAGE <= len(orjson.dumps(said)) <= PAGE + 4 * (PAGE + LARGE)
+        assert fetched_bytes(made) - before <= 4 * (PAGE + LARGE)

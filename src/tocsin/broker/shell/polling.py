@@ -15,9 +15,10 @@ from tocsin.wire.errors import NotFoundError
 GATHER_S: Final = 0.01
 """What comes so soon after the first event is answered with it."""
 
-
+FIRST: Final = 4
 TOGETHER: Final = 100
-"""So many subscriptions that lack something are looked at, and fetched for, at once."""
+"""So many subscriptions that lack something are looked at, and fetched for, at once: few at first, for each may have a
+page full of results, and more where they have little."""
 
 
 async def poll(service: Service, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
@@ -33,8 +34,10 @@ async def _not_acknowledged(service: Service, who: Session) -> list[Told]:
     told = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
     wanted = [(name, interest) for name, interest, mode, _ in lacking if mode is Mode.INLINE]
     size_bytes, failed = 0, None
-    for begin in range(0, len(wanted), TOGETHER):
-        asked = (service.pulls.pull(name, interest, None, None) for name, interest in wanted[begin : begin + TOGETHER])
+    begin, count = 0, FIRST
+    while begin < len(wanted) and size_bytes < service.settings.delivery.buffer_bytes:
+        asked = (service.pulls.pull(name, interest, None, None) for name, interest in wanted[begin : begin + count])
+        begin, count = begin + count, min(2 * count, TOGETHER)
         for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, NotFoundError):
                 continue  # it has gone meanwhile
@@ -43,8 +46,6 @@ async def _not_acknowledged(service: Service, who: Session) -> list[Told]:
             else:
                 told += answer[0]
                 size_bytes += sum(len(one.envelope) for one in answer[0])
-        if size_bytes >= service.settings.delivery.buffer_bytes:
-            break
     if failed is not None and not told:
         raise failed
     return told
