@@ -145,7 +145,7 @@ async def test_gaps_ends_and_limits_are_told_by_the_broker_as_the_client_tells_t
     with pytest.raises(UnauthorizedError):
         async with Client(made.url, "ada", "wrong"):
             pass
-    with pytest.raises((ForbiddenError, UnauthorizedError)):
+    with pytest.raises(NotFoundError):
         async with Client(made.url, "eve", PASSWORD, application="nobody", register=True):
             pass
 

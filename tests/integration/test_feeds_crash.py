@@ -57,7 +57,7 @@ START FEED F
 @asynccontextmanager
 async def small_logs() -> AsyncIterator[None]:
     """Logs that roll and are trimmed within a few requests, and batches of a few."""
-    opening = partial(IntakeLog.open, segment_bytes=3_000, remember_bytes=9_000, recent_bytes=2_000)
+    opening = partial(IntakeLog.open, segment_bytes=600, remember_bytes=9_000, recent_bytes=400)
     small = mock.Mock(open=opening)
     with mock.patch.object(started, "IntakeLog", small), mock.patch.object(moving, "BATCH_ROWS", 6):
         yield

@@ -95,7 +95,7 @@ async def test_a_stopped_feed_asks_nobody_and_a_started_one_goes_on(at: Address,
 async def test_after_a_restart_nothing_is_taken_again_also_when_the_log_was_trimmed(
     at: Address, tmp_path: Path
 ) -> None:
-    opening = partial(IntakeLog.open, segment_bytes=1_000, recent_bytes=500)
+    opening = partial(IntakeLog.open, segment_bytes=200, recent_bytes=100)
     with mock.patch.object(started, "IntakeLog", mock.Mock(open=opening)):
         async with opened(tmp_path / "data") as parts:
             await parts.run(SETUP % (at.url, ""))
@@ -113,7 +113,7 @@ async def test_after_a_restart_nothing_is_taken_again_also_when_the_log_was_trim
 
 
 async def test_a_restored_backup_knows_what_was_taken(at: Address, tmp_path: Path) -> None:
-    opening = partial(IntakeLog.open, segment_bytes=1_000, recent_bytes=500)
+    opening = partial(IntakeLog.open, segment_bytes=200, recent_bytes=100)
     data, saved, restored = tmp_path / "data", tmp_path / "saved", tmp_path / "restored"
     with mock.patch.object(started, "IntakeLog", mock.Mock(open=opening)):
         async with opened(data) as parts:
