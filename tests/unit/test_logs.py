@@ -111,7 +111,7 @@ async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(moving, "log", Broken())
-    monkeypatch.setattr(moving, "_RETRY_S", (0.0,))
+    monkeypatch.setattr(moving, "RETRY_S", (0.0,))
     landed, engine = asyncio.Event(), cast("Any", Engine())
 
     async def changed() -> None:

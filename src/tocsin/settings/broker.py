@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.settings.sections import Seconds, Section, Whole, is_loopback, number
+from tocsin.wire.addresses import carries_password, http_address
 
 _CACHING = CachingSettings()
 
@@ -26,14 +26,10 @@ def _full_name(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or parts.query or parts.fragment or not text.isprintable() or " " in text:
+    parts = http_address(text)
+    if parts is None or parts.query or parts.fragment:
         raise ValueError("must be an address such as http://127.0.0.1:8470")
-    if parts.username is not None or parts.password is not None:
+    if carries_password(parts):
         raise ValueError("must not carry a password; there is broker.cluster.token")
     return text
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tocsin import faults
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
@@ -23,6 +22,7 @@ from tocsin.rules.model.cursors import Position
 from tocsin.serving.tokens import Token
 from tocsin.store.channel_rows import Broker, Registration
 from tocsin.store.channel_store import ChannelStore
+from tocsin.wire.addresses import carries_password, http_address
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
 
 URL_LIMIT: Final = 2_000
@@ -177,16 +177,12 @@ def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> Non
 
 def checked_url(text: str) -> str:
     """The address of a broker; InputError when nothing could be sent there."""
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or len(text) > URL_LIMIT or any(letter.isspace() or not letter.isprintable() for letter in text):
+    parts = http_address(text)
+    if parts is None or len(text) > URL_LIMIT:
         shown = text if len(text) <= 80 else f"{text[:80]}…"
         raise InputError(
             f"expected a broker's address, got {shown!r}", hint='such as "http://broker.example:8989/announcements"'
         )
-    if parts.username is not None or parts.password is not None:
+    if carries_password(parts):
         raise InputError("a broker's address carries no password: everybody can read it in Metadata.Broker")
     return text

@@ -20,9 +20,9 @@ from tocsin.cluster.entries import FeedEntry, Ref
 from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.file_options import Watching
-from tocsin.cluster.feeds.moving import Moving, Target, Trouble
+from tocsin.cluster.feeds.moving import RETRY_S, Moving, Target, Trouble
 from tocsin.cluster.feeds.standstill import Standstill
-from tocsin.cluster.feeds.watching import RETRY_S, Ended, Piece, Watch, after_last
+from tocsin.cluster.feeds.watching import Ended, Piece, Watch, after_last
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.wire.errors import ConflictError, StorageFullError, TocsinError
 

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 32 << 20
-_RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
+RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
 # Each batch is a commit, whatever is in it. Where few records come all the time, landing rests for this many times as
 # long as the last batch took, so that what channels and queries need of the machine does not go into commits.
 _REST: Final = 2.0
@@ -143,7 +143,7 @@ class Mover:
             await self._changed()
             failures = 0 if self._hurry.is_set() else failures
             self._hurry.clear()
-            await self._rest(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+            await self._rest(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
     async def _rest(self, seconds: float) -> None:

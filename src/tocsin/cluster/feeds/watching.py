@@ -21,6 +21,7 @@ from tocsin import faults
 from tocsin.cluster.engine import Engine, told
 from tocsin.cluster.feeds.batches import packed
 from tocsin.cluster.feeds.file_options import Watching
+from tocsin.cluster.feeds.moving import RETRY_S
 from tocsin.pipeline.landing.arrivals import Arrivals
 from tocsin.pipeline.landing.arrived import Part, parts
 from tocsin.pipeline.landing.checkpoint import Checkpoint
@@ -29,7 +30,6 @@ from tocsin.wire.errors import TocsinError
 
 GROUP_ROWS: Final = 20_000
 GROUP_BYTES: Final = 32 << 20
-RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
 # A position has 63 bits: a batch a second for 68 years, 65,536 files in each, as many pieces (half a terabyte) of each.
 _FILE_BITS: Final = 16
 _PART_BITS: Final = 16

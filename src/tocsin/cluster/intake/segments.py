@@ -6,7 +6,6 @@ Therefore only the newest can end in a torn write.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from bisect import bisect_right
@@ -29,7 +28,7 @@ from tocsin.cluster.intake.frames import (
     read_segment_head,
     segment_head,
 )
-from tocsin.pipeline.datasets.durability import sync_folder
+from tocsin.pipeline.datasets.durability import NO_ROOM, sync_folder
 from tocsin.wire.errors import StorageFullError, StoreError, TocsinError
 
 _NAME: Final = re.compile(r"(\d{20})\.log")
@@ -37,7 +36,6 @@ _UNFINISHED: Final = ".new"
 # A reader finds its place by the nearest mark below and reads on from there.
 _MARK_EVERY_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 256 << 10
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _RESTORE: Final = "the log was left as it is; bring the file back from a copy of the disk"
 
 # Not everywhere; it leaves out times that nobody asks for.

@@ -20,7 +20,7 @@ _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
 # EFBIG: the process may not write files as large as this one would be.
-_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # delta-rs reports what the system said as text.
 _FULL_TEXTS: Final = (
     "no space left on device", "os error 28", "disk quota exceeded", "os error 122", "storagefull", "os error 27",
@@ -46,7 +46,7 @@ def is_full_disk(error: BaseException | None) -> bool:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
         text = str(error).lower()
         if any(said in text for said in _FULL_TEXTS):
