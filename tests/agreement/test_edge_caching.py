@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 from dataclasses import replace
 from itertools import product
@@ -72,6 +73,22 @@ def test_who_pulls_together_gets_what_each_would_get_alone(policy: str) -> None:
     one, other = np.array(found, dtype=float)
     assert one.sum() > 1_000
     assert np.abs(one - other).max() <= 0.01 * one.sum()
+
+
+@pytest.mark.parametrize("policy", [*PAPER, *MODERN, *OURS])
+def test_a_run_leaves_nothing_to_a_collector(policy: str) -> None:
+    """It plays without one."""
+    edge = Edge(core_settings(spelled(policy, 2_000_000)), SMALL.interests)
+    events = make_edge_events(replace(SMALL, lifetimes="renewed"), 3)
+    gc.collect()
+    gc.disable()
+    try:
+        edge.play(events, SMALL.span_s)
+        assert not gc.isenabled(), "who had none has none afterwards"
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert edge.retrievals > 1_000
 
 
 def test_every_result_that_is_due_is_asked_for_once() -> None:

@@ -13,9 +13,11 @@ that comes at once.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -129,16 +131,18 @@ class Edge:
             int(Kind.SUBSCRIBED): self._subscribed,
             int(Kind.UNSUBSCRIBED): self._unsubscribed,
         }
-        for at_s, kind, subscriber, interest, size in _rows(events, begin):
-            if at_s >= until_s:
-                break
-            if self._due_s() <= at_s:
-                self._happen(at_s)
-            handlers[kind](at_s, subscriber, interest, size)
-            begin += 1
-        if until_s < _NEVER:
-            self._happen(until_s)
-            self._pass(until_s)
+        pulls, answers, happen = self._pulls, self._answers, self._happen
+        with _no_collector():
+            for at_s, kind, subscriber, interest, size in _rows(events, begin):
+                if at_s >= until_s:
+                    break
+                if (pulls and pulls[0][0] <= at_s) or (answers and answers[0][0] <= at_s):
+                    happen(at_s)
+                handlers[kind](at_s, subscriber, interest, size)
+                begin += 1
+            if until_s < _NEVER:
+                happen(until_s)
+                self._pass(until_s)
         return begin
 
     def _produced(self, at_s: float, _subscriber: int, interest: int, size: int) -> None:
@@ -178,11 +182,6 @@ class Edge:
         self._handle(Unsubscribe(name), at_s)
 
     # --- time
-
-    def _due_s(self) -> float:
-        pull_s = self._pulls[0][0] if self._pulls else _NEVER
-        answer_s = self._answers[0][0] if self._answers else _NEVER
-        return min(answer_s, pull_s)
 
     def _happen(self, until_s: float) -> None:
         """Everything that is under way and due."""
@@ -273,10 +272,15 @@ class Edge:
     def _told(self, action: Notify) -> None:
         interest, audience = action.interest, action.audience
         assert isinstance(interest, int)
-        if not isinstance(audience, Cohort):
-            for name in audience:
-                self._asks[name] = self._session_of(name)
-        self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))
+        pull_s = self.now_s + self.trips.to_subscriber_s
+        if isinstance(audience, Cohort) and self.together:
+            self._pulls.append((pull_s, interest, audience))
+            return
+        for name in audience:
+            # Who is answered only later pulls what came meanwhile as well.
+            if self._asks.get(name) != (session := self._session_of(name)):
+                self._asks[name] = session
+                self._pulls.append((pull_s, interest, (name,)))
 
     def _session_of(self, name: Hashable) -> int:
         assert isinstance(name, int)
@@ -284,12 +288,6 @@ class Edge:
 
     def _pull_cohort(self, at_s: float, interest: int, cohort: Cohort) -> None:
         head = self._heads[interest]
-        if not self.together:
-            for name in tuple(cohort):
-                if cohort.marker_of(name) < head and self._asks.get(name) != self._session_of(name):
-                    self._asks[name] = self._session_of(name)
-                    self._handle(GetResults(interest, (name,)), at_s)
-            return
         if cohort.sharing and cohort.marker < head and interest not in self._cohort_waits:
             retrievals, begun = self.retrievals, len(self._answers)
             for action in self._step(GetResults(interest, cohort.together), at_s):
@@ -372,6 +370,18 @@ class Edge:
         elif alone:
             for name in audience:
                 self._asks.pop(name, None)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Neither core nor body makes cycles: a collector would look at a million objects over and over to find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _told_of(event: Event) -> str:
