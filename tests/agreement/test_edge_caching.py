@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.policies import named
 from tocsin.lab.engine.trace import TraceFile
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.conducting import conduct
@@ -125,8 +126,7 @@ def test_the_bound_is_that_of_trying_everything() -> None:
 
 
 def spelled(policy: str, budget_bytes: int) -> CachingSettings:
-    named = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
-    return CachingSettings(budget_bytes=budget_bytes, **named.get(policy, {"eviction": policy}))  # type: ignore[arg-type]
+    return CachingSettings(budget_bytes=budget_bytes, **named(policy))
 
 
 def assert_below_the_bound(policy: str, events: Events, budget: int, window: tuple[float, float]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.policies import named
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.workloads.city_channels import city_events, find
@@ -14,17 +15,15 @@ from tocsin.lab.workloads.events import Events, kept
 from tocsin.rules.caching.settings import CachingSettings
 
 POLICIES: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth", "saving")
-SPELLED: Final[dict[str, dict[str, str]]] = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
 
 
 def model(run: Run) -> Mapping[str, float]:
     events = hour(run.number("span_s"), run.seed, run.kept)
-    spelled: dict[str, Any] = dict(SPELLED.get(run.text("policy"), {"eviction": run.text("policy")}))
     caching = CachingSettings(
         budget_bytes=int(run.number("size_kb") * 1e3),
         put_is_access=bool(run.values["put_is_access"]),
         ttl_cap_s=run.number("ttl_cap_s"),
-        **spelled,
+        **named(run.text("policy")),
     )
     trips = RoundTrips(run.number("subscriber_s"), run.number("cluster_s"))
     interests = int(events.interest.max(initial=-1)) + 1

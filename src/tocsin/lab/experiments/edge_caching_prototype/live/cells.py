@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.experiments.edge_caching_prototype.model import SPELLED
+from tocsin.lab.bodies.policies import named
 from tocsin.rules.caching.settings import CachingSettings
 
 # What a policy measures in seconds, which have to shrink with the hour.
@@ -25,8 +25,7 @@ class Cell:
         return self.policy if self.policy == "nc" else f"{self.policy}-{self.size_kb:g}"
 
     def caching(self) -> CachingSettings:
-        chosen: dict[str, Any] = dict(SPELLED.get(self.policy, {"eviction": self.policy}))
-        return CachingSettings(budget_bytes=int(self.size_kb * 1e3), **chosen)
+        return CachingSettings(budget_bytes=int(self.size_kb * 1e3), **named(self.policy))
 
     def settings(self, speed: float) -> Mapping[str, str]:
         """Of a live broker, by their paths."""
