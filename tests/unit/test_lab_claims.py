@@ -8,9 +8,11 @@ import pytest
 
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.declaration import Judged, Value
+from tocsin.lab.experiments.edge_caching.model import CHOICES
+from tocsin.lab.experiments.edge_caching.points import TOUCHED
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.results import Results, Row
+from tocsin.lab.experiments.results import MissingCellsError, Results, Row
 
 Figures = Callable[[str, Mapping[str, Value], int], dict[str, float]]
 
@@ -30,6 +32,68 @@ def edge(claim: str, figures: Figures) -> str:
 
 def prototype(claim: str, figures: Figures) -> str:
     return judged("edge-caching-prototype", claim, figures).verdict
+
+
+def ratios(lru: float, lsc: float, **with_choice: float) -> Figures:
+    """Hit ratios of LRU and LSC; of LRU with a choice, whose spaces are underscores, another one."""
+
+    def found(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        mine = lsc if values["policy"] == "lsc" else with_choice.get(str(values["choice"]).replace(" ", "_"), lru)
+        return {"hit_ratio": mine + replication / 1e6}
+
+    return found
+
+
+def test_a_claim_that_holds_only_with_another_choice_depends_on_it() -> None:
+    found = judged("edge-caching", "lsc-over-lru", ratios(0.5, 0.4, put_is_no_access=0.3))
+    assert found.verdict == "depends"
+    assert "It holds with `put is no access` (uniform), with `put is no access` (zipf)" in found.because
+    assert "it does not as usual (uniform), as usual (zipf)." in found.because
+
+
+def test_a_claim_that_another_choice_breaks_depends_on_it() -> None:
+    found = judged("edge-caching", "lsc-over-lru", ratios(0.3, 0.4, newcomer_stays=0.5))
+    assert found.verdict == "depends"
+    assert "it does not with `newcomer stays` (uniform)" in found.because
+
+
+def test_a_choice_that_changes_nothing_where_it_was_swept_is_no_reason() -> None:
+    """At the size of the choices it holds as usual and with the choice; at another it does not."""
+
+    def figures(sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return ratios(0.3 if values["size_mb"] == 150 else 0.5, 0.4, put_is_no_access=0.2)(sweep, values, replication)
+
+    assert edge("lsc-over-lru", figures) == "not reproduced"
+
+
+def test_the_table_tells_with_which_choice_a_claim_holds() -> None:
+    declared = registry.experiment("edge-caching")
+    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
+    figures = ratios(0.5, 0.4, put_is_no_access=0.3)
+    cells = list(plan(declared, quick=True, replications=3).cells())
+    rows = [Row(cell, {**every, **figures(cell.sweep, dict(cell.values), cell.replication)}) for cell in cells]
+    uniform, zipf = declared.tables
+    head, lines = uniform.made(Results(rows))
+    assert list(head) == ["claim", "usual", "put is no access", "newcomer stays"]
+    told = {line[0]: list(line[1:]) for line in lines}
+    assert told["LSC has a higher hit ratio than LRU"] == ["does not", "**holds**", "does not"]
+    # Others are touched by a newcomer that stays, too, and the quick run has them not.
+    assert told["TTL has the highest hit ratio"][2] == "–"
+    with pytest.raises(MissingCellsError):
+        zipf.made(Results([row for row in rows if row.cell.sweep != "choices"]))
+
+
+def test_every_choice_is_swept_at_a_tenth_of_the_table_with_the_policies_that_it_can_touch() -> None:
+    assert set(TOUCHED) == set(CHOICES)
+    declared = registry.experiment("edge-caching")
+    for settings in ({}, {"scale": "0.1"}):
+        cells = [dict(c.values) for c in plan(declared, settings=settings).cells() if c.sweep == "choices"]
+        assert {(cell["choice"], cell["policy"]) for cell in cells} == {(c, p) for c, ps in TOUCHED.items() for p in ps}
+        assert {(cell["scale"], cell["size_mb"]) for cell in cells} == {(0.1, 200)}
+    quick = list(plan(declared, quick=True).cells())
+    sizes = {cell.values for cell in quick if cell.sweep == "sizes"}
+    usual = {cell.values for cell in quick if cell.sweep == "choices" and dict(cell.values)["choice"] == "usual"}
+    assert usual < sizes, "what a quick run has run already"
 
 
 @pytest.mark.parametrize(

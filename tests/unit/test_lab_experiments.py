@@ -24,6 +24,7 @@ from tocsin.lab.experiments.declaration import (
     Plot,
     Run,
     Sweep,
+    Table,
     along,
 )
 from tocsin.lab.experiments.drawing import _bar_look, _lines, _look
@@ -148,6 +149,15 @@ def test_a_sweep_that_the_settings_contradict_is_left_out() -> None:
         plan(pairs, settings={"policy": "other"})
 
 
+def test_a_quick_run_may_hold_other_values_fast() -> None:
+    toy = replace(TOY, sweeps=(TOY.sweeps[0], replace(TOY.sweeps[1], quick_fixed={})))
+    held = [
+        {dict(cell.values)["on"] for cell in plan(toy, quick=quick).cells() if cell.sweep == "pairs"}
+        for quick in (False, True)
+    ]
+    assert held == [{False}, {True}]
+
+
 @pytest.mark.parametrize("wrong", [{"replications": 0}, {"seed": -1}])
 def test_impossible_numbers_of_a_plan_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
@@ -269,6 +279,19 @@ def test_the_report_has_verdicts_plots_tables_and_how_to_make_it_again(tmp_path:
         assert f"](plots/{plot}.svg)" in text
         assert (done.folder / "plots" / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
     assert done.verdicts["high-wins"].verdict == "reproduced"
+
+
+def test_a_report_has_the_tables_of_its_experiment_as_far_as_there_are_cells(tmp_path: Path) -> None:
+    def made(results: Results) -> tuple[list[str], list[list[str]]]:
+        return ["size", "score"], [["5", str(results.mean("score", "pairs", size=5.0))]]
+
+    toy = replace(TOY, tables=(Table("Pairs apart", "All of them.", made),))
+    results = toy_results(tmp_path)
+    write_report(results, plan(toy), tmp_path / "report.md", tmp_path / "plots")
+    assert "## Pairs apart\n\nAll of them.\n\n| size | score |" in (tmp_path / "report.md").read_text("utf-8")
+    none = Results([row for row in results.rows if row.cell.sweep == "sizes"])
+    write_report(none, plan(toy), tmp_path / "report.md", tmp_path / "plots")
+    assert "Pairs apart" not in (tmp_path / "report.md").read_text("utf-8")
 
 
 def test_a_finished_run_is_known_again_and_an_unfinished_one_is_not(tmp_path: Path) -> None:

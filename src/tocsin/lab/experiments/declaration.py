@@ -7,7 +7,7 @@ knows nothing of processes, files or the other cells.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -62,12 +62,16 @@ def along(name: str, values: Iterable[Value], *, quick: Iterable[Value] = ()) ->
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The product of its axes; every other parameter keeps its value, or the one that `fixed` gives it here."""
+    """The product of its axes; every other parameter keeps its value, or the one that `fixed` gives it here.
+
+    `quick_fixed` stands for `fixed` in a quick run, where there is one.
+    """
 
     name: str
     about: str
     axes: tuple[Axis, ...]
     fixed: Mapping[str, Value] = field(default_factory=dict)
+    quick_fixed: Mapping[str, Value] | None = None
 
     def names(self) -> tuple[str, ...]:
         """The swept parameters."""
@@ -113,6 +117,15 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the report: from the results to its head and rows. It is left out where cells are missing."""
+
+    title: str
+    about: str
+    made: Callable[[Results], tuple[Sequence[str], Sequence[Sequence[str]]]]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One cell to be run. `kept` is a folder for what cells share and can make again, such as workload traces."""
 
@@ -148,6 +161,7 @@ class Experiment:
     metrics: tuple[Metric, ...]
     plots: tuple[Plot, ...] = ()
     claims: tuple[Claim, ...] = ()
+    tables: tuple[Table, ...] = ()
     replications: int = 10
     quick_replications: int = 3
     notes: str = ""
@@ -157,7 +171,7 @@ class Experiment:
         metrics = {metric.name for metric in self.metrics}
         sweeps = {sweep.name: sweep for sweep in self.sweeps}
         for sweep in self.sweeps:
-            for name in (*sweep.names(), *sweep.fixed):
+            for name in (*sweep.names(), *sweep.fixed, *(sweep.quick_fixed or ())):
                 if name not in known:
                     raise ValueError(f"{self.name}: sweep {sweep.name} varies {name}, which is no parameter")
         for plot in self.plots:

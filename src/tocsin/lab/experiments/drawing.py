@@ -28,6 +28,8 @@ _MARKERS: Final = "osD^vP*X<>h"
 _COLOURS: Final = 10
 _DASHES: Final = ("-", "--", ":", "-.")
 _HATCHES: Final = ("", "//", "..", "xx")
+# So many words stand side by side below an axis.
+_UPRIGHT: Final = 5
 # When a file was made, and by which library, is no result.
 _METADATA: Final[Mapping[str, Mapping[str, Any]]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
@@ -98,7 +100,8 @@ def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, Line]) -> None:
             xs = [float(x) for x in line]
             axes.errorbar(xs, means, yerr=errors, markersize=4, capsize=2, label=str(name), **_look(number))
     if words:
-        axes.set_xticks(list(places.values()), [str(x) for x in places])
+        slanted: dict[str, Any] = {"rotation": 40, "ha": "right"} if len(places) > _UPRIGHT else {}
+        axes.set_xticks(list(places.values()), [str(x) for x in places], **slanted)
     if plot.log_x and not words:
         axes.set_xscale("log")
     if plot.log_y:

@@ -137,10 +137,11 @@ def _replications(experiment: Experiment, quick: bool) -> int:
 
 def _sweep(sweep: Sweep, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Sweep | None:
     axes = tuple(_axis(axis, quick, chosen) for axis in sweep.axes)
-    contradicted = any(name in chosen and value not in chosen[name] for name, value in sweep.fixed.items())
+    fixed = sweep.quick_fixed if quick and sweep.quick_fixed is not None else sweep.fixed
+    contradicted = any(name in chosen and value not in chosen[name] for name, value in fixed.items())
     if contradicted or not all(axis.points for axis in axes):
         return None
-    return Sweep(sweep.name, sweep.about, axes, sweep.fixed)
+    return Sweep(sweep.name, sweep.about, axes, fixed)
 
 
 def _axis(axis: Axis, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Axis:

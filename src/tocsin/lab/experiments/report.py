@@ -23,6 +23,7 @@ def write_report(results: Results, plan: Plan, report: Path, plots: Path) -> Non
         [
             *_head(plan),
             *_verdicts(plan.experiment, results),
+            *_further(plan.experiment, results),
             *_pictures(plan.experiment, beside, drawn),
             *_tables(plan, results),
             *_settings(plan),
@@ -69,6 +70,16 @@ def _verdicts(experiment: Experiment, results: Results) -> list[str]:
         judged = judge(claim, results)
         rows.append((claim.says, claim.where, f"**{judged.verdict}**", judged.figures, judged.because))
     return ["## Claims", "", *_table(("claim", "where", "verdict", "figures", "why, or on what it depends"), rows), ""]
+
+
+def _further(experiment: Experiment, results: Results) -> list[str]:
+    lines: list[str] = []
+    for table in experiment.tables:
+        try:
+            lines += [f"## {table.title}", "", table.about, "", *_table(*table.made(results)), ""]
+        except MissingCellsError:
+            continue
+    return lines
 
 
 def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]:

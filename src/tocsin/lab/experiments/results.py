@@ -15,6 +15,9 @@ from tocsin.lab.experiments.plan import Cell
 from tocsin.lab.experiments.statistics import Estimate, estimate
 from tocsin.wire.errors import InputError, NotFoundError
 
+# A sweep and a point of it.
+Place = tuple[str, Mapping[str, Value]]
+
 
 class MissingCellsError(LookupError):
     """The run has no such cells, because its settings left them out."""
@@ -34,14 +37,18 @@ class Results:
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = tuple(rows)
         self._values = [dict(row.cell.values) for row in self.rows]
+        self._selected: dict[tuple[str, frozenset[tuple[str, Value]]], list[Row]] = {}
 
     def select(self, sweep: str, where: Mapping[str, Value]) -> list[Row]:
         """The rows of a sweep whose parameters have these values; never none."""
-        found = [
-            row
-            for row, values in zip(self.rows, self._values, strict=True)
-            if row.cell.sweep == sweep and all(values[name] == value for name, value in where.items())
-        ]
+        asked = sweep, frozenset(where.items())
+        if asked not in self._selected:  # judges ask for the same points again and again
+            self._selected[asked] = [
+                row
+                for row, values in zip(self.rows, self._values, strict=True)
+                if row.cell.sweep == sweep and all(values[name] == value for name, value in where.items())
+            ]
+        found = self._selected[asked]
         if not found:
             raise MissingCellsError(f"{sweep}: {', '.join(f'{name} = {value}' for name, value in where.items())}")
         return found
@@ -55,8 +62,11 @@ class Results:
 
     def difference(self, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]) -> Estimate:
         """How much more the metric is at one point than at the other, seed by seed: they saw the same trace."""
-        theirs = {row.cell.seed: row.metrics[metric] for row in self.select(sweep, other)}
-        mine = {row.cell.seed: row.metrics[metric] for row in self.select(sweep, one)}
+        return self.between(metric, (sweep, one), (sweep, other))
+
+    def between(self, metric: str, one: Place, other: Place) -> Estimate:
+        """The same between points of different sweeps."""
+        mine, theirs = ({row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other))
         return estimate([value - theirs[seed] for seed, value in mine.items() if seed in theirs])
 
     def points(self, sweep: str, name: str) -> list[Value]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.policies import named
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.experiments.edge_caching.optimum import bound, requests
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
@@ -20,23 +21,23 @@ PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl")
 MODERN: Final = ("s3fifo", "sieve", "gdsf", "wtinylfu")
 OURS: Final = ("worth", "saving")
 OPTIMUM: Final = "optimum"
-# The paper's names for what is a choice of eviction and expiry here.
-_SPELLED: Final[dict[str, dict[str, str]]] = {
-    "nc": {"eviction": "none"},
-    "ttl": {"eviction": "exp", "expiry": "ttl"},
-}
-# What the paper leaves open, one choice at a time; `usual` is what the live broker does.
+LAWS: Final = ("uniform", "zipf")
+# What the paper leaves open, one choice at a time; `usual` is what the live broker does. A first life is never longer
+# than the cap, so it cannot be without end alone.
 CHOICES: Final[dict[str, dict[str, Any]]] = {
     "usual": {},
     "put is no access": {"put_is_access": False},
     "newcomer stays": {"newcomer_may_go": False},
     "newest of equals goes": {"ties": "newest"},
     "largest of equals goes": {"ties": "largest"},
+    "lives without cap": {"ttl_cap_s": 1e9},
     "lives without end": {"ttl_first_s": 1e9, "ttl_cap_s": 1e9},
     "first life 30 s": {"ttl_first_s": 30.0},
     "equal weights": {"weights": "equal"},
     "averages of 1 minute": {"rate_window_s": 60.0},
     "averages of 1 hour": {"rate_window_s": 3600.0},
+    "no ceiling": {"ceiling": 1e6},
+    "latency of the last fetch": {"latency_share": 1.0},
     "fetched results enter": {"fetched_enters": True},
     "subscriptions end": {"lifetimes": "once"},
     "subscriptions are renewed": {"lifetimes": "renewed"},
@@ -56,7 +57,7 @@ def model(run: Run) -> Mapping[str, float]:
     settings = caching_of(run)
     alike = run.text("as_much_as")
     if alike:
-        other = replace(settings, **{"eviction": "lru", "expiry": "never", **_spelled(alike)})
+        other = replace(settings, **{"eviction": "lru", "expiry": "never", **named(alike)})
         known = _MEANS.get((other, workload, window, run.seed))
         mean_mb = _played(other, workload, events, window, run)["mean_mb"] if known is None else known
         settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
@@ -82,11 +83,7 @@ def workload_of(run: Run) -> EdgeWorkload:
 def caching_of(run: Run) -> CachingSettings:
     chosen = {name: value for name, value in CHOICES[run.text("choice")].items() if name != "lifetimes"}
     budget = int(run.number("size_mb") * 1e6 * run.number("scale"))
-    return CachingSettings(budget_bytes=budget, **_spelled(run.text("policy")), **chosen)
-
-
-def _spelled(policy: str) -> dict[str, Any]:
-    return dict(_SPELLED.get(policy, {"eviction": policy}))
+    return CachingSettings(budget_bytes=budget, **named(run.text("policy")), **chosen)
 
 
 def _played(

@@ -42,7 +42,8 @@ def _told(results: Results, words: str, *asked: tuple[str, str]) -> str:
         )
     except MissingCellsError:
         return words
-    return f"{words} At 200 MB: {figures}."
+    (size,) = results.points(_C, "size_mb")
+    return f"{words} At {size} MB: {figures}."
 
 
 def ttl_highest(results: Results) -> str:
@@ -69,6 +70,8 @@ def exp_lowest(results: Results) -> str:
         results,
         "Schemes that weigh size drop large newcomers unread and are far below, and so is LRU where a PUT is no "
         "access. An infinite time to live where growth is unknown or 0 matters only where that happens: not after the "
-        "first minutes, since hardly a result is consumed by everybody while it is in the cache.",
-        ("exp", "usual"), ("exp", "lives without end"), ("lru", "put is no access"),
+        "first minutes, since hardly a result is consumed by everybody while it is in the cache. Where fetched results "
+        "enter, they turn the cache over within a second or two, in which EXP drops newcomers of interests with short "
+        "lives before anybody has read them.",
+        ("exp", "usual"), ("exp", "lives without end"), ("exp", "fetched results enter"), ("lru", "put is no access"),
     )  # fmt: skip

@@ -27,16 +27,6 @@ def _sizes(results: Results) -> list[Value]:
     return [size for size in every if float(size) >= _SMALLEST_KB] or every
 
 
-def _between(
-    results: Results, metric: str, one: tuple[str, Mapping[str, Value]], other: tuple[str, Mapping[str, Value]]
-) -> Estimate:
-    """Seed by seed, also between sweeps: they saw the same hour."""
-    mine, theirs = (
-        {row.cell.seed: row.metrics[metric] for row in results.select(sweep, where)} for sweep, where in (one, other)
-    )
-    return estimate([value - theirs[seed] for seed, value in mine.items() if seed in theirs])
-
-
 def _surely(found: Sequence[Estimate], figures: str, because: str = "") -> Judged:
     """Reproduced where all are more than nothing, undecided where the errors leave it open."""
     if all(one.low > 0 for one in found):
@@ -52,7 +42,7 @@ def reduces(results: Results) -> Judged:
     said, all_of_them = [], []
     for metric in ("latency_s", "fetch_kb"):
         saved = {
-            policy: _between(results, metric, ("no-cache", {"policy": "nc"}), (_S, _at(policy, small)))
+            policy: results.between(metric, ("no-cache", {"policy": "nc"}), (_S, _at(policy, small)))
             for policy in PAPER
         }
         least = min(saved, key=lambda policy: saved[policy].mean)
@@ -111,7 +101,7 @@ def ttl_small(results: Results) -> Judged:
     said, found = [], {}
     for sweep in (_S, "long-lives"):
         gains = {
-            other: _between(results, "hit_ratio", (sweep, _at("ttl", small)), (_S, _at(other, small)))
+            other: results.between("hit_ratio", (sweep, _at("ttl", small)), (_S, _at(other, small)))
             for other in ("lru", "lsc")
         }
         found[sweep] = gains

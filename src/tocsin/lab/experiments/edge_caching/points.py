@@ -1,0 +1,113 @@
+"""Where judges look: every policy at every size, or with one of the open choices at one size; under one law."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.lab.experiments.declaration import Value
+from tocsin.lab.experiments.edge_caching.model import PAPER
+from tocsin.lab.experiments.results import Place, Results, Row
+from tocsin.lab.experiments.statistics import Estimate, estimate
+
+CACHING: Final = tuple(policy for policy in PAPER if policy != "nc")
+EVICTING: Final = tuple(policy for policy in CACHING if policy != "ttl")
+USUAL: Final = "usual"
+# Which policies a choice can touch. Of ranks, only moments of access and numbers of subscribers are ever equal; a
+# newcomer of `ttl` could go only at the ceiling, which it does not reach at the size at which choices are swept.
+TOUCHED: Final[dict[str, tuple[str, ...]]] = {
+    USUAL: CACHING,
+    "put is no access": ("lru",),
+    "newcomer stays": EVICTING,
+    "newest of equals goes": ("lru", "lsc"),
+    "largest of equals goes": ("lru", "lsc"),
+    "lives without cap": ("exp", "ttl"),
+    "lives without end": ("exp", "ttl"),
+    "first life 30 s": ("exp", "ttl"),
+    "equal weights": ("exp", "ttl"),
+    "averages of 1 minute": ("exp", "ttl"),
+    "averages of 1 hour": ("exp", "ttl"),
+    "no ceiling": ("ttl",),
+    "latency of the last fetch": ("lsd",),
+    "fetched results enter": CACHING,
+    "subscriptions end": CACHING,
+    "subscriptions are renewed": CACHING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Without a choice: the sweep of sizes. With one: a policy that it cannot touch counts as usual."""
+
+    results: Results
+    law: Value
+    choice: Value | None = None
+
+    @property
+    def sweep(self) -> str:
+        return "sizes" if self.choice is None else "choices"
+
+    @property
+    def sizes(self) -> list[Value]:
+        return self.results.points(self.sweep, "size_mb")
+
+    def at(self, policy: str, size: Value) -> Place:
+        where: dict[str, Value] = {"policy": policy, "size_mb": size, "popularity": self.law}
+        if self.choice is not None:
+            where["choice"] = self.choice if policy in TOUCHED[str(self.choice)] else USUAL
+        return self.sweep, where
+
+    def rows(self, policy: str, size: Value) -> list[Row]:
+        return self.results.select(*self.at(policy, size))
+
+    def mean(self, metric: str, policy: str, size: Value) -> Estimate:
+        sweep, where = self.at(policy, size)
+        return self.results.mean(metric, sweep, **where)
+
+    def difference(self, metric: str, one: str, other: str, size: Value) -> Estimate:
+        return self.results.between(metric, self.at(one, size), self.at(other, size))
+
+    def more(self, metric: str, one: str, other: str) -> dict[Value, Estimate]:
+        """How much more one policy has than another, at every size."""
+        return {size: self.difference(metric, one, other, size) for size in self.sizes}
+
+    def ratios(self, policy: str, metric: str, other: str = "") -> dict[Value, Estimate]:
+        """Of two metrics of a policy, or of one and the allowed size, run by run."""
+        return {
+            size: estimate(
+                [
+                    row.metrics[metric] / (row.metrics[other] if other else float(size))
+                    for row in self.rows(policy, size)
+                ]
+            )
+            for size in self.sizes
+        }
+
+
+def surely(found: Iterable[Estimate]) -> bool | None:
+    """Whether all are more than nothing; None where an error leaves that open and none is surely less."""
+    all_of_them = list(found)
+    if all(one.low > 0 for one in all_of_them):
+        return True
+    return False if any(one.high < 0 for one in all_of_them) else None
+
+
+def inside(found: Iterable[Estimate], low: float, high: float) -> bool | None:
+    """Whether all lie between the two, with their errors; None where an error leaves that open and none is outside."""
+    all_of_them = list(found)
+    if all(low <= one.low and one.high <= high for one in all_of_them):
+        return True
+    return False if any(one.high < low or one.low > high for one in all_of_them) else None
+
+
+def both(*found: bool | None) -> bool | None:
+    """Whether everything holds; one that surely does not decides, one that is open leaves it open."""
+    return False if False in found else None if None in found else True
+
+
+def span(found: Mapping[Value, Estimate]) -> str:
+    lowest, highest = (pick(found, key=lambda size: found[size].mean) for pick in (min, max))
+    if lowest == highest:
+        return f"{found[lowest]} at {lowest} MB"
+    return f"from {found[lowest]} at {lowest} MB to {found[highest]} at {highest} MB"
