@@ -74,8 +74,8 @@ def table(law: str, judged: Mapping[str, Holds]) -> Table:
 
 _ABOUT: Final = (
     "Each claim judged with one choice at a time, at the one size of the sweep `choices`; bold where the answer is "
-    "surely another one than as usual. A policy that a choice cannot touch counts as usual. Combinations of choices are "
-    "not swept."
+    "surely another one than as usual. A policy that a choice cannot touch counts as usual. Combinations of choices "
+    "are not swept."
 )
 
 
