@@ -69,6 +69,11 @@ class Results:
         mine, theirs = ({row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other))
         return estimate([value - theirs[seed] for seed, value in mine.items() if seed in theirs])
 
+    def ratio(self, metric: str, one: Place, other: Place) -> Estimate:
+        """How many times as much the metric is, seed by seed."""
+        mine, theirs = ({row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other))
+        return estimate([value / theirs[seed] for seed, value in mine.items() if seed in theirs])
+
     def points(self, sweep: str, name: str) -> list[Value]:
         """The values that a parameter took in a sweep, in order."""
         return list(dict.fromkeys(dict(row.cell.values)[name] for row in self.select(sweep, {})))
