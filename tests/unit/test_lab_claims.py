@@ -118,6 +118,58 @@ def test_times_to_live_are_judged_with_their_error(around: float, spread: float,
     assert edge("lives", figures) == verdict
 
 
+@pytest.mark.parametrize(
+    ("beyond", "vol", "verdict"),
+    [(0.97, 0.0, "reproduced"), (0.6, 0.0, "not reproduced"), (0.97, 1.0, "not reproduced")],
+)
+def test_what_is_fetched_is_what_was_missed_and_a_volume_that_is_the_same_for_all(
+    beyond: float, vol: float, verdict: str
+) -> None:
+    def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        volume = 10.0 + (vol if values["policy"] == "lsc" else 0.0)
+        return {"vol_gb": volume, "miss_gb": 100.0 + replication, "fetch_gb": volume + beyond * (100.0 + replication)}
+
+    assert edge("fetches", figures) == verdict
+
+
+@pytest.mark.parametrize(
+    ("times", "spread", "verdict"),
+    [
+        (1.07, 0.001, "reproduced"),
+        (0.99, 0.01, "not judged"),
+        (0.9, 0.001, "not reproduced"),
+        (1.5, 0.01, "not reproduced"),
+    ],
+)
+def test_slightly_more_is_more_and_not_much(times: float, spread: float, verdict: str) -> None:
+    def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        share = times + spread * (replication - 1) if values["policy"] == "ttl" else 0.99
+        return {"mean_mb": float(values["size_mb"]) * share}
+
+    assert edge("slightly-more", figures) == verdict
+
+
+@pytest.mark.parametrize(("lsc", "verdict"), [(0.8, "reproduced"), (1.2, "reproduced"), (0.99, "not reproduced")])
+def test_holding_times_are_held_against_times_to_live_on_either_side(lsc: float, verdict: str) -> None:
+    def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return {"life_s": 10.0, "holding_s": 10.0 * (lsc if values["policy"] == "lsc" else 0.95) + 0.001 * replication}
+
+    assert edge("lives-contrast", figures) == verdict
+
+
+def test_superior_is_better_in_everything() -> None:
+    def figures(fetch: float) -> Figures:
+        def found(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+            best = 1.0 if values["policy"] == "ttl" else 0.0
+            noise = 0.001 * replication * best
+            return {"hit_gb": best + noise, "miss_gb": -best, "latency_s": -best, "fetch_gb": fetch * best}
+
+        return found
+
+    assert edge("ttl-superior", figures(-1.0)) == "reproduced"
+    assert edge("ttl-superior", figures(1.0)) == "not reproduced"
+
+
 def test_one_run_beyond_the_allowed_size_is_one_too_many() -> None:
     def figures(limit: float) -> Figures:
         def found(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:

@@ -79,18 +79,26 @@ _PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
     ("grows", "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes",
      "Fig. 3, 4", judges.grows, ""),
     ("ttl-highest", "TTL has the highest hit ratio", "Fig. 3", judges.highest, reasons.ttl_highest),
+    ("ttl-superior", "TTL has more hit bytes, fewer miss bytes, lower latency and fewer fetches than evicting schemes",
+     "§V-A", judges.superior, reasons.TTL_SUPERIOR),
     ("lsc-over-lru", "LSC has a higher hit ratio than LRU", "Fig. 3", judges.lsc_over_lru, reasons.lsc_over_lru),
     ("exp-lowest", "EXP has the lowest hit ratio", "Fig. 3", judges.exp_lowest, reasons.exp_lowest),
     ("lscz-like-lsd", "LSCz and LSD have very similar hit ratios", "Fig. 3", judges.lscz_like_lsd,
      reasons.LSCZ_LIKE_LSD),
     ("together", ("Whichever scheme has the higher hit ratio has more hit bytes, fewer miss bytes, lower latency and "
      "fewer fetches"), "§V-A", judges.together, reasons.TOGETHER),
+    ("fetches", "Vol is the same in all schemes, and what is fetched beyond it is what was missed", "Fig. 3c, 4a",
+     judges.fetches, reasons.FETCHES),
     ("latency-order", "TTL has the lowest latency, then LSC, then LRU", "Fig. 4b", judges.latency, reasons.LATENCY),
     ("holding", "TTL holds results longest, EXP shortest", "Fig. 4c", judges.holding, reasons.HOLDING),
     ("within-budget", "Evicting schemes keep the allowed size, TTL exceeds it at times", "Fig. 5a", judges.within, ""),
+    ("slightly-more", "TTL holds slightly more than schemes that evict, on average over time", "Fig. 5a",
+     judges.slightly_more, reasons.SLIGHTLY_MORE),
     ("expected-size", "Σ ρT is almost exactly the allowed size", "Fig. 5a", judges.expected, reasons.EXPECTED),
     ("lives", "In the TTL cache results are held for about their time to live", "Fig. 5b", judges.lives,
      reasons.LIVES),
+    ("lives-contrast", "In the LSC cache holding times are farther from times to live than in the TTL cache", "Fig. 5b",
+     judges.lives_contrast, reasons.LIVES_CONTRAST),
 )  # fmt: skip
 
 

@@ -43,8 +43,9 @@ def _figures() -> tuple[Plot, ...]:
         for law in LAWS
     ]  # fmt: skip
     lives = [
-        Plot(f"lives-{law}", f"TTL's times to live and holding times (Fig. 5b), {law}", "sizes", x="size_mb",
-             y="life_s", where={"policy": "ttl", "popularity": law}, also=(("holding_s", {"policy": "ttl"}),))
+        Plot(f"lives-{law}", f"Times to live, and holding times of TTL and LSC (Fig. 5b), {law}", "sizes", x="size_mb",
+             y="life_s", where={"policy": "ttl", "popularity": law},
+             also=tuple(("holding_s", {"policy": policy}) for policy in ("ttl", "lsc")))
         for law in LAWS
     ]  # fmt: skip
     return (*by_size, *lives)

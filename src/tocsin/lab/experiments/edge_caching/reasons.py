@@ -17,14 +17,29 @@ TOGETHER: Final = (
     "Hit ratio counts results and the others count bytes or fetches: a policy that drops large results has more hits "
     "of fewer bytes, and one fetch serves a whole cohort that misses together."
 )
+TTL_SUPERIOR: Final = "These follow the hits: see the hit ratio above."
+FETCHES: Final = (
+    "One fetch serves all who wait for the same range, so less is fetched than is missed where many miss together: "
+    "where a newcomer is dropped before its online readers have come for it."
+)
 LATENCY: Final = "It is the order of the misses, hence of the hit ratios."
 HOLDING: Final = (
     "While the cache is full, everything that comes in pushes as much out: by Little's law the mean holding time of "
     "bytes is B divided by the arrival rate, whatever is dropped. TTL holds longer only by as much as it holds more; "
     "policies that prefer small results hold more results, hence longer."
 )
+SLIGHTLY_MORE: Final = (
+    "Times to live divide a share of B by a growth that is estimated from few results, and such a quotient is too "
+    "large on average: the more so, the shorter the averages. Where lives are capped TTL leaves room unused; where "
+    "fetched results enter it fills its ceiling."
+)
 EXPECTED: Final = "Where a time to live is capped, its interest gets less than its share."
 LIVES: Final = "The ceiling drops results before their time, and those that everybody has leave early."
+
+LIVES_CONTRAST: Final = (
+    "By Little's law both hold results for about B divided by the arrival rate on average, and so long are times to "
+    "live: means differ by little more than what TTL holds beyond B."
+)
 
 
 def _mean(results: Results, policy: Value, choice: Value, law: Value) -> str:
