@@ -130,8 +130,8 @@ EXPERIMENT: Final = Experiment(
     notes="Sizes and bytes are those of the whole table, whatever its `scale`. Round trips are constant: 250 ms to a "
     "subscriber, 500 ms to the cluster; transfers (1 and 10 MB/s) count in latencies. Links have no contention: nobody "
     "waits for somebody else's transfer. TTL may hold up to twice the size at a moment; at that ceiling it drops what "
-    "expires first (EXP). Table II prints a lognormal duration of subscriptions and leaves open whether they are "
-    "renewed; here they last for the whole run, but for the choices `subscriptions end` and `subscriptions are "
-    "renewed`. Fetches of the same range are "
-    "one, so less is fetched than missed, above all without a cache.",
+    "expires first (EXP), but for the choice `no ceiling`. Table II prints a lognormal duration of subscriptions and "
+    "leaves open whether they are renewed; here they last for the whole run, but for the choices `subscriptions end` "
+    "and `subscriptions are renewed`. Fetches of the same range are one, so less is fetched than missed, above all "
+    "without a cache.",
 )  # fmt: skip

@@ -75,7 +75,7 @@ def table(law: str, judged: Mapping[str, Holds]) -> Table:
 _ABOUT: Final = (
     "Each claim judged with one choice at a time, at the one size of the sweep `choices`; bold where the answer is "
     "surely another one than as usual. A policy that a choice cannot touch counts as usual. Combinations of choices "
-    "are not swept."
+    "are not swept. At 95 % confidence a few of so many answers are chance."
 )
 
 
