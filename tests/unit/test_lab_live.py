@@ -16,6 +16,7 @@ from tocsin.lab.bodies.edge import Edge, core_settings
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.edge_caching_prototype.live import conducting, schema
+from tocsin.lab.experiments.edge_caching_prototype.live import options as options_of
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
 from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, timed
 from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived
@@ -94,8 +95,7 @@ def test_the_driver_plays_a_simulated_town_what_the_arrays_of_the_scenario_say()
     edge.play(city_events(made, run), 990.0)
     figures = edge.broker.caches.figures
     assert figures.evicted > 10
-    stream = Streams(1).of("fetches")
-    played = asyncio.run(simulate(made, 990.0, cell, run, results(run), trips=conducting.TRIPS, stream=stream))
+    played = asyncio.run(simulate(made, 990.0, cell, run, results(run), trips=conducting.TRIPS))
     assert played["found"] == figures.arrived
     assert played["hit_ratio"] == figures.hit_ratio
     assert played["miss_kb"] * 1e3 == figures.miss_bytes
@@ -183,6 +183,11 @@ def test_finished_hours_are_kept_when_a_run_is_stopped_and_not_lived_again(
     assert (done.report.parent / "results.csv").read_text("utf-8").count("\n") == 3
     elsewhere = conducting.report(tmp_path, quick=False, to=tmp_path / "docs")
     assert elsewhere.report.read_text("utf-8") == text
+    # Other code: what was lived is still reported, and lived again when it is asked for.
+    monkeypatch.setattr(options_of, "code_digest", lambda _: "other")
+    assert conducting.report(tmp_path, quick=False, to=tmp_path / "docs").report.read_text("utf-8") == text
+    run(tmp_path, again, monkeypatch)
+    assert again.lived == [["lsc-2"], ["lsc-3"]]
 
 
 def test_live_and_simulation_agree_only_where_every_figure_lies_as_stated_and_in_time(

@@ -103,6 +103,11 @@ class Engine:
         if self._trace is not None:
             self._trace.note(self.now_s, what, fields)
 
+    @property
+    def traced(self) -> bool:
+        """Somebody asked for a trace: what is dear to say is said only then."""
+        return self._trace is not None
+
     def next_s(self) -> float | None:
         """When something is due next."""
         while self._heap and self._heap[0][_ACTION] is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -90,8 +91,8 @@ def scenario(about: Mapping[str, Any], steps: Iterable[Step]) -> Scenario:
 
 
 def save(made: Scenario, path: Path) -> None:
-    """The same scenario gives the same bytes."""
-    new = path.with_name(f".{path.name}.new")
+    """Whole or not at all. The same scenario gives the same bytes."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
     with new.open("w", encoding="utf-8") as file:
         for line in _lines(made):
             file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")

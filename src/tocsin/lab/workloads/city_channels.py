@@ -52,6 +52,11 @@ class CityRun:
     def interest(self, channel: str, parameters: tuple[str | float, ...]) -> int:
         return self.interests.setdefault((channel, parameters), len(self.interests))
 
+    def made(self) -> list[tuple[float, Interest, int]]:
+        """What is found when, for which interest by its name, and of which size."""
+        names = list(self.interests)
+        return [(one.at_s, names[one.interest], one.size_bytes) for one in self.found]
+
     def subscriber(self, name: str) -> int:
         return self.subscribers.setdefault(name, len(self.subscribers))
 

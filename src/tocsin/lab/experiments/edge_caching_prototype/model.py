@@ -3,53 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.edge import core_settings
 from tocsin.lab.bodies.policies import named
+from tocsin.lab.bodies.town import Links, Made, play_town
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
-from tocsin.lab.workloads.city_channels import city_events, find
-from tocsin.lab.workloads.events import Events, kept
+from tocsin.lab.scenarios.scenario import Scenario, load, save
+from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 
 POLICIES: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth", "saving")
 
 
 def model(run: Run) -> Mapping[str, float]:
-    events = hour(run.number("span_s"), run.seed, run.kept)
+    span_s = run.number("span_s")
+    made, results, interests = hour(span_s, run.seed, run.kept)
     caching = CachingSettings(
         budget_bytes=int(run.number("size_kb") * 1e3),
         put_is_access=bool(run.values["put_is_access"]),
         ttl_cap_s=run.number("ttl_cap_s"),
         **named(run.text("policy")),
     )
-    trips = RoundTrips(run.number("subscriber_s"), run.number("cluster_s"))
-    interests = int(events.interest.max(initial=-1)) + 1
-    edge = Edge(core_settings(caching), interests, trips=trips, trace=run.trace)
-    edge.play(events, run.number("span_s"))
-    figures = edge.broker.caches.figures
-    results = max(1, figures.hits + figures.misses)
-    transfer_s = (figures.hit_bytes + figures.miss_bytes) / trips.subscriber_bytes_per_s
-    transfer_s += figures.miss_bytes / trips.cluster_bytes_per_s
+    links = Links.of_round_trips(run.number("subscriber_s"), run.number("cluster_s"))
+    town = play_town(made, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
+    figures = town.broker.caches.figures
     return {
         "hit_ratio": figures.hit_ratio,
-        "latency_s": trips.to_subscriber_s + (transfer_s + figures.misses * trips.to_cluster_s) / results,
+        "latency_s": town.waited_s / max(1, town.results),
         "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
         "miss_kb": figures.miss_bytes / 1e3,
         "vol_kb": figures.arrived_bytes / 1e3,
-        "mean_kb": edge.area_bytes_s / edge.now_s / 1e3,
-        "results": float(results),
+        "mean_kb": town.area_bytes_s / span_s / 1e3,
+        "results": float(figures.hits + figures.misses),
         "interests": float(interests),
     }
 
 
-def hour(span_s: float, seed: int, folder: Path | None) -> Events:
-    """Everybody's hour, the same for every policy."""
-
-    def make() -> Events:
+@lru_cache(maxsize=16)
+def hour(span_s: float, seed: int, folder: Path | None) -> tuple[Scenario, list[Made], int]:
+    """Everybody's hour, the same for every policy: its scenario, what the channels find, and how many interests there
+    are. The folder keeps the scenario's file."""
+    path = None if folder is None else folder / f"city-{span_s:g}-{seed}.jsonl"
+    if path is None or not path.exists():
         made = city_scenario(City(span_s=span_s), seed)
-        return city_events(made, find(made))
-
-    return kept(folder, f"city-{span_s:g}-{seed}", make)
+        if path is not None:
+            save(made, path)
+    else:
+        made = load(path)
+    run = find(made)
+    return made, list[Made](run.made()), len(run.interests)

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +70,7 @@ def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, f
                 )
             for cell, one in lived.items():
                 journal.keep(wanted.key(cell), _numbers(one, len(together)))
-        write_json(folder / _RUN, {"settings": dict(settings), "quick": quick, "seed": seed})
+        write_json(folder / _RUN, {"settings": dict(settings), "quick": quick, "seed": seed, "code": wanted.code})
         return _report(wanted, stated, journal, folder / "report.md", quick=quick, table=folder / "results.csv")
 
 
@@ -80,7 +80,7 @@ def report(out: Path, *, quick: bool, to: Path | None) -> Outcome:
     if not (folder / _RUN).exists():
         raise NotFoundError(f"{folder}: no finished live run", hint="tocsin lab run edge-caching-prototype --live")
     run = json.loads((folder / _RUN).read_text("utf-8"))
-    wanted = options(run["settings"], quick=quick, seed=run["seed"])
+    wanted = replace(options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
     stated = _known(wanted, wanted.cells(), folder)
     path = folder / "report.md" if to is None else to / f"{NAME}.md"
     with Journal(folder) as journal:

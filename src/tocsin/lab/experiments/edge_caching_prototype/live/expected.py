@@ -1,10 +1,9 @@
 """What the simulation expects of a live hour, and with which error: stated before the hour is lived.
 
-The live system keeps other moments than the simulated one: each channel begins its periods when it was created, an
-execution is over a little later than it was due, and a fetch takes longer at one time than at another. So the same
-scenario is simulated several times, each with moments of its own, and one more such run, the live one, should lie
-within the prediction interval of these. To that comes a small tolerance for what no run has: how a time is spelled in a
-result, and what is under way when the hour ends.
+The live system keeps other moments than the simulated one: each channel begins its periods when it was created, and an
+execution is over a little later than it was due. So the same scenario is simulated several times, each with moments of
+its own, and one more such run, the live one, should lie within the prediction interval of these. To that comes a small
+tolerance for what no run has: how a time is spelled in a result, and what is under way when the hour ends.
 """
 
 from __future__ import annotations
@@ -59,12 +58,10 @@ def expect(
     """Of every cell, what each figure will be. `late_s`: executions are over so many seconds late at most."""
     found: dict[Cell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
     for number in range(RUNS):
-        streams = Streams(seed).within("timing").within(str(number))
-        run = timed(made, streams.of("channels"), late_s)
+        run = timed(made, Streams(seed).within("timing").within(str(number)).of("channels"), late_s)
         told = results(run)
         for cell in cells:
-            stream = streams.of("fetches")
-            found[cell].append(asyncio.run(simulate(made, end_s, cell, run, told, trips=trips, stream=stream)))
+            found[cell].append(asyncio.run(simulate(made, end_s, cell, run, told, trips=trips)))
     return {cell: _stated(runs) for cell, runs in found.items()}
 
 

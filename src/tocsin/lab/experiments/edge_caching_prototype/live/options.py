@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
 from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES
+from tocsin.lab.experiments.running import code_digest
 from tocsin.lab.scenarios.city import CHANNELS, City, city
 from tocsin.wire.errors import InputError
-from tocsin.wire.version import version
 
 _PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth")
 _MOST_AT_ONCE: Final = 32
@@ -25,7 +26,8 @@ _QUICK: Final = City(
 @dataclass(frozen=True, slots=True)
 class Options:
     """`at_once`: so many brokers, each with a policy and a size of its own, live through one hour together. `late_s`:
-    so late, in seconds of the scenario, executions may be for the stated error to count."""
+    so late, in seconds of the scenario, executions may be for the stated error to count. `code` names
+    the code that cells come from, as it does for simulated ones."""
 
     city: City
     policies: tuple[str, ...] = _PAPER
@@ -35,6 +37,7 @@ class Options:
     late_s: float = 60.0
     seed: int = 1
     given: tuple[str, ...] = ()
+    code: str = ""
 
     @property
     def end_s(self) -> float:
@@ -47,8 +50,8 @@ class Options:
         return [Cell("nc", 0.0), *made] if "nc" in self.policies else made
 
     def key(self, cell: Cell) -> str:
-        """Names everything that its figures come from, but the hours of others."""
-        said = {**self.to_json(), "cell": asdict(cell), "version": version()}
+        """Names what its figures come from, but the hours of others."""
+        said = {**self.to_json(), "cell": asdict(cell), "code": self.code}
         return json.dumps(said, sort_keys=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class Options:
 def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> Options:
     """`InputError` names the setting that does not fit."""
     left = dict(settings)
-    made = Options(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed)
+    made = Options(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed, code=code_digest(EXPERIMENT))
     if quick:
         made = replace(made, policies=("nc", "lsc"), sizes_kb=(10.0,), speed=5.0)
     chosen: dict[str, Any] = {"given": tuple(f"{name}={value}" for name, value in settings.items())}

@@ -1,22 +1,19 @@
-"""The city's people and their broker under virtual time: the driver plays a scenario to them as to live ones."""
+"""The city's people and their broker under virtual time: the driver plays a scenario to them as to live ones.
+
+With constant round trips and no waiting, as the hour that the committed report tells of was stated with, so that what
+was stated can be computed again. `bodies.town` has links.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
 
-import numpy as np
-
-from tocsin.broker.core.events import Event, Fetched
 from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
 from tocsin.lab.engine.engine import Engine
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
 from tocsin.lab.scenarios.driver import VirtualClock, play
 from tocsin.lab.scenarios.scenario import Act, LogIn, LogOut, Scenario, Subscribe, Unsubscribe
 from tocsin.lab.workloads.city_channels import CityRun
-
-_SPREAD: Final = 0.5  # of a fetch's time: the sigma of its lognormal
 
 # When, for which interest, of which size.
 Result = tuple[float, int, int]
@@ -30,18 +27,9 @@ def results(run: CityRun) -> list[Result]:
 class SimulatedTown(Edge):
     """A target of the driver. Results come at their own moments, between the steps."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        run: CityRun,
-        found: Sequence[Result],
-        engine: Engine,
-        *,
-        trips: RoundTrips,
-        stream: np.random.Generator,
-    ) -> None:
+    def __init__(self, cell: Cell, run: CityRun, found: Sequence[Result], engine: Engine, *, trips: RoundTrips) -> None:
         super().__init__(core_settings(cell.caching()), len(run.interests), trips=trips)
-        self._run, self._stream = run, stream
+        self._run = run
         engine.feed(((at_s, (at_s, interest, size)) for at_s, interest, size in found), self._found)
 
     async def perform(self, act: Act, at_s: float) -> None:
@@ -67,12 +55,6 @@ class SimulatedTown(Edge):
         self._happen(at_s)
         self._produced(at_s, -1, interest, size_bytes)
 
-    def _handle(self, event: Event, now_s: float) -> None:
-        # Fetches take longer at one time than at another, as far as the core is told.
-        if isinstance(event, Fetched):
-            event = replace(event, took_s=event.took_s * float(self._stream.lognormal(0.0, _SPREAD)))
-        super()._handle(event, now_s)
-
     def measured(self) -> dict[str, float]:
         figures = self.broker.caches.figures
         return {
@@ -92,11 +74,10 @@ async def simulate(
     found: Sequence[Result],
     *,
     trips: RoundTrips,
-    stream: np.random.Generator,
 ) -> dict[str, float]:
     """Have the driver play the scenario to a simulated broker; what its caches did."""
     engine = Engine(0)
-    town = SimulatedTown(cell, run, found, engine, trips=trips, stream=stream)
+    town = SimulatedTown(cell, run, found, engine, trips=trips)
     clock = VirtualClock(engine)
     await play(made, town, clock)
     await clock.until(end_s)
