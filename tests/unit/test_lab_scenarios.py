@@ -193,7 +193,22 @@ def test_places_of_the_map_have_degrees() -> None:
         ("[]\n", 'line 1: a scenario begins with {"scenario": 1'),
         ('{"scenario":1}\n{"at_s":1,"do":"dance"}\n', "line 2: do: must be one of log_in"),
         ('{"scenario":1}\n{"at_s":1,"do":"log_in"}\n', "line 2: log_in needs subscriber, got nothing"),
-        ('{"scenario":1}\n{"do":"log_in","subscriber":"a"}\n', "line 2: 'at_s'"),
+        ('{"scenario":1}\n{"do":"log_in","subscriber":"a"}\n', "line 2: a step needs at_s"),
+        ('{"scenario":1}\n[]\n', "line 2: a step is an object"),
+        ('{"scenario":1}\n{"at_s":NaN,"do":"log_in","subscriber":"a"}\n', "line 2: at_s: must be a number"),
+        ('{"scenario":1}\n{"at_s":-1,"do":"log_in","subscriber":"a"}\n', "line 2: at_s: must be a number"),
+        ('{"scenario":1}\n{"at_s":1,"do":[],"subscriber":"a"}\n', "line 2: do: must be one of"),
+        ('{"scenario":1}\n{"at_s":1,"do":"log_in","subscriber":7}\n', "line 2: subscriber: must be a text, got 7"),
+        (
+            '{"scenario":1}\n{"at_s":1,"do":"move","subscriber":"a","east_m":"1","north_m":2}\n',
+            "line 2: east_m: must be a number",
+        ),
+        (
+            '{"scenario":1}\n{"at_s":1,"do":"subscribe","subscriber":"a","channel":"c","parameters":"flood"}\n',
+            "line 2: parameters: must be a list",
+        ),
+        ('{"scenario":1}\n{"at_s":1,"do":"publish","feed":"f","record":1}\n', "line 2: record: must be an object"),
+        ('{"scenario":1}\n{"at_s":1 "do"}\n', "line 2: not JSON: Expecting ',' delimiter at column 11"),
         (
             '{"scenario":1}\n{"at_s":2,"do":"log_in","subscriber":"a"}\n{"at_s":1,"do":"log_out","subscriber":"a"}\n',
             "line 3: steps",
@@ -207,6 +222,10 @@ def test_a_bad_scenario_is_refused_with_its_line(tmp_path: Path, text: str, said
     with pytest.raises(InputError) as refused:
         load(path)
     assert said in refused.value.message
+    assert "tocsin lab scenario" in str(refused.value.hint)
+    path.write_bytes(b'{"scenario":1}\n\xff\n')
+    with pytest.raises(InputError, match="no text in UTF-8"):
+        load(path)
 
 
 # ---------------------------------------------------------------- the ONE simulator

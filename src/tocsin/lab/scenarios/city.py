@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
 
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.scenarios.movement import Pace, Way, along_roads, random_waypoint
-from tocsin.lab.scenarios.roads import grid
+from tocsin.lab.scenarios.roads import RoadMap, grid
 from tocsin.lab.scenarios.scenario import (
     LogIn,
     LogOut,
@@ -92,33 +92,52 @@ class City:
             raise ValueError(f"join_s: must be from 0 to {self.span_s:g}, got {self.join_s}")
 
 
-def city_scenario(city: City, seed: int) -> Scenario:
-    """Everything that happens from outside in one hour; the same for the same city and seed."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What comes from elsewhere instead of from chance: the roads of a map, who goes where, and when who is online.
+
+    Where `ways` or `online` says who there is, the city has as many subscribers. `about` names where it comes from.
+    """
+
+    about: Mapping[str, str] = field(default_factory=dict)
+    roads: RoadMap | None = None
+    ways: Mapping[str, Way] | None = None
+    online: Mapping[str, Sequence[tuple[float, float]]] | None = None
+
+    def names(self) -> list[str] | None:
+        people = self.online if self.ways is None else self.ways
+        return None if people is None else list(people)
+
+
+def city_scenario(city: City, seed: int, given: Given | None = None) -> Scenario:
+    """Everything that happens from outside in one hour; the same for the same city, seed and what is given."""
+    given = given or Given()
     streams = Streams(seed).within("city")
-    online = list(_sessions(city, streams))
+    names = given.names() or [f"s{number:04d}" for number in range(city.subscribers)]
+    online = list(_sessions(city, streams) if given.online is None else _given_sessions(given.online, names, city))
     steps = [
-        *_log_steps(online, city),
-        *_subscription_steps(city, streams),
-        *_move_steps(city, streams, online),
+        *_log_steps(online, names, city),
+        *_subscription_steps(city, names, streams),
+        *_move_steps(city, names, list(_ways(city, names, streams, given)), online),
         *_publish_steps(city, streams),
     ]
-    about: dict[str, Any] = {"made": "city", "seed": seed, "settings": asdict(city)}
+    about: dict[str, Any] = {"made": "city", "seed": seed, "settings": asdict(city), **given.about}
     return scenario(about, steps)
 
 
-def city(settings: Mapping[str, str]) -> City:
-    """A city with these settings as text. `InputError` names the one that does not fit."""
+def city(settings: Mapping[str, str], base: City | None = None) -> City:
+    """A city with these settings as text, and the others as they are. `InputError` names the one that does not fit."""
     known = {each.name: each.default for each in fields(City) if isinstance(each.default, int | float | str)}
-    given: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in known:
             raise InputError(f"a city has no setting {name}", hint=f"it has: {', '.join(known)}")
         try:
-            given[name] = type(known[name])(text)
+            chosen[name] = type(known[name])(text)
         except ValueError:
             raise InputError(f"{name}: must be a number, got {text!r}") from None
     try:
-        return City(**given)
+        return replace(base or City(), **chosen)
     except ValueError as error:
         raise InputError(str(error)) from None
 
@@ -130,10 +149,6 @@ def to_degrees(east_m: float, north_m: float, *, south_west: tuple[float, float]
 
 
 Session = tuple[int, float, float]
-
-
-def _name(number: int) -> str:
-    return f"s{number:04d}"
 
 
 def _sessions(city: City, streams: Streams) -> Iterator[Session]:
@@ -152,15 +167,23 @@ def _sessions(city: City, streams: Streams) -> Iterator[Session]:
         yield person, begin_s, math.inf
 
 
-def _log_steps(online: list[Session], city: City) -> Iterator[Step]:
+def _given_sessions(
+    online: Mapping[str, Sequence[tuple[float, float]]], names: Sequence[str], city: City
+) -> Iterator[Session]:
+    for person, name in enumerate(names):
+        for begin_s, end_s in online.get(name, ()):
+            if begin_s < city.span_s:
+                yield person, begin_s, end_s
+
+
+def _log_steps(online: list[Session], names: Sequence[str], city: City) -> Iterator[Step]:
     for person, begin_s, end_s in online:
-        yield Step(begin_s, LogIn(_name(person)))
+        yield Step(begin_s, LogIn(names[person]))
         if end_s < city.span_s:
-            yield Step(end_s, LogOut(_name(person)))
+            yield Step(end_s, LogOut(names[person]))
 
 
-def _move_steps(city: City, streams: Streams, online: list[Session]) -> Iterator[Step]:
-    ways = list(_ways(city, streams))
+def _move_steps(city: City, names: Sequence[str], ways: Sequence[Way], online: list[Session]) -> Iterator[Step]:
     for person, begin_s, end_s in online:
         # On arrival, then with everybody's beat: a position is news, not a heartbeat of its own.
         first = math.floor(begin_s / city.move_every_s) + 1
@@ -168,22 +191,25 @@ def _move_steps(city: City, streams: Streams, online: list[Session]) -> Iterator
         beats = [number * city.move_every_s for number in range(first, math.ceil(last_s / city.move_every_s))]
         for at_s in (begin_s, *beats):
             east_m, north_m = ways[person].place(at_s)
-            yield Step(at_s, Move(_name(person), round(east_m, 1), round(north_m, 1)))
+            yield Step(at_s, Move(names[person], round(east_m, 1), round(north_m, 1)))
 
 
-def _ways(city: City, streams: Streams) -> Iterator[Way]:
+def _ways(city: City, names: Sequence[str], streams: Streams, given: Given) -> Iterator[Way]:
     people = streams.within("movement")
     pace = Pace()
-    roads = grid(streams.of("roads"), area_m=city.area_m, block_m=500.0) if city.movement == "roads" else None
-    for person in range(city.subscribers):
-        stream = people.of(_name(person))
-        if roads is None:
-            yield random_waypoint(stream, area_m=city.area_m, pace=pace, span_s=city.span_s)
+    roads = given.roads
+    if roads is None and city.movement == "roads":
+        roads = grid(streams.of("roads"), area_m=city.area_m, block_m=500.0)
+    for name in names:
+        if given.ways is not None:
+            yield given.ways[name]
+        elif roads is None:
+            yield random_waypoint(people.of(name), area_m=city.area_m, pace=pace, span_s=city.span_s)
         else:
-            yield along_roads(stream, roads=roads, pace=pace, span_s=city.span_s)
+            yield along_roads(people.of(name), roads=roads, pace=pace, span_s=city.span_s)
 
 
-def _subscription_steps(city: City, streams: Streams) -> Iterator[Step]:
+def _subscription_steps(city: City, names: Sequence[str], streams: Streams) -> Iterator[Step]:
     shared = _shared_interests(city, streams)
     likely = popularity("zipf", len(shared), exponent=city.zipf_exponent)
     most = math.ceil(city.subscriptions / city.subscribers)
@@ -191,13 +217,14 @@ def _subscription_steps(city: City, streams: Streams) -> Iterator[Step]:
     chance, joining = streams.of("subscriptions"), streams.of("joining")
     for number in range(city.subscriptions):
         person, turn = number % city.subscribers, number // city.subscribers
+        name = names[person]
         near, ends = chance.random(2).tolist()
-        channel, parameters = _near(_name(person), turn) if near < city.near_share else shared[choices[person][turn]]
+        channel, parameters = _near(name, turn) if near < city.near_share else shared[choices[person][turn]]
         at_s = float(joining.uniform(0, city.join_s))
-        yield Step(at_s, Subscribe(_name(person), channel, parameters))
+        yield Step(at_s, Subscribe(name, channel, parameters))
         if ends < city.churn:
             end_s = at_s + float(joining.uniform(0, city.span_s - at_s))
-            yield Step(end_s, Unsubscribe(_name(person), channel, parameters))
+            yield Step(end_s, Unsubscribe(name, channel, parameters))
 
 
 def _shared_interests(city: City, streams: Streams) -> list[Interest]:

@@ -6,6 +6,7 @@ order of time. Connections (its events files): lines `time CONN host host up|dow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -18,17 +19,17 @@ def read_movement(path: Path, *, prefix: str = "") -> Scenario:
     lines = _lines(path)
     number, header = next(lines, (0, []))
     try:
-        least_s, _, least_east_m, _, least_north_m, _ = map(float, header[:6])
+        least_s, _, least_east_m, _, least_north_m, _ = map(_finite, header[:6])
     except ValueError:
         raise InputError(f"{path}, line {number}: begins with: minTime maxTime minX maxX minY maxY") from None
     steps: list[Step] = []
     for number, words in lines:
         try:
-            at_s, name, east_m, north_m = float(words[0]), words[1], float(words[2]), float(words[3])
+            at_s, name, east_m, north_m = _finite(words[0]), words[1], _finite(words[2]), _finite(words[3])
         except (ValueError, IndexError):
             raise InputError(f"{path}, line {number}: must be: time id x y") from None
-        if steps and at_s - least_s < steps[-1].at_s:
-            raise InputError(f"{path}, line {number}: lines stand in order of time")
+        if at_s - least_s < (steps[-1].at_s if steps else 0.0):
+            raise InputError(f"{path}, line {number}: lines stand in order of time, none before minTime")
         steps.append(Step(at_s - least_s, Move(f"{prefix}{name}", east_m - least_east_m, north_m - least_north_m)))
     return Scenario({"from": "the ONE simulator's movement", "file": path.name}, tuple(steps))
 
@@ -41,7 +42,7 @@ def read_connections(path: Path, access_points: Collection[str], *, prefix: str 
         if len(words) < 2 or words[1] != "CONN":
             continue
         try:
-            at_s, one, other, state = float(words[0]), words[2], words[3], words[4].lower()
+            at_s, one, other, state = _finite(words[0]), words[2], words[3], words[4].lower()
         except (ValueError, IndexError):
             raise InputError(f"{path}, line {number}: must be: time CONN host host up|down") from None
         if state not in {"up", "down"}:
@@ -68,3 +69,12 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield number, words
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a trace of the ONE simulator: no text in UTF-8") from None
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if not math.isfinite(value):
+        raise ValueError(word)
+    return value

@@ -82,7 +82,7 @@ def read_wkt(path: Path) -> RoadMap:
 
 def _place(text: str) -> Place:
     numbers = [float(word) for word in text.split()]
-    if len(numbers) < 2:
+    if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
         raise ValueError(f"not a place: {text!r}")
     return numbers[0], numbers[1]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -12,6 +13,7 @@ from typing import Any, Final, get_args
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
+_HINT: Final = "docs/lab.md shows a scenario line by line; tocsin lab scenario writes one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +103,29 @@ def save(made: Scenario, path: Path) -> None:
 
 def load(path: Path) -> Scenario:
     """What `save` saved, or somebody wrote by hand. `InputError` names the line that is wrong."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
     steps: list[Step] = []
     about: dict[str, Any] = {}
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line)
-            if number == 1:
-                about = _header(value)
-            else:
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                value = json.loads(line)
+                if number == 1:
+                    about = _header(value)
+                    continue
                 steps.append(_step(value))
                 if len(steps) > 1 and steps[-1].at_s < steps[-2].at_s:
                     raise ValueError("steps stand in order of time")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{path}, line {number}: {error}") from None
-    if not lines:
-        raise InputError(f"{path}: not a scenario: empty")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a scenario: no text in UTF-8", hint=_HINT) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {number}: not JSON: {error.msg} at column {error.colno}", hint=_HINT) from None
+    except ValueError as error:
+        raise InputError(f"{path}, line {number}: {error}", hint=_HINT) from None
+    if not number:
+        raise InputError(f"{path}: not a scenario: empty", hint=_HINT)
     return Scenario(about, tuple(steps))
 
 
@@ -136,13 +142,46 @@ def _header(value: Any) -> dict[str, Any]:
 
 
 def _step(value: Any) -> Step:
-    at_s, name = float(value.pop("at_s")), value.pop("do")
-    kind = ACTS.get(name)
+    if not isinstance(value, dict):
+        raise ValueError("a step is an object")
+    for name in ("at_s", "do"):
+        if name not in value:
+            raise ValueError(f"a step needs {name}")
+    at_s, name = value.pop("at_s"), value.pop("do")
+    if not _number(at_s) or at_s < 0:
+        raise ValueError(f"at_s: must be a number of seconds from 0 on, got {at_s!r}")
+    kind = ACTS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"do: must be one of {', '.join(ACTS)}, got {name!r}")
     wanted = {each.name for each in fields(kind)}
     if set(value) != wanted:
         raise ValueError(f"{name} needs {', '.join(sorted(wanted))}, got {', '.join(sorted(value)) or 'nothing'}")
+    for field, given in value.items():
+        fits, word = _FITS.get(field, _TEXT)
+        if not fits(given):
+            raise ValueError(f"{field}: must be {word}, got {given!r}")
     if "parameters" in value:
         value["parameters"] = tuple(value["parameters"])
-    return Step(at_s, kind(**value))
+    return Step(float(at_s), kind(**value))
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _parameters(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) or _number(one) for one in value)
+
+
+_Fits = tuple[Callable[[object], bool], str]
+_TEXT: Final[_Fits] = (_text, "a text")
+_FITS: Final[dict[str, _Fits]] = {
+    "east_m": (_number, "a number"),
+    "north_m": (_number, "a number"),
+    "parameters": (_parameters, "a list of texts and numbers"),
+    "record": (lambda value: isinstance(value, dict), "an object"),
+}

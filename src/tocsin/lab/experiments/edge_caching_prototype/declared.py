@@ -65,8 +65,8 @@ EXPERIMENT: Final = Experiment(
     claims=CLAIMS,
     replications=10,
     quick_replications=4,
-    notes="Everything travels over links of 1 MB/s to each subscriber and 10 MB/s to the cluster, where it waits for what "
-    "is on them already, with half of a round trip each way. An answer comes whole, so what is cached of it waits for "
-    "what is not. Latencies are those of the assumed links; what a cache saves can be compared with the paper's, their "
-    "size cannot. Where a user is, is where it was seen last.",
+    notes="Everything travels over links of 1 MB/s to each subscriber and 10 MB/s to the cluster, half of a round trip "
+    "each way, and waits for what is on them already. An answer comes whole, so what is cached of it waits for what is "
+    "not. Latencies are those of the assumed links; what a cache saves can be compared with the paper's, their size "
+    "cannot. Where a user is, is where it was seen last.",
 )

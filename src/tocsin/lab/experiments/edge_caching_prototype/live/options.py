@@ -77,8 +77,7 @@ def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> Options:
         if many != int(many) or many > _MOST_AT_ONCE:
             raise InputError(f"at_once: must be a whole number up to {_MOST_AT_ONCE}")
         chosen["at_once"] = int(many)
-    words = {name: str(value) for name, value in asdict(made.city).items() if isinstance(value, int | float | str)}
-    return replace(made, city=city({**words, **left}), **chosen)
+    return replace(made, city=city(left, made.city), **chosen)
 
 
 def _policies(text: str) -> tuple[str, ...]:

@@ -1,0 +1,118 @@
+"""A city from files: a map of roads, and traces of the ONE simulator that say where people go and when they connect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.lab.scenarios import one
+from tocsin.lab.scenarios.city import City, Given, city
+from tocsin.lab.scenarios.movement import Way
+from tocsin.lab.scenarios.roads import RoadMap, read_wkt
+from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Scenario
+from tocsin.wire.errors import InputError
+
+_USUAL: Final = City()
+
+Sessions = dict[str, list[tuple[float, float]]]
+
+
+def city_from(
+    settings: Mapping[str, str],
+    *,
+    map_: Path | None = None,
+    movement: Path | None = None,
+    connections: Path | None = None,
+    access_points: Collection[str] = (),
+) -> tuple[City, Given]:
+    """The city of these settings in which the files say what they can. Its area, its people and its span are theirs;
+    the settings may choose another span. `InputError` where a file cannot be read or does not fit the others."""
+    if map_ is not None and movement is not None:
+        raise InputError("a map and a movement trace both say where people go", hint="give one of them")
+    if bool(connections) != bool(access_points):
+        raise InputError(
+            "a trace of connections needs the hosts that count as access points, and they need the trace",
+            hint="--connections FILE --access-points HOST,HOST",
+        )
+    about: dict[str, str] = {}
+    base: dict[str, Any] = {}
+    roads = ways = online = None
+    if map_ is not None:
+        _refuse(settings, "movement", "people walk along the roads of the map")
+        roads = read_wkt(map_)
+        about["map"] = map_.name
+        base |= {"movement": "roads", "area_m": _area(roads)}
+    if movement is not None:
+        _refuse(settings, "movement", "people go where the trace says")
+        trace = one.read_movement(movement)
+        ways = _ways(trace)
+        about["movement"] = movement.name
+        base |= {"span_s": trace.span_s(), "area_m": _farthest(ways)}
+    if connections is not None:
+        seen = one.read_connections(connections, access_points)
+        online = _sessions(seen)
+        about["connections"] = connections.name
+        base = {"span_s": seen.span_s(), **base}
+    given = Given(about, roads, ways, online)
+    if (names := given.names()) is not None:
+        base |= _people(names, settings, base)
+        strangers = sorted(set(online or ()) - set(names))
+        if strangers:
+            raise InputError(f"{connections}: {strangers[0]} connects, and {movement} does not say where it is")
+    try:
+        return city(settings, City(**base)), given
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _people(names: Collection[str], settings: Mapping[str, str], base: Mapping[str, Any]) -> dict[str, Any]:
+    """As many as the trace has, with as many subscriptions each as usual, who join within the span."""
+    _refuse(settings, "subscribers", "the trace says who there is")
+    if not names:
+        raise InputError("the trace has nobody in it")
+    each = _USUAL.subscriptions / _USUAL.subscribers
+    span_s = base["span_s"]
+    return {
+        "subscribers": len(names),
+        "subscriptions": round(each * len(names)),
+        "join_s": min(_USUAL.join_s, span_s),
+    }
+
+
+def _refuse(settings: Mapping[str, str], name: str, why: str) -> None:
+    if name in settings:
+        raise InputError(f"--set {name}: {why}", hint="leave it out")
+
+
+def _area(roads: RoadMap) -> tuple[float, float]:
+    return max(place[0] for place in roads.places), max(place[1] for place in roads.places)
+
+
+def _farthest(ways: Mapping[str, Way]) -> tuple[float, float]:
+    everybody = ways.values()
+    return (
+        max((max(way.east_m) for way in everybody), default=0.0),
+        max((max(way.north_m) for way in everybody), default=0.0),
+    )
+
+
+def _ways(trace: Scenario) -> dict[str, Way]:
+    """From place to place, evenly, as the ONE moves them."""
+    moves: dict[str, list[tuple[float, float, float]]] = {}
+    for step in trace.steps:
+        if isinstance(step.act, Move):
+            moves.setdefault(step.act.subscriber, []).append((step.at_s, step.act.east_m, step.act.north_m))
+    return {name: Way(*zip(*points, strict=True)) for name, points in moves.items()}
+
+
+def _sessions(trace: Scenario) -> Sessions:
+    online: Sessions = {}
+    for step in trace.steps:
+        if isinstance(step.act, LogIn):
+            online.setdefault(step.act.subscriber, []).append((step.at_s, math.inf))
+        elif isinstance(step.act, LogOut):
+            begin_s, _ = online[step.act.subscriber].pop()
+            online[step.act.subscriber].append((begin_s, step.at_s))
+    return online
