@@ -124,8 +124,9 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def test_every_command_teaches_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tocsin lab run queues --quick" in said(capsys, "--help")
-    for command in ("list", "run", "report", "replay", "scenario", "relive"):
+    for command in ("list", "run", "report", "replay", "scenario", "play", "relive"):
         assert "Usage" in said(capsys, command, "--help")
+    assert "tocsin lab play city.jsonl --policy nc,lsc --live" in said(capsys, "play", "--help")
 
 
 def test_list_shows_every_experiment_and_all_about_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +181,56 @@ def test_a_scenario_is_written_as_its_settings_say(capsys: pytest.CaptureFixture
     assert one.read_bytes() == other.read_bytes()
     about = load(one).about
     assert (about["seed"], about["settings"]["subscribers"], about["settings"]["movement"]) == (7, 5, "roads")
+
+
+def test_a_scenario_file_is_played_to_every_policy_and_leaves_a_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, trace = tmp_path / "city.jsonl", tmp_path / "t.jsonl"
+    small = ("subscribers=20", "subscriptions=150", "span_s=600", "join_s=60", "publish_every_s=4", "zone_every_s=30")
+    said(capsys, "scenario", str(file), *(word for one in small for word in ("--set", one)))
+    told = said(capsys, "play", str(file), "--policy", "nc,lsc,ttl", "--size-kb", "5,20").splitlines()
+    heads = told[0].split()
+    rows = {tuple(line.split()[1:3]): dict(zip(heads[2:], line.split()[3:], strict=True)) for line in told[1:6]}
+    assert [*rows] == [("nc", "0"), ("lsc", "5"), ("lsc", "20"), ("ttl", "5"), ("ttl", "20")]
+    assert len({one["results"] for one in rows.values()}) == 1  # of the same file
+    assert rows["nc", "0"]["hit_ratio"] == "0"
+    assert 0 < float(rows["lsc", "5"]["hit_ratio"]) < float(rows["lsc", "20"]["hit_ratio"])
+    narrow = ("--policy", "lsc", "--size-kb", "5", "--cluster-kb-per-s", "2")
+    slow = said(capsys, "play", str(file), *narrow, "--trace", str(trace)).splitlines()[1].split()
+    assert float(slow[heads.index("latency_s") + 1]) > 2 * float(rows["lsc", "5"]["latency_s"])
+    first = trace.read_bytes()
+    said(capsys, "play", str(file), *narrow, "--trace", str(trace))
+    assert trace.read_bytes() == first
+    assert first.count(b'"what":"Got"') > 10
+
+
+def test_the_scenario_that_the_docs_show_can_be_played(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "lab.md").read_text("utf-8")
+    file = tmp_path / "docs.jsonl"
+    file.write_text(text.split("```text\n")[1].split("```")[0])
+    assert "simulated  lsc" in said(capsys, "play", str(file))
+
+
+def test_scenarios_come_from_maps_and_from_traces_of_the_one_simulator(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from tocsin.lab.scenarios.scenario import load
+
+    file, roads, walks, links = (tmp_path / name for name in ("s.jsonl", "town.wkt", "walks.txt", "links.txt"))
+    roads.write_text("LINESTRING (0 0, 400 0, 400 300)\n")
+    said(capsys, "scenario", str(file), "--map", str(roads), "--set", "subscribers=5", "--set", "subscriptions=20")
+    about = load(file).about
+    assert (about["map"], about["settings"]["movement"], about["settings"]["area_m"]) == (
+        "town.wkt",
+        "roads",
+        [400, 300],
+    )
+    walks.write_text("0 600 0 500 0 500\n0 7 0 0\n0 8 100 100\n600 7 500 0\n")
+    links.write_text("10 CONN 7 A up\n200 CONN 7 A down\n300 CONN 8 A up\n")
+    files = ("--movement", str(walks), "--connections", str(links), "--access-points", "A")
+    said(capsys, "scenario", str(file), *files)
+    assert "simulated  lsc" in said(capsys, "play", str(file))
 
 
 def test_the_help_of_scenarios_names_all_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,6 +290,15 @@ def test_what_a_live_run_lacks_is_in_two_extras(
         (("scenario", "t", "--set", "subscribers=0"), "subscribers: must be > 0"),
         (("scenario", "t", "--set", "subscriptions=99999"), "subscriptions: must be from 0 to"),
         (("scenario", "t", "--set", "join_s=9999"), "join_s: must be from 0 to 3600"),
+        (("scenario", "t", "--map", "no.wkt"), "no.wkt: No such file"),
+        (("scenario", "t", "--map", "no.wkt", "--movement", "no.txt"), "give one of them"),
+        (("scenario", "t", "--map", "no.wkt", "--set", "movement=waypoint"), "along the roads of the map"),
+        (("scenario", "t", "--connections", "no.txt"), "--connections FILE --access-points HOST"),
+        (("play", "no.jsonl"), "no.jsonl: No such file"),
+        (("play", "no.jsonl", "--policy", "lsc,mru"), "there are: nc, ttl, lru"),
+        (("play", "no.jsonl", "--size-kb", "0"), "size_kb: must be > 0"),
+        (("play", "no.jsonl", "--trace", "-"), "give one --policy"),
+        (("play", "no.jsonl", "--cluster-kb-per-s", "0"), "bandwidths more than 0"),
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tocsin.cli import lab as cli_lab
+from tocsin.cli import lab_scenarios as cli_lab_scenarios
 from tocsin.lab.bodies.edge import Edge, core_settings
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.edge_caching_prototype.live import conducting, schema
+from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour, schema
 from tocsin.lab.experiments.edge_caching_prototype.live import options as options_of
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
 from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, timed
@@ -24,6 +25,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.options import options
 from tocsin.lab.experiments.edge_caching_prototype.live.people import Seen
 from tocsin.lab.experiments.edge_caching_prototype.live.simulated import results, simulate
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
+from tocsin.lab.scenarios.scenario import LogIn, Scenario, Step, save
 from tocsin.lab.workloads.city_channels import city_events, find
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError, NotFoundError
@@ -139,6 +141,7 @@ class Hours:
             "hits": hits, "misses": 1_000 - hits, "arrived": told["found"], "miss_bytes": told["miss_kb"] * 1e3,
             "fetched_bytes": told["fetch_kb"] * 1e3, "most_bytes": 1.0, "hit_ratio": 0.0,
         }  # fmt: skip
+        figures |= {"evicted": 0.0, "expired": 0.0}
         return Lived(figures, Seen(5, 10, 0.5), 0.1, (0.5, self._lag_s, 2.0), (9.0, 1.0, 2.0), relived=True)
 
 
@@ -200,6 +203,27 @@ def test_live_and_simulation_agree_only_where_every_figure_lies_as_stated_and_in
     slow = run(tmp_path / "slow", Hours(stated, lag_s=61.0), monkeypatch, size_kb="2")
     assert (slow.good, slow.in_time) == (False, False)
     assert "not judged" in slow.verdict
+
+
+def test_a_scenario_is_played_to_live_brokers_as_to_simulated_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "city.jsonl"
+    save(city_scenario(City(subscribers=6, subscriptions=20, span_s=120.0, join_s=10.0), 1), file)
+    hours = Hours({"hit_ratio": 0.25, "found": 7, "miss_kb": 3, "fetch_kb": 4})
+    monkeypatch.setattr(hour, "live", hours)
+    assert cli_lab_scenarios.play(file, policy="nc,lsc", size_kb="2", live=True, speed=20.0, out=tmp_path) == 0
+    assert hours.lived == [["nc", "lsc-2"]]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:5]]
+    assert [row[:3] for row in rows] == [
+        ["simulated", "nc", "0"], ["simulated", "lsc", "2"], ["live", "nc", "0"], ["live", "lsc", "2"],
+    ]  # fmt: skip
+    assert rows[3][3:5] == ["0.25", "10"]
+    with pytest.raises(InputError, match=r"shorter than 0\.1 s"):
+        cli_lab_scenarios.play(file, live=True, speed=1e6, out=tmp_path)
+    save(Scenario({}, (Step(0.0, LogIn("agency")),)), file)
+    with pytest.raises(InputError, match="called agency"):
+        cli_lab_scenarios.play(file, live=True, out=tmp_path)
 
 
 def test_an_experiment_without_a_live_half_says_so_and_one_without_the_live_system_names_the_extra(

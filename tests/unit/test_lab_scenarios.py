@@ -13,8 +13,10 @@ import pytest
 
 from tocsin.lab.engine.engine import Engine
 from tocsin.lab.engine.streams import Streams
+from tocsin.lab.scenarios.checking import check
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, to_degrees
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
+from tocsin.lab.scenarios.files import city_from
 from tocsin.lab.scenarios.movement import Pace, Way, along_roads, random_waypoint
 from tocsin.lab.scenarios.one import read_connections, read_movement
 from tocsin.lab.scenarios.roads import RoadMap, grid, read_wkt
@@ -274,6 +276,79 @@ def test_a_bad_connection_trace_is_refused_with_its_line(tmp_path: Path, text: s
         read_connections(path, {"b"})
     with pytest.raises(InputError, match="No such file"):
         read_connections(tmp_path / "absent", {"b"})
+
+
+# ---------------------------------------------------------------- cities from files
+
+
+def test_people_of_a_trace_go_where_it_says_and_are_online_while_they_are_connected(tmp_path: Path) -> None:
+    walks, links = tmp_path / "walks.txt", tmp_path / "links.txt"
+    walks.write_text("0 300 0 900 0 900\n0 7 0 0\n0 8 900 900\n200 7 400 0\n300 7 400 100\n")
+    links.write_text("10 CONN 7 A up\n130 CONN 7 A down\n250 CONN A 7 up\n")
+    settings = {"move_every_s": "60", "publish_every_s": "10"}
+    city, given = city_from(settings, movement=walks, connections=links, access_points={"A"})
+    assert (city.subscribers, city.subscriptions, city.span_s, city.area_m) == (2, 18, 300.0, (900.0, 900.0))
+    made = city_scenario(city, 1, given)
+    seen = [step for step in made.steps if isinstance(step.act, LogIn | LogOut | Move)]
+    assert seen == [
+        Step(10.0, LogIn("7")),
+        Step(10.0, Move("7", 20.0, 0.0)),
+        Step(60.0, Move("7", 120.0, 0.0)),
+        Step(120.0, Move("7", 240.0, 0.0)),
+        Step(130.0, LogOut("7")),
+        Step(250.0, LogIn("7")),
+        Step(250.0, Move("7", 400.0, 50.0)),
+    ]
+    assert {act.subscriber for step in made.steps if isinstance(act := step.act, Subscribe)} == {"7", "8"}
+    assert made.about["movement"] == "walks.txt"
+    check(made, walks)
+    only, given = city_from({"span_s": "200"}, connections=links, access_points={"A"})
+    assert (only.subscribers, only.span_s, given.names()) == (1, 200.0, ["7"])
+
+
+def test_files_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
+    walks, links, empty = (tmp_path / name for name in ("walks.txt", "links.txt", "empty.txt"))
+    walks.write_text("0 300 0 900 0 900\n0 7 0 0\n300 7 10 10\n")
+    links.write_text("10 CONN 9 A up\n")
+    empty.write_text("0 300 0 900 0 900\n")
+    with pytest.raises(InputError, match=r"9 connects, and .* does not say where it is"):
+        city_from({}, movement=walks, connections=links, access_points={"A"})
+    with pytest.raises(InputError, match="nobody in it"):
+        city_from({}, movement=empty)
+    with pytest.raises(InputError, match="says who there is"):
+        city_from({"subscribers": "3"}, movement=walks)
+    walks.write_text("0 300 0 900 0 900\n0 7 0 0\n")
+    with pytest.raises(InputError, match="span_s: must be > 0"):
+        city_from({}, movement=walks)
+
+
+REPORT = {"emergencyType": "flood", "severity": 8, "east_m": 1, "north_m": 2, "radius_m": 3, "message": "-"}
+
+
+@pytest.mark.parametrize(
+    ("acts", "said"),
+    [
+        ([LogIn("a"), LogIn("a")], "line 3: a is logged in already"),
+        ([LogOut("a")], "line 2: a is not logged in"),
+        ([Subscribe("a", "weather", ())], "line 2: no channel weather"),
+        ([Subscribe("a", "emergenciesAt", (1.0,))], "line 2: emergenciesAt takes metres east, metres north"),
+        ([Subscribe("a", "emergenciesOfType", (1.0,))], "line 2: emergenciesOfType takes a type"),
+        ([Subscribe("a", "emergenciesOfType", ("x",))] * 2, "line 3: a subscribes to this already"),
+        ([Unsubscribe("a", "emergenciesOfType", ("x",))], "line 2: a does not subscribe to this"),
+        ([Publish("News", {})], "line 2: no feed News"),
+        ([Publish("ReportFeed", {**REPORT, "radius_m": "far"})], "line 2: a record of ReportFeed needs radius_m"),
+        ([Publish("ShelterFeed", {"name": "s"})], "line 2: a record of ShelterFeed needs east_m"),
+    ],
+)
+def test_what_a_city_cannot_do_is_told_with_its_line_and_a_remedy(acts: list[Act], said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        check(Scenario({}, tuple(Step(1.0, act) for act in acts)), Path("s.jsonl"))
+    assert refused.value.hint
+
+
+def test_every_city_can_be_played() -> None:
+    check(city_scenario(SMALL, 1), Path("s.jsonl"))
+    check(Scenario({}, (Step(1.0, Publish("ReportFeed", REPORT)),)), Path("s.jsonl"))
 
 
 # ---------------------------------------------------------------- the driver

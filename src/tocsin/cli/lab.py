@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from tocsin.cli import lab_scenarios
+from tocsin.cli.lab_given import OUT, Out, Settings, TraceTo, opened, say_as, settings_of
 from tocsin.wire.errors import InputError
 
 app = App(
@@ -30,27 +32,19 @@ Examples:
     tocsin lab run edge-caching-prototype --live     on the live system, with Spark
     tocsin lab report queues --quick                 the verdicts again
     tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
-    tocsin lab scenario city.jsonl --seed 7          an hour of a city, to be played
+    tocsin lab scenario city.jsonl --seed 7          an hour of a city
+    tocsin lab play city.jsonl --policy nc,lsc       that hour, played
     tocsin lab relive events.jsonl                   a live broker's trace, lived through again
 """,
 )
-
-_OUT: Final = Path("tocsin-lab")
+app.command(lab_scenarios.scenario, help_epilogue=lab_scenarios.SCENARIO_EXAMPLES)
+app.command(lab_scenarios.play, help_epilogue=lab_scenarios.PLAY_EXAMPLES)
 
 OnFinished = Callable[[object, int, int], None]
 
 Name = Annotated[str, Parameter(help='As "tocsin lab list" shows it.')]
 Quick = Annotated[bool, Parameter(negative="", help="Smaller and with fewer repetitions: a minute at most.")]
-Settings = Annotated[
-    list[str] | None,
-    Parameter(
-        name="--set",
-        negative="",
-        help="parameter=value; for a swept parameter also several: policy=lru,ttl. Repeatable.",
-    ),
-]
 Live = Annotated[bool, Parameter(negative="", help="On the live system, which needs the extra cluster too.")]
-Out = Annotated[Path, Parameter(help="The folder that holds the results of all experiments.")]
 
 
 @app.command(name="list")
@@ -80,7 +74,7 @@ def run(
     processes: Annotated[int | None, Parameter(help="How many at once; by default one per processor.")] = None,
     fresh: Annotated[bool, Parameter(negative="", help="Forget what earlier runs finished.")] = False,
     live: Live = False,
-    out: Out = _OUT,
+    out: Out = OUT,
 ) -> int:
     """Run an experiment, or go on with one that was interrupted. Tables, plots and the report go into a folder.
 
@@ -97,8 +91,8 @@ def run(
             if value is not None:
                 raise InputError(f"{flag} cannot be given with --live: an hour is lived through once")
         half = registry.live(name)
-        return _say_lived(half.conduct(_settings(set_), out, quick=quick, seed=seed, fresh=fresh, say=_say(name)))
-    wanted = plan(experiment, quick=quick, seed=seed, replications=replications, settings=_settings(set_))
+        return _say_lived(half.conduct(settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=say_as(name)))
+    wanted = plan(experiment, quick=quick, seed=seed, replications=replications, settings=settings_of(set_))
     if processes is not None and processes < 1:
         raise InputError(f"--processes: must be 1 or more, got {processes}")
     with _progress(name) as on_finished:
@@ -124,7 +118,7 @@ def report(
     *,
     quick: Quick = False,
     live: Live = False,
-    out: Out = _OUT,
+    out: Out = OUT,
     to: Annotated[Path | None, Parameter(help="Write NAME.md and its plots into this folder instead.")] = None,
 ) -> int:
     """Judge and report a finished run again, without running anything."""
@@ -151,11 +145,8 @@ def replay(
     seed: Annotated[int, Parameter(help="The run's seed, as results and errors name it.")],
     set_: Settings = None,
     quick: Quick = False,
-    trace: Annotated[
-        Path | None,
-        Parameter(allow_leading_hyphen=True, help="Write every event there, a line of JSON each; - prints them."),
-    ] = None,
-    out: Out = _OUT,
+    trace: TraceTo = None,
+    out: Out = OUT,
 ) -> int:
     """Run one point with one seed again: its numbers, and with --trace its events.
 
@@ -166,14 +157,14 @@ def replay(
     from tocsin.lab.experiments.plan import plan
 
     experiment = registry.experiment(name)
-    given = _settings(set_)
+    given = settings_of(set_)
     if several := [one for one, value in given.items() if "," in value]:
         raise InputError(f"--set {several[0]}: a replay is one run, so one value")
     wanted = plan(experiment, quick=quick, seed=seed, replications=1, settings=given)
     if trace is None:
         metrics = conducting.replay(wanted)
     else:
-        with _opened(trace) as file:
+        with opened(trace) as file:
             noted = TraceFile(file, seed=seed, about={"experiment": name, "set": dict(wanted.values)})
             metrics = conducting.replay(wanted, trace=noted)
     say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr
@@ -186,31 +177,6 @@ def replay(
     same = all(repr(before.get(one)) == repr(float(value)) for one, value in metrics.items())
     sys.stderr.write("the same as the run that was kept\n" if same else "NOT the same as the run that was kept\n")
     return 0 if same else 1
-
-
-@app.command
-def scenario(
-    file: Annotated[Path, Parameter(help="Where it is written, a line of JSON per step.")],
-    /,
-    *,
-    seed: Annotated[int, Parameter(help="The same seed and settings give the same file.")] = 1,
-    set_: Settings = None,
-) -> int:
-    """Write a scenario: a city in an emergency, who moves, logs in and out, subscribes and publishes, and when.
-
-    Its settings are subscribers, subscriptions, span_s, movement (waypoint or roads), places, zipf_exponent,
-    near_share, churn, join_s, publish_every_s, shelter_share, zone_every_s and move_every_s.
-    """
-    from tocsin.lab.scenarios import city
-    from tocsin.lab.scenarios.scenario import save
-
-    made = city.city_scenario(city.city(_settings(set_)), seed)
-    try:
-        save(made, file)
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from None
-    sys.stdout.write(f"{file}: {len(made.steps):,} steps in {made.span_s():,.0f} s\n")
-    return 0
 
 
 @app.command
@@ -263,47 +229,16 @@ def _point(point: tuple[Any, ...]) -> str:
     return str(point[0]) if len(point) == 1 else f"({', '.join(map(str, point))})"
 
 
-def _settings(given: list[str] | None) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for one in given or []:
-        name, equals, value = one.partition("=")
-        if not equals or not value:
-            raise InputError(f"--set {one}: must be parameter=value")
-        settings[name.strip()] = value.strip()
-    return settings
-
-
 def _say_verdicts(verdicts: Mapping[str, Any]) -> None:
     for name, judged in verdicts.items():
         why = f" ({judged.because})" if judged.because else ""
         sys.stdout.write(f"{judged.verdict}: {name}: {judged.figures}{why}\n")
 
 
-def _say(name: str) -> Callable[[str], None]:
-    def say(words: str) -> None:
-        sys.stderr.write(f"{name}: {words}\n")
-        sys.stderr.flush()
-
-    return say
-
-
 def _say_lived(outcome: Any) -> int:
     sys.stdout.write(f"live and simulation: {outcome.verdict} ({outcome.agreed} of {outcome.compared} figures)\n")
     sys.stdout.write(f"traces relived: {'the same' if outcome.relived else 'NOT the same'}\n{outcome.report}\n")
     return 0 if outcome.good else 1
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    if str(path) == "-":
-        yield sys.stdout
-        return
-    try:
-        file = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    with file:
-        yield file
 
 
 @contextmanager

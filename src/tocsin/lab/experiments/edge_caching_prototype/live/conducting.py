@@ -69,7 +69,7 @@ def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, f
                     )
                 )
             for cell, one in lived.items():
-                journal.keep(wanted.key(cell), _numbers(one, len(together)))
+                journal.keep(wanted.key(cell), numbers(one, len(together)))
         write_json(folder / _RUN, {"settings": dict(settings), "quick": quick, "seed": seed, "code": wanted.code})
         return _report(wanted, stated, journal, folder / "report.md", quick=quick, table=folder / "results.csv")
 
@@ -134,7 +134,8 @@ def _report(
     return write(wanted, rows, path, quick=quick, table=table)
 
 
-def _numbers(lived: Lived, together: int) -> dict[str, float]:
+def numbers(lived: Lived, together: int) -> dict[str, float]:
+    """All figures of an hour at one broker, of so many that lived through it."""
     seen = lived.seen
     figures = {name: value for name, value in lived.figures.items() if name not in ("most_bytes", "hit_ratio")}
     asked = figures["hits"] + figures["misses"]

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell, above_0, cells, policies_of, sizes_of
 from tocsin.lab.experiments.running import code_digest
 from tocsin.lab.scenarios.city import CHANNELS, City, city
 from tocsin.wire.errors import InputError
@@ -45,9 +44,7 @@ class Options:
         return self.city.span_s + max(period_s for _, _, period_s in CHANNELS) + self.late_s
 
     def cells(self) -> list[Cell]:
-        """Without a cache there is no size to vary."""
-        made = [Cell(policy, size) for policy in self.policies if policy != "nc" for size in self.sizes_kb]
-        return [Cell("nc", 0.0), *made] if "nc" in self.policies else made
+        return cells(self.policies, self.sizes_kb)
 
     def key(self, cell: Cell) -> str:
         """Names what its figures come from, but the hours of others."""
@@ -66,33 +63,15 @@ def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> Options:
         made = replace(made, policies=("nc", "lsc"), sizes_kb=(10.0,), speed=5.0)
     chosen: dict[str, Any] = {"given": tuple(f"{name}={value}" for name, value in settings.items())}
     if "policy" in left:
-        chosen["policies"] = _policies(left.pop("policy"))
+        chosen["policies"] = policies_of(left.pop("policy"))
     if "size_kb" in left:
-        chosen["sizes_kb"] = tuple(_above_0("size_kb", one) for one in left.pop("size_kb").split(","))
+        chosen["sizes_kb"] = sizes_of(left.pop("size_kb"))
     for name in ("speed", "late_s"):
         if name in left:
-            chosen[name] = _above_0(name, left.pop(name))
+            chosen[name] = above_0(name, left.pop(name))
     if "at_once" in left:
-        many = _above_0("at_once", left.pop("at_once"))
+        many = above_0("at_once", left.pop("at_once"))
         if many != int(many) or many > _MOST_AT_ONCE:
             raise InputError(f"at_once: must be a whole number up to {_MOST_AT_ONCE}")
         chosen["at_once"] = int(many)
     return replace(made, city=city(left, made.city), **chosen)
-
-
-def _policies(text: str) -> tuple[str, ...]:
-    wanted = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
-    for one in wanted:
-        if one != "nc" and one not in POLICIES:
-            raise InputError(f"policy: no {one!r}", hint=f"there are: nc, {', '.join(POLICIES)}")
-    return wanted
-
-
-def _above_0(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"{name}: must be a number, got {text!r}") from None
-    if not 0 < value < float("inf"):
-        raise InputError(f"{name}: must be > 0, got {text}")
-    return value

@@ -1,0 +1,78 @@
+"""Whether a scenario can be played to a city: its channels, its feeds, and people who do what they can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.lab.scenarios.city import CHANNELS
+from tocsin.lab.scenarios.scenario import LogIn, LogOut, Publish, Scenario, Subscribe, Unsubscribe
+from tocsin.wire.errors import InputError
+
+_KINDS: Final = {channel: kinds.split() for channel, kinds, _ in CHANNELS}
+_TAKES: Final = {"type": ("a type",), "place": ("metres east", "metres north"), "user": ("a subscriber",)}
+# What a record needs, and of which kind.
+_FEEDS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
+    "ReportFeed": {
+        "emergencyType": str, "severity": int, "east_m": (int, float), "north_m": (int, float),
+        "radius_m": (int, float), "message": str,
+    },
+    "ShelterFeed": {"name": str, "east_m": (int, float), "north_m": (int, float), "beds": int},
+}  # fmt: skip
+
+
+def check(made: Scenario, path: Path) -> None:
+    """`InputError` names the first line of the file that cannot be played, and what could be."""
+    online: set[str] = set()
+    held: set[tuple[str, str, tuple[str | float, ...]]] = set()
+    for number, step in enumerate(made.steps, 2):
+        try:
+            match step.act:
+                case LogIn(name):
+                    _refuse(name in online, f"{name} is logged in already", "log it out before")
+                    online.add(name)
+                case LogOut(name):
+                    _refuse(name not in online, f"{name} is not logged in", "log it in before")
+                    online.discard(name)
+                case Subscribe(name, channel, parameters):
+                    _channel(channel, parameters)
+                    one = name, channel, parameters
+                    _refuse(one in held, f"{name} subscribes to this already", "leave one of both steps out")
+                    held.add(one)
+                case Unsubscribe(name, channel, parameters):
+                    one = name, channel, parameters
+                    _refuse(one not in held, f"{name} does not subscribe to this", "subscribe to it before")
+                    held.discard(one)
+                case Publish(feed, record):
+                    _record(feed, record)
+                case _:
+                    pass
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error.message}", hint=error.hint) from None
+
+
+def _refuse(wrong: bool, why: str, hint: str) -> None:
+    if wrong:
+        raise InputError(why, hint=hint)
+
+
+def _channel(channel: str, parameters: tuple[str | float, ...]) -> None:
+    kinds = _KINDS.get(channel)
+    if kinds is None:
+        raise InputError(f"no channel {channel}", hint=f"a city has: {', '.join(_KINDS)}")
+    takes = [word for kind in kinds for word in _TAKES[kind]]
+    texts = [not word.startswith("metres") for word in takes]
+    _refuse([isinstance(one, str) for one in parameters] != texts, f"{channel} takes {', '.join(takes)}", _LINES)
+
+
+def _record(feed: str, record: Any) -> None:
+    wanted = _FEEDS.get(feed)
+    if wanted is None:
+        raise InputError(f"no feed {feed}", hint=f"a city has: {', '.join(_FEEDS)}")
+    for name, kind in wanted.items():
+        value = record.get(name)
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        _refuse(not fits, f"a record of {feed} needs {name}, got {value!r}", f"it has: {', '.join(wanted)}")
+
+
+_LINES: Final = "docs/lab.md shows a scenario line by line"
