@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 from tests.broker_shell import PASSWORD, BrokerHere, both
 from tests.broker_world import World, world
 from tests.waiting import until
-from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.edge import core_settings
+from tocsin.lab.bodies.town import Links, play_town
+from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import LogIn, LogOut, Scenario, Subscribe, Unsubscribe
-from tocsin.lab.workloads.city_channels import CityRun, Found, city_events, find
+from tocsin.lab.workloads.city_channels import CityRun, Found, find
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.sdk.client import Client
 
@@ -93,11 +96,12 @@ def in_order(made: Scenario, run: CityRun) -> list[Any]:
 async def test_the_live_broker_and_the_simulated_one_agree_on_a_city(policy: str, tmp_path: Path) -> None:
     made = city_scenario(CITY, 4)
     run = find(made)
-    trips = RoundTrips(to_subscriber_s=0.0, to_cluster_s=0.0)
     caching = CachingSettings(budget_bytes=BUDGET_BYTES, eviction=policy, fresh_s=FRESH_S)
-    edge = Edge(core_settings(caching), len(run.interests), trips=trips)
-    edge.play(city_events(made, run), CITY.span_s)
-    simulated = edge.broker.caches.figures
+    links = Links(*[LinkSettings(0.0)] * 4)
+    # One after the other, each had before the next one comes, as below. On a thread: the driver has a loop of its own.
+    results = [(at_s + number * 1e-5, interest, size) for number, (at_s, interest, size) in enumerate(run.made())]
+    town = await asyncio.to_thread(play_town, made, results, core_settings(caching), links, until_s=CITY.span_s)
+    simulated = town.broker.caches.figures
     assert simulated.evicted > 10
 
     flags = {"cache__budget_bytes": BUDGET_BYTES, "cache__eviction": policy, "cache__fresh_s": FRESH_S}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tocsin.lab.bodies.edge import core_settings
+from tocsin.lab.bodies.town import Links, play_town
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.conducting import conduct
 from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import LogIn, Move, Publish, Scenario, Step, Subscribe, Unsubscribe
-from tocsin.lab.workloads.city_channels import city_events, find
-from tocsin.lab.workloads.events import Kind
+from tocsin.lab.workloads.city_channels import find
+from tocsin.rules.caching.settings import CachingSettings
 
 
 def report(kind: str, east_m: float, north_m: float) -> Publish:
@@ -63,9 +65,9 @@ def test_a_channel_that_runs_earlier_finds_what_there_is_by_then_and_the_rest_la
 def test_a_city_is_played_with_all_that_is_found() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0), 2)
     run = find(made)
-    events = city_events(made, run)
-    assert int(events.of(Kind.PRODUCED).sum()) == len(run.found) > 0
-    assert int(events.of(Kind.SUBSCRIBED).sum()) == 80
+    links = Links.of_round_trips(0.01, 0.0)
+    town = play_town(made, run.made(), core_settings(CachingSettings()), links, until_s=700.0)
+    assert town.broker.caches.figures.arrived == len(run.found) > 0
     assert all(one.size_bytes > 200 for one in run.found)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import asdict, replace
 
 import pytest
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.edge import RoundTrips, core_settings
 from tocsin.lab.bodies.town import BROKER, CLUSTER, Links, Made, Town, play_town
 from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.engine.trace import TraceList
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.edge_caching_prototype.live.simulated import results, simulate
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import LogIn, LogOut, Scenario, Step, Subscribe, Unsubscribe
-from tocsin.lab.workloads.city_channels import city_events, find
+from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 
 CITY = City(subscribers=60, subscriptions=500, span_s=1200.0, join_s=30.0, publish_every_s=5.0, zone_every_s=60.0)
@@ -24,19 +27,18 @@ CONSTANT = Links(LinkSettings(1 / 128), LinkSettings(1 / 128), LinkSettings(1 / 
 FAST = LinkSettings(0.0)
 
 
-@pytest.mark.parametrize("policy", ["none", "lru", "lsc", "lscz", "lsd", "exp", "worth", "saving"])
+@pytest.mark.parametrize("policy", ["nc", "lru", "lsc", "lscz", "lsd", "exp", "worth", "saving"])
 def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: str) -> None:
     made = city_scenario(CITY, 2)
     made = replace(made, steps=tuple(replace(step, at_s=round(step.at_s * 1024) / 1024) for step in made.steps))
     run = find(made)
-    settings = core_settings(CachingSettings(budget_bytes=10_000, eviction=policy))
-    edge = Edge(settings, len(run.interests), trips=TRIPS)
-    edge.play(city_events(made, run), 1260.0)
-    town = play_town(made, run.made(), settings, CONSTANT, until_s=1260.0)
+    cell = Cell(policy, 10.0)
+    edge = asyncio.run(simulate(made, 1260.0, cell, run, results(run), trips=TRIPS))
+    town = play_town(made, run.made(), core_settings(cell.caching()), CONSTANT, until_s=1260.0)
     figures = edge.broker.caches.figures
     assert asdict(town.broker.caches.figures) == asdict(figures)
     assert figures.misses > 100
-    assert policy == "none" or figures.evicted > 100
+    assert policy == "nc" or figures.evicted > 100
     # All that was asked for came, but for what was under way to somebody who left.
     assert town.results == pytest.approx(figures.hits + figures.misses, abs=5)
     # An answer comes whole: what was cached of it waits for what was not. So the mean is above that of hits and misses.

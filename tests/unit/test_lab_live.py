@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import re
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 
 from tocsin.cli import lab as cli_lab
 from tocsin.cli import lab_scenarios as cli_lab_scenarios
-from tocsin.lab.bodies.edge import Edge, core_settings
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour, schema
@@ -23,10 +21,9 @@ from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected
 from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived
 from tocsin.lab.experiments.edge_caching_prototype.live.options import options
 from tocsin.lab.experiments.edge_caching_prototype.live.people import Seen
-from tocsin.lab.experiments.edge_caching_prototype.live.simulated import results, simulate
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.scenario import LogIn, Scenario, Step, save
-from tocsin.lab.workloads.city_channels import city_events, find
+from tocsin.lab.workloads.city_channels import find
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError, NotFoundError
 
@@ -87,21 +84,6 @@ def test_timing_moves_results_but_loses_none_of_them() -> None:
     assert [one.at_s for one in moved.found] == sorted(one.at_s for one in moved.found)
     assert moved.interests == plain.interests
     assert timed(made, Streams(1).of("channels"), 30.0).found == moved.found
-
-
-def test_the_driver_plays_a_simulated_town_what_the_arrays_of_the_scenario_say() -> None:
-    made = city_scenario(City(subscribers=30, subscriptions=150, span_s=900.0, join_s=60.0), 3)
-    run = timed(made, Streams(2).of("channels"), 20.0)
-    cell = Cell("lsc", 3.0)
-    edge = Edge(core_settings(cell.caching()), len(run.interests), trips=conducting.TRIPS)
-    edge.play(city_events(made, run), 990.0)
-    figures = edge.broker.caches.figures
-    assert figures.evicted > 10
-    played = asyncio.run(simulate(made, 990.0, cell, run, results(run), trips=conducting.TRIPS))
-    assert played["found"] == figures.arrived
-    assert played["hit_ratio"] == figures.hit_ratio
-    assert played["miss_kb"] * 1e3 == figures.miss_bytes
-    assert played["fetch_kb"] * 1e3 == pytest.approx(figures.arrived_bytes + figures.fetched_bytes)
 
 
 def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() -> None:

@@ -1,4 +1,4 @@
-"""What the channels of a city find: a scenario's publications matched with its subscriptions, as a workload of arrays.
+"""What the channels of a city find: a scenario's publications matched with its subscriptions.
 
 Each channel of Table III runs with its period and finds, for every interest that somebody holds, the reports since its
 last run that match: of a type, with a zone around a place, or with a zone around where a user was seen last. A match is
@@ -13,12 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Publish, Scenario, Subscribe, Unsubscribe
-from tocsin.lab.workloads.events import Events, Kind, in_order
 
 Interest = tuple[str, tuple[str | float, ...]]
 # What a broker keeps beside a result: its cursor and when it was found, in JSON.
@@ -98,36 +94,6 @@ def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> City
             case _:
                 pass
     return run
-
-
-def city_events(made: Scenario, run: CityRun) -> Events:
-    """The scenario as arrays, for the broker under virtual time."""
-    parts: dict[Kind, dict[str, list[float]]] = {
-        kind: {"at_s": [], "subscriber": [], "interest": [], "size_bytes": []} for kind in Kind
-    }
-
-    def note(kind: Kind, at_s: float, subscriber: int = -1, interest: int = -1, size_bytes: int = 0) -> None:
-        for name, value in zip(parts[kind], (at_s, subscriber, interest, size_bytes), strict=True):
-            parts[kind][name].append(value)
-
-    for step in made.steps:
-        match step.act:
-            case LogIn(subscriber):
-                note(Kind.LOGGED_IN, step.at_s, run.subscriber(subscriber))
-            case LogOut(subscriber):
-                note(Kind.LOGGED_OUT, step.at_s, run.subscriber(subscriber))
-            case Subscribe(subscriber, channel, parameters):
-                note(Kind.SUBSCRIBED, step.at_s, run.subscriber(subscriber), run.interest(channel, parameters))
-            case Unsubscribe(subscriber, channel, parameters):
-                note(Kind.UNSUBSCRIBED, step.at_s, run.subscriber(subscriber), run.interest(channel, parameters))
-            case _:
-                pass
-    for one in run.found:
-        note(Kind.PRODUCED, one.at_s, -1, one.interest, one.size_bytes)
-    arrays: list[tuple[Kind, Mapping[str, NDArray[Any]]]] = [
-        (kind, {name: np.asarray(column) for name, column in part.items()}) for kind, part in parts.items()
-    ]
-    return in_order(arrays, {"workload": "city", "scenario": dict(made.about)})
 
 
 def _matches(

@@ -61,7 +61,7 @@ def expect(
         run = timed(made, Streams(seed).within("timing").within(str(number)).of("channels"), late_s)
         told = results(run)
         for cell in cells:
-            found[cell].append(asyncio.run(simulate(made, end_s, cell, run, told, trips=trips)))
+            found[cell].append(asyncio.run(simulate(made, end_s, cell, run, told, trips=trips)).measured())
     return {cell: _stated(runs) for cell, runs in found.items()}
 
 

@@ -74,12 +74,12 @@ async def simulate(
     found: Sequence[Result],
     *,
     trips: RoundTrips,
-) -> dict[str, float]:
-    """Have the driver play the scenario to a simulated broker; what its caches did."""
+) -> SimulatedTown:
+    """Have the driver play the scenario to a simulated broker."""
     engine = Engine(0)
     town = SimulatedTown(cell, run, found, engine, trips=trips)
     clock = VirtualClock(engine)
     await play(made, town, clock)
     await clock.until(end_s)
     town.finish(end_s)
-    return town.measured()
+    return town
