@@ -1,9 +1,11 @@
 """What the simulation expects of a live hour, and with which error: stated before the hour is lived.
 
-The live system keeps other moments than the simulated one: each channel begins its periods when it was created, and an
-execution is over a little later than it was due. So the same scenario is simulated several times, each with moments of
-its own, and one more such run, the live one, should lie within the prediction interval of these. To that comes a small
-tolerance for what no run has: how a time is spelled in a result, and what is under way when the hour ends.
+The live system keeps other moments than the simulated one: each channel begins its periods when it was created, an
+execution is over a little later than it was due, and a fetch takes longer at one time than at another. So the same
+scenario is simulated several times, each with moments of its own, and one more such run, the live one, should lie
+within the prediction intervals of these with all its figures at once: intervals that each hold one figure alone would
+be left by one of many sooner or later. To that comes a small tolerance for what no run has: how a time is spelled in a
+result, and what is under way when the hour ends.
 """
 
 from __future__ import annotations
@@ -58,11 +60,15 @@ def expect(
     """Of every cell, what each figure will be. `late_s`: executions are over so many seconds late at most."""
     found: dict[Cell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
     for number in range(RUNS):
-        run = timed(made, Streams(seed).within("timing").within(str(number)).of("channels"), late_s)
+        streams = Streams(seed).within("timing").within(str(number))
+        run = timed(made, streams.of("channels"), late_s)
         told = results(run)
         for cell in cells:
-            found[cell].append(asyncio.run(simulate(made, end_s, cell, run, told, trips=trips)).measured())
-    return {cell: _stated(runs) for cell, runs in found.items()}
+            town = simulate(made, end_s, cell, run, told, trips=trips, stream=streams.of(f"fetches of {cell.name}"))
+            found[cell].append(asyncio.run(town).measured())
+    figures = len(cells) * len(TOLERANCE)
+    far = student_t(1 - (1 - CONFIDENCE) / figures, RUNS - 1) * math.sqrt(1 + 1 / RUNS)
+    return {cell: _stated(runs, far) for cell, runs in found.items()}
 
 
 def timed(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun:
@@ -84,19 +90,20 @@ def timed(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun
     return run
 
 
-def _stated(runs: Sequence[Mapping[str, float]]) -> dict[str, Expected]:
-    told = {name: _interval([run[name] for run in runs], name) for name in TOLERANCE}
+def _stated(runs: Sequence[Mapping[str, float]], far: float) -> dict[str, Expected]:
+    told = {name: _interval([run[name] for run in runs], name, far) for name in TOLERANCE}
     # Here those who lack the same ask at the same moment and share a fetch. Live they ask moments apart: some share it,
     # some do not, so there is more to fetch, at most what everybody got that way.
-    alone = _interval([run["alone_kb"] for run in runs], "fetch_kb")
+    alone = _interval([run["alone_kb"] for run in runs], "fetch_kb", far)
     told["fetch_kb"] = replace(told["fetch_kb"], high=alone.high)
     return told
 
 
-def _interval(values: Sequence[float], name: str) -> Expected:
+def _interval(values: Sequence[float], name: str, far: float) -> Expected:
+    """The mean, so many standard deviations and the tolerance."""
     mean = estimate(values).mean
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    half = student_t(CONFIDENCE, len(values) - 1) * math.sqrt(variance * (1 + 1 / len(values)))
+    half = far * math.sqrt(variance)
     half += TOLERANCE[name] * (1.0 if name == "hit_ratio" else mean)
     return Expected(mean, max(0.0, mean - half), mean + half)
 

@@ -84,9 +84,10 @@ def _lines(wanted: Options, rows: Sequence[Measured], outcome: Outcome, *, quick
         "with them. The same scenario file is simulated, with the same core."
     )
     stated = (
-        f"Stated before: the interval that one more run lies in with {CONFIDENCE:.0%} confidence, from {RUNS} "
-        "simulations of the scenario that differ as live runs do (when in its period a channel begins, each execution "
-        f"late by up to {wanted.late_s:g} s), and a tolerance of "
+        f"Stated before: the intervals that one more run lies in with {CONFIDENCE:.0%} confidence, with all figures at "
+        f"once, from {RUNS} simulations of the scenario that differ as live runs do (when in its period a channel "
+        f"begins, each execution late by up to {wanted.late_s:g} s, fetches that take now more and now less time), and "
+        "a tolerance of "
         f"{TOLERANCE['hit_ratio']:g} of the hit ratio and {TOLERANCE['fetch_kb']:.0%} of the others. Of all that is "
         "fetched the upper end is what it would be if nobody shared a fetch with others: in the simulation all who "
         "lack the same ask at one moment, live moments apart."
