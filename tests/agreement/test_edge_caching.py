@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
 from tocsin.lab.bodies.policies import named
 from tocsin.lab.engine.trace import TraceFile
@@ -94,6 +95,24 @@ def test_a_run_leaves_nothing_to_a_collector(policy: str) -> None:
     assert edge.retrievals > 1_000
 
 
+def test_what_is_made_when_everybody_has_left_for_good_concerns_nobody() -> None:
+    """The core lets go of an interest some time after its last subscription: just before the next result, here."""
+    at_s = CoreSettings().grace_s + 1.0
+    one = {"subscriber": np.array([0]), "interest": np.array([0])}
+    events = in_order(
+        [
+            (Kind.SUBSCRIBED, {"at_s": np.array([0.0]), **one}),
+            (Kind.UNSUBSCRIBED, {"at_s": np.array([0.5]), **one}),
+            (Kind.PRODUCED, {"at_s": np.array([at_s]), "interest": np.array([0]), "size_bytes": np.array([10])}),
+        ],
+        {},
+    )
+    edge = Edge(core_settings(CachingSettings(budget_bytes=1_000)), 1)
+    edge.play(events, at_s + 1.0)
+    assert edge.broker.caches.figures.arrived == 0
+    assert edge.lives_s == 0
+
+
 def test_every_result_that_is_due_is_asked_for_once() -> None:
     """What the simulated subscribers retrieve is what the bound counts from the workload alone."""
     events = make_edge_events(SMALL, 5)
@@ -153,7 +172,7 @@ def assert_below_the_bound(policy: str, events: Events, budget: int, window: tup
 
 @pytest.mark.parametrize("policy", [*PAPER, *MODERN, *OURS])
 def test_no_policy_that_is_played_a_trace_passes_the_bound_of_it(policy: str) -> None:
-    for law, lifetimes in (("uniform", "whole"), ("zipf", "renewed")):
+    for law, lifetimes in (("uniform", "whole"), ("zipf", "renewed"), ("zipf", "once")):
         events = make_edge_events(replace(SMALL, popularity=law, lifetimes=lifetimes), 3)
         for budget in (300_000, 10_000_000):
             assert_below_the_bound(policy, events, budget, (300.0, SMALL.span_s))

@@ -5,10 +5,10 @@ result and pushes each as it is made, and clients that pull one round trip after
 got, and pull again while there is more. Because round trips are constant, what is under way stands in two queues in
 order of time, and no heap is needed.
 
-Clients that were told together and share a marker pull and acknowledge together. With `together=False` each does so by
-itself: the same hits, misses and evictions, at an event for each of them. With a page of one result (`core_settings`)
-each result is an event for each of them as well. Who returns asks for all that it lacks at once, and acknowledges all
-that comes at once.
+Clients that were told together and share a marker pull and acknowledge together. With `together=False` each is told,
+pulls and acknowledges by itself: nearly the same hits, misses and evictions, at events for each of them. With a page of
+one result (`core_settings`) each result is an event for each of them as well. Who returns asks for all that it lacks at
+once, and acknowledges all that comes at once.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class Edge:
         if interest in self._caches:
             self._heads[interest] = cursor
             self._handle(Arrived(interest, cursor, size), at_s)
-            self.lives_s += self._caches[interest].ttl_s
+            # Nobody may have been left for so long that the core let go of it just before.
+            if interest in self._caches:
+                self.lives_s += self._caches[interest].ttl_s
 
     def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         session = self._session[subscriber] = self._session.get(subscriber, 0) + 1

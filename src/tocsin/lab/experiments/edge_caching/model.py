@@ -59,7 +59,9 @@ def model(run: Run) -> Mapping[str, float]:
     if alike:
         other = replace(settings, **{"eviction": "lru", "expiry": "never", **named(alike)})
         known = _MEANS.get((other, workload, window, run.seed))
-        mean_mb = _played(other, workload, events, window, run)["mean_mb"] if known is None else known
+        mean_mb = (
+            _played(other, workload, events, window, replace(run, trace=None))["mean_mb"] if known is None else known
+        )
         settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
     found = _played(settings, workload, events, window, run)
     if settings.expiry == "ttl" and len(_MEANS) < _MOST_MEANS:
