@@ -17,7 +17,7 @@ from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour, schema
 from tocsin.lab.experiments.edge_caching_prototype.live import options as options_of
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, timed
+from tocsin.lab.experiments.edge_caching_prototype.live.expected import TRIPS, Expected, expect, timed
 from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived
 from tocsin.lab.experiments.edge_caching_prototype.live.options import options
 from tocsin.lab.experiments.edge_caching_prototype.live.people import Seen
@@ -89,8 +89,8 @@ def test_timing_moves_results_but_loses_none_of_them() -> None:
 def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0, join_s=30.0), 2)
     cells = [Cell("nc", 0.0), Cell("lsc", 2.0)]
-    told = expect(made, 600.0, cells, late_s=10.0, trips=conducting.TRIPS, seed=1)
-    assert told == expect(made, 600.0, cells, late_s=10.0, trips=conducting.TRIPS, seed=1)
+    told = expect(made, 600.0, cells, late_s=10.0, trips=TRIPS, seed=1)
+    assert told == expect(made, 600.0, cells, late_s=10.0, trips=TRIPS, seed=1)
     for cell in cells:
         for one in told[cell].values():
             assert one.low <= one.mean <= one.high
@@ -164,6 +164,8 @@ def test_finished_hours_are_kept_when_a_run_is_stopped_and_not_lived_again(
     assert again.lived == []
     text = done.report.read_text("utf-8")
     assert "| lsc | 2 | hit ratio |" in text
+    assert "`join_s` is 10.0 (there 120.0)" in text
+    assert "latencies are compared with nothing" in text
     assert "--set 'policy=lsc'" in text or "--set policy=lsc" in text
     assert (done.report.parent / "results.csv").read_text("utf-8").count("\n") == 3
     elsewhere = conducting.report(tmp_path, quick=False, to=tmp_path / "docs")

@@ -18,9 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.lab.bodies.edge import RoundTrips
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, parse_expected
+from tocsin.lab.experiments.edge_caching_prototype.live.expected import TRIPS, Expected, expect, parse_expected
 from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived, live
 from tocsin.lab.experiments.edge_caching_prototype.live.options import Options, options
 from tocsin.lab.experiments.edge_caching_prototype.live.report import Measured, Outcome, write
@@ -33,8 +32,6 @@ from tocsin.wire.errors import NotFoundError
 NAME: Final = "edge-caching-prototype-live"
 _RUN: Final = "run.json"
 _STATED: Final = "stated.json"
-# What the simulated round trips are, in seconds of the scenario.
-TRIPS: Final = RoundTrips(to_subscriber_s=0.05, to_cluster_s=0.1)
 
 Say = Callable[[str], None]
 

@@ -29,6 +29,8 @@ from tocsin.lab.workloads.city_channels import CityRun, Found, find
 
 CONFIDENCE: Final = 0.99
 RUNS: Final = 20
+# What the simulated round trips are, in seconds of the scenario.
+TRIPS: Final = RoundTrips(to_subscriber_s=0.05, to_cluster_s=0.1)
 # Absolute for a share, relative for the others.
 TOLERANCE: Final = {"hit_ratio": 0.01, "found": 0.01, "miss_kb": 0.01, "fetch_kb": 0.01}
 
