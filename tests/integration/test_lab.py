@@ -272,6 +272,7 @@ def test_what_a_live_run_lacks_is_in_two_extras(
         (("run", "nothing"), "no experiment nothing"),
         (("run", "queues", "--set", "load"), "must be parameter=value"),
         (("run", "queues", "--set", "colour=red"), "no parameter colour"),
+        (("run", "queues", "--set", "load=0.5", "--set", "load=0.6"), "--set load: given twice"),
         (("run", "queues", "--processes", "0"), "--processes: must be 1 or more"),
         (("report", "queues", "--out", "nowhere"), "no finished results"),
         (("replay", "queues", "--seed", "1", "--set", "load=0.1,0.2"), "one value"),

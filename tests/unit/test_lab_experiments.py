@@ -134,6 +134,7 @@ def test_settings_replace_what_a_sweep_varies_and_choose_among_pairs() -> None:
         ({"size": "big"}, "size: must be a number"),
         ({"on": "maybe"}, "on: must be true or false"),
         ({"on": "true,false"}, "on: one value only"),
+        ({"size": "1,2,1.0"}, "size: each value once, got 1,2,1.0"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_refused_with_its_name(settings: dict[str, str], said: str) -> None:

@@ -35,7 +35,9 @@ def settings_of(given: list[str] | None) -> dict[str, str]:
         name, equals, value = one.partition("=")
         if not equals or not value:
             raise InputError(f"--set {one}: must be parameter=value")
-        settings[name.strip()] = value.strip()
+        if (name := name.strip()) in settings:
+            raise InputError(f"--set {name}: given twice", hint="several values of one parameter: --set name=1,2")
+        settings[name] = value.strip()
     return settings
 
 

@@ -124,7 +124,10 @@ def _of_kind(parameter: Parameter, text: str) -> Value:
 
 
 def _values(parameter: Parameter, text: str) -> tuple[Value, ...]:
-    return tuple(parsed(parameter, each.strip()) for each in text.split(","))
+    values = tuple(parsed(parameter, each.strip()) for each in text.split(","))
+    if len(set(values)) < len(values):
+        raise InputError(f"{parameter.name}: each value once, got {text}")
+    return values
 
 
 def _default(parameter: Parameter, quick: bool) -> Value:
