@@ -278,6 +278,16 @@ def test_a_bad_connection_trace_is_refused_with_its_line(tmp_path: Path, text: s
         read_connections(tmp_path / "absent", {"b"})
 
 
+@pytest.mark.parametrize(
+    "text", ["5 CONN a b down\n2 CONN a b up\n", "5 CONN a b up\n2 CONN a b down\n", "#\n-1 CONN a b up\n"]
+)
+def test_connections_out_of_order_are_refused_with_their_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "events.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match="line 2: lines stand in order of time"):
+        read_connections(path, {"b"})
+
+
 # ---------------------------------------------------------------- cities from files
 
 

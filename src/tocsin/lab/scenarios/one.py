@@ -1,7 +1,7 @@
 """Traces of the ONE simulator as scenarios: movement, and connections to access points.
 
 Movement (its ExternalMovement files): a line with the minima and maxima of time and place, then lines `time id x y` in
-order of time. Connections (its events files): lines `time CONN host host up|down`; others are passed over.
+order of time. Connections (its events files): lines `time CONN host host up|down` in order of time; others are passed over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Scenario, Step, scenario
+from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Scenario, Step
 from tocsin.wire.errors import InputError
 
 
@@ -38,6 +38,7 @@ def read_connections(path: Path, access_points: Collection[str], *, prefix: str 
     """A host is logged in while it is connected to at least one access point."""
     connected: dict[str, set[str]] = {}
     steps: list[Step] = []
+    last_s = 0.0
     for number, words in _lines(path):
         if len(words) < 2 or words[1] != "CONN":
             continue
@@ -45,12 +46,15 @@ def read_connections(path: Path, access_points: Collection[str], *, prefix: str 
             at_s, one, other, state = _finite(words[0]), words[2], words[3], words[4].lower()
         except (ValueError, IndexError):
             raise InputError(f"{path}, line {number}: must be: time CONN host host up|down") from None
+        if at_s < last_s:
+            raise InputError(f"{path}, line {number}: lines stand in order of time, none before 0")
+        last_s = at_s
         if state not in {"up", "down"}:
             raise InputError(f"{path}, line {number}: a connection goes up or down, got {state}")
         for host, point in ((one, other), (other, one)):
             if point in access_points and host not in access_points:
                 steps += _changed(at_s, f"{prefix}{host}", point, state, connected.setdefault(host, set()))
-    return scenario({"from": "the ONE simulator's connections", "file": path.name}, steps)
+    return Scenario({"from": "the ONE simulator's connections", "file": path.name}, tuple(steps))
 
 
 def _changed(at_s: float, name: str, point: str, state: str, points: set[str]) -> Iterator[Step]:
