@@ -66,6 +66,23 @@ def test_a_choice_that_changes_nothing_where_it_was_swept_is_no_reason() -> None
     assert edge("lsc-over-lru", figures) == "not reproduced"
 
 
+def test_where_it_is_open_as_usual_no_choice_gives_another_answer() -> None:
+    """At the size of the choices as usual the error is too large; a choice is sure, and so are the larger sizes."""
+
+    def figures(sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        if sweep == "choices" and values["policy"] == "lru" and values["choice"] == "usual":
+            return {"hit_ratio": 0.4 + (replication - 1) / 10}
+        return ratios(0.3, 0.4, put_is_no_access=0.5)(sweep, values, replication)
+
+    assert edge("lsc-over-lru", figures) == "reproduced"
+    declared = registry.experiment("edge-caching")
+    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
+    cells = plan(declared, quick=True, replications=3).cells()
+    made = Results([Row(one, {**every, **figures(one.sweep, dict(one.values), one.replication)}) for one in cells])
+    told = {line[0]: list(line[1:]) for line in declared.tables[0].made(made)[1]}
+    assert told["LSC has a higher hit ratio than LRU"][:2] == ["open", "does not"]
+
+
 def test_the_table_tells_with_which_choice_a_claim_holds() -> None:
     declared = registry.experiment("edge-caching")
     every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)

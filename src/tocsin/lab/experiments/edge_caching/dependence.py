@@ -27,7 +27,7 @@ def verdict(results: Results, holds: Holds, because: str) -> Judged:
     for law in usual:
         found = by_choice(results, holds, law)
         for choice, one in found.items():
-            if USUAL in found and one is not None and one is not found[USUAL]:
+            if _another(found, choice):
                 (holding if one else failing).append(f"with `{choice}` ({law})")
     if holding and failing:
         why = f"It holds {', '.join(holding)}; it does not {', '.join(failing)}."
@@ -83,4 +83,9 @@ def _cell(found: Mapping[str, bool | None], choice: str) -> str:
     if choice not in found:
         return "–"
     word = _WORDS[found[choice]]
-    return word if found[choice] in (None, found.get(USUAL)) else f"**{word}**"
+    return f"**{word}**" if _another(found, choice) else word
+
+
+def _another(found: Mapping[str, bool | None], choice: str) -> bool:
+    """Whether the choice surely gives another answer: both are sure, and they differ."""
+    return {found[choice], found.get(USUAL)} == {True, False}
