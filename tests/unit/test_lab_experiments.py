@@ -28,7 +28,7 @@ from tocsin.lab.experiments.declaration import (
     along,
 )
 from tocsin.lab.experiments.drawing import _bar_look, _lines, _look
-from tocsin.lab.experiments.journal import FILE, Journal
+from tocsin.lab.experiments.journal import FILE, Journal, look
 from tocsin.lab.experiments.judging import about, judge, surely_more, surely_ordered
 from tocsin.lab.experiments.plan import Plan, plan
 from tocsin.lab.experiments.report import write_report
@@ -365,6 +365,17 @@ def test_a_line_that_a_crash_tore_is_as_if_it_had_not_been_written(tmp_path: Pat
     with Journal(tmp_path) as journal:
         assert journal.known("whole") == {"x": 0.1}
         assert math.isnan((journal.known("b") or {})["x"])
+
+
+def test_others_look_at_what_is_finished_while_a_run_works(tmp_path: Path) -> None:
+    assert look(tmp_path / "absent") == {}
+    with Journal(tmp_path) as journal:
+        journal.keep("a", {"x": 0.1})
+        with (tmp_path / FILE).open("ab") as file:
+            file.write(b'{"key": "half')
+        before = (tmp_path / FILE).read_bytes()
+        assert look(tmp_path) == {"a": {"x": 0.1}}
+        assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:

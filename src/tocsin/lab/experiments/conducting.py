@@ -20,7 +20,7 @@ from typing import Any, Final
 from tocsin.lab.engine.trace import Trace
 from tocsin.lab.experiments import results as files
 from tocsin.lab.experiments.declaration import Experiment, Judged, Run
-from tocsin.lab.experiments.journal import Journal
+from tocsin.lab.experiments.journal import look
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import Cell, Plan, plan
 from tocsin.lab.experiments.report import write_report
@@ -101,9 +101,6 @@ def replay(wanted: Plan, *, trace: Trace | None = None, kept: Path | None = None
 
 
 def kept_before(wanted: Plan, folder: Path) -> Mapping[str, float] | None:
-    """What the folder has of exactly this run, made by exactly this code."""
-    if not folder.is_dir():
-        return None
+    """What the folder has of exactly this run, made by exactly this code; another run may be working there."""
     cell = Cell("", wanted.values, 0, wanted.seed)
-    with Journal(folder) as journal:
-        return journal.known(cell.key(wanted.experiment.name, code_digest(wanted.experiment)))
+    return look(folder).get(cell.key(wanted.experiment.name, code_digest(wanted.experiment)))

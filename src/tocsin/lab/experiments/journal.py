@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -43,7 +43,8 @@ class Journal:
         self._file.write(line.encode())
         self._file.flush()
         os.fsync(self._file.fileno())
-        return self._take(line.encode())
+        _, self._known[key] = _parsed(line.encode())
+        return self._known[key]
 
     def __enter__(self) -> Journal:
         return self
@@ -54,18 +55,33 @@ class Journal:
     def _load(self) -> None:
         self._file.seek(0)
         whole_bytes = 0
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                break
-            try:
-                self._take(line)
-            except (ValueError, KeyError, TypeError):
-                break
+        for line, key, metrics in _whole(self._file):
+            self._known[key] = metrics
             whole_bytes += len(line)
         self._file.truncate(whole_bytes)
 
-    def _take(self, line: bytes) -> dict[str, float]:
-        said = json.loads(line)
-        metrics = {str(name): float(value) for name, value in said["metrics"].items()}
-        self._known[said["key"]] = metrics
-        return metrics
+
+def look(folder: Path) -> Mapping[str, Mapping[str, float]]:
+    """The finished cells by key, whoever is working there: nothing is changed."""
+    try:
+        with (folder / FILE).open("rb") as file:
+            return {key: metrics for _, key, metrics in _whole(file)}
+    except FileNotFoundError:
+        return {}
+
+
+def _whole(lines: Iterable[bytes]) -> Iterator[tuple[bytes, str, dict[str, float]]]:
+    """Up to the first line that a crash tore, or that is being written."""
+    for line in lines:
+        try:
+            key, metrics = _parsed(line)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return
+        yield line, key, metrics
+
+
+def _parsed(line: bytes) -> tuple[str, dict[str, float]]:
+    if not line.endswith(b"\n"):
+        raise ValueError("no whole line")
+    said = json.loads(line)
+    return str(said["key"]), {str(name): float(value) for name, value in said["metrics"].items()}
