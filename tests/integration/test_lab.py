@@ -253,6 +253,21 @@ def test_a_replay_that_differs_is_told(capsys: pytest.CaptureFixture[str], tmp_p
     assert "NOT the same" in said(capsys, "replay", "queues", *point, *where, code=1)
 
 
+def test_a_file_where_a_folder_is_wanted_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("here")
+    run = ("run", "queues", "--quick", *SMALL, "--replications", "1", "--processes", "1")
+    wanted = "Not a directory\nhint: --out and --to name folders"
+    assert f"{file}/queues-quick: {wanted}" in said(capsys, *run, "--out", str(file), code=1)
+    said(capsys, *run, "--out", str(tmp_path))
+    again = ("report", "queues", "--quick", "--out", str(tmp_path))
+    assert f"{file}/queues: {wanted}" in said(capsys, *again, "--to", str(file), code=1)
+    table = tmp_path / "queues-quick" / "results.parquet"
+    for torn in (b"", b"PAR1 or so", table.read_bytes()[:-100]):
+        table.write_bytes(torn)
+        assert "results.parquet: cannot be read" in said(capsys, *again, code=1)
+
+
 @pytest.mark.parametrize(("live", "extras"), [([], "lab"), (["--live"], "lab,cluster")])
 def test_what_a_live_run_lacks_is_in_two_extras(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, live: list[str], extras: str
@@ -285,6 +300,7 @@ def test_what_a_live_run_lacks_is_in_two_extras(
         (("replay", "queues", "--seed", "1", "--trace", "no/such/folder/t"), "No such file"),
         (("scenario", "no/such/folder/t"), "No such file"),
         (("scenario", "t", "--set", "colour=red"), "no setting colour"),
+        (("scenario", "t", "--seed", "-1"), "seed: must not be negative"),
         (("scenario", "t", "--set", "churn=much"), "churn: must be a number"),
         (("scenario", "t", "--set", "churn=2"), "churn: must be from 0 to 1"),
         (("scenario", "t", "--set", "movement=flight"), "movement: must be one of"),

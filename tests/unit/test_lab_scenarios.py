@@ -91,9 +91,10 @@ def test_a_map_is_read_from_well_known_text(tmp_path: Path) -> None:
     path.write_text("LINESTRING (10 20, 13)")
     with pytest.raises(InputError, match="not a place"):
         read_wkt(path)
-    path.write_text("POINT (1 2)")
-    with pytest.raises(InputError, match="no LINESTRING"):
-        read_wkt(path)
+    for without in ("POINT (1 2)", "LINESTRING (1 1, 1 1)"):
+        path.write_text(without)
+        with pytest.raises(InputError, match="no LINESTRING with a road"):
+            read_wkt(path)
     with pytest.raises(InputError, match="No such file"):
         read_wkt(tmp_path / "absent")
 

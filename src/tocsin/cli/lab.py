@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from tocsin.cli import lab_scenarios
-from tocsin.cli.lab_given import OUT, Out, Settings, TraceTo, opened, say_as, settings_of
+from tocsin.cli.lab_given import OUT, Out, Settings, TraceTo, folders, opened, say_as, settings_of
 from tocsin.wire.errors import InputError
 
 app = App(
@@ -91,11 +91,13 @@ def run(
             if value is not None:
                 raise InputError(f"{flag} cannot be given with --live: an hour is lived through once")
         half = registry.live(name)
-        return _say_lived(half.conduct(settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=say_as(name)))
+        with folders():
+            lived = half.conduct(settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=say_as(name))
+        return _say_lived(lived)
     wanted = plan(experiment, quick=quick, seed=seed, replications=replications, settings=settings_of(set_))
     if processes is not None and processes < 1:
         raise InputError(f"--processes: must be 1 or more, got {processes}")
-    with _progress(name) as on_finished:
+    with folders(), _progress(name) as on_finished:
         done = conducting.conduct(
             wanted,
             registry.reference(name),
@@ -127,11 +129,14 @@ def report(
 
     experiment = registry.experiment(name)
     if live:
-        return _say_lived(registry.live(name).report(out, quick=quick, to=to))
+        with folders():
+            lived = registry.live(name).report(out, quick=quick, to=to)
+        return _say_lived(lived)
     folder = conducting.folder_of(out, name, quick=quick)
     made, results = conducting.finished(experiment, folder)
     path, plots = (folder / "report.md", folder / "plots") if to is None else (to / f"{name}.md", to / name)
-    write_report(results, made, path, plots)
+    with folders():
+        write_report(results, made, path, plots)
     _say_verdicts(conducting.verdicts(experiment, results))
     sys.stdout.write(f"{path}\n")
     return 0

@@ -52,6 +52,15 @@ def say_as(name: str) -> Callable[[str], None]:
 
 
 @contextmanager
+def folders() -> Iterator[None]:
+    """Where a folder is wanted and a file stands, or nobody may write, the asker can mend it."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise InputError(f"{error.filename}: {error.strerror}", hint="--out and --to name folders that can be written to") from None
+
+
+@contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """To be written; - is standard output."""
     if str(path) == "-":

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from tocsin.cli.lab_given import OUT, Settings, TraceTo, opened, say_as, settings_of
+from tocsin.cli.lab_given import OUT, Settings, TraceTo, folders, opened, say_as, settings_of
 from tocsin.wire.errors import InputError
 
 SCENARIO_EXAMPLES: Final = """Examples:
@@ -128,7 +128,8 @@ def play(
     rows = [("simulated", one) for one in done]
     if live:
         folder = out / "play-live"
-        lived = list(playing.live(made, wanted, folder, speed=speed, say=say_as("play")))
+        with folders():
+            lived = list(playing.live(made, wanted, folder, speed=speed, say=say_as("play")))
         rows += [("live", one) for one in lived]
         sys.stderr.write(f"{folder / 'traces'}: what happened to each broker\n")
     say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr

@@ -97,17 +97,19 @@ def write(results: Results, experiment: Experiment, folder: Path) -> None:
 
 def read(folder: Path, experiment: Experiment) -> Results:
     """What `write` wrote. `NotFoundError` where nothing was."""
-    from pyarrow import parquet
+    from pyarrow import ArrowException, parquet
 
     path = folder / "results.parquet"
     if not path.exists():
         hint = f"tocsin lab run {experiment.name} makes them"
         raise NotFoundError(f"{folder}: no finished results of {experiment.name}", hint=hint)
     names = [parameter.name for parameter in experiment.parameters]
+    hint = f"tocsin lab run {experiment.name} makes them anew"
     try:
         return Results([_row(one, names, experiment) for one in parquet.read_table(path).to_pylist()])
+    except (ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read: {error}", hint=hint) from None
     except KeyError as error:
-        hint = f"tocsin lab run {experiment.name} makes them anew"
         raise InputError(f"{path}: made by another version of {experiment.name}, without {error}", hint=hint) from None
 
 

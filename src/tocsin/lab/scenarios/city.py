@@ -111,6 +111,8 @@ class Given:
 
 def city_scenario(city: City, seed: int, given: Given | None = None) -> Scenario:
     """Everything that happens from outside in one hour; the same for the same city, seed and what is given."""
+    if seed < 0:
+        raise InputError(f"seed: must not be negative, got {seed}")
     given = given or Given()
     streams = Streams(seed).within("city")
     names = given.names() or [f"s{number:04d}" for number in range(city.subscribers)]

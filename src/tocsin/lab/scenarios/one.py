@@ -1,7 +1,7 @@
 """Traces of the ONE simulator as scenarios: movement, and connections to access points.
 
-Movement (its ExternalMovement files): a line with the minima and maxima of time and place, then lines `time id x y` in
-order of time. Connections (its events files): lines `time CONN host host up|down` in order of time; others are passed over.
+Movement (its ExternalMovement files): a line with the minima and maxima of time and place, then lines `time id x y`.
+Connections (its events files): lines `time CONN host host up|down`; others are passed over. Both in order of time.
 """
 
 from __future__ import annotations

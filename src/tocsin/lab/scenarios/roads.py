@@ -72,7 +72,7 @@ def read_wkt(path: Path) -> RoadMap:
         raise InputError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    if not any(len(line) > 1 for line in lines):
+    if not any(len(set(line)) > 1 for line in lines):
         raise InputError(f"{path}: no LINESTRING with a road in it")
     east = min(place[0] for line in lines for place in line)
     north = min(place[1] for line in lines for place in line)
