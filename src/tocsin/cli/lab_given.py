@@ -57,7 +57,8 @@ def folders() -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise InputError(f"{error.filename}: {error.strerror}", hint="--out and --to name folders that can be written to") from None
+        hint = "--out and --to name folders to write in"
+        raise InputError(f"{error.filename}: {error.strerror}", hint=hint) from None
 
 
 @contextmanager
