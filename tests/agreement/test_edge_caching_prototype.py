@@ -73,8 +73,8 @@ def test_a_city_is_played_with_all_that_is_found() -> None:
 
 def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
     done = conduct(plan(EXPERIMENT, quick=True), registry.reference("edge-caching-prototype"), tmp_path)
-    for name in ("setting", "reduces", "hundred"):
-        assert done.verdicts[name].verdict == "reproduced", done.verdicts[name]
-    assert done.verdicts["lsc-over-lru"].verdict != "reproduced"
-    # A city's emergencies differ much from seed to seed: four of them leave it open.
-    assert done.verdicts["grows"].verdict in ("reproduced", "not judged"), done.verdicts["grows"]
+    assert done.verdicts["setting"].verdict == done.verdicts["reduces"].verdict == "reproduced"
+    # As the whole run has it, or open: a city's emergencies differ much from seed to seed, and these are four.
+    whole = {"grows": "reproduced", "lsc-over-lru": "not reproduced", "ttl-small": "not reproduced"}
+    for name, verdict in {**whole, "hundred": "reproduced"}.items():
+        assert done.verdicts[name].verdict in (verdict, "not judged"), done.verdicts[name]
