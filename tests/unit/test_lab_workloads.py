@@ -164,6 +164,18 @@ def test_events_are_made_once_and_read_back_as_they_were(tmp_path: Path) -> None
     assert same(make_edge_events(SMALL, 1), edge_events(SMALL, 1))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_events_whose_file_is_torn_are_made_again(tmp_path: Path, share: float) -> None:
+    made = edge_events(SMALL, 1, tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    assert same(edge_events(SMALL, 1, tmp_path), made)
+    assert path.read_bytes() == whole
+    path.write_bytes(bytes(len(whole)))
+    assert same(edge_events(SMALL, 1, tmp_path), made)
+
+
 def test_a_file_that_holds_no_events_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "events.npz"
     with pytest.raises(InputError, match="No such file"):

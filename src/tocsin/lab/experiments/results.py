@@ -13,6 +13,7 @@ from typing import Any
 from tocsin.lab.experiments.declaration import Experiment, Value
 from tocsin.lab.experiments.plan import Cell
 from tocsin.lab.experiments.statistics import Estimate, estimate
+from tocsin.lab.replacing import replacing as replacing  # noqa: PLC0414 - who writes results takes it from here
 from tocsin.wire.errors import InputError, NotFoundError
 
 # A sweep and a point of it.
@@ -116,23 +117,6 @@ def read(folder: Path, experiment: Experiment) -> Results:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     with replacing(path) as place:
         place.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-
-
-class replacing:  # noqa: N801 - reads as a word in `with`
-    """A path to write to, which becomes the file when all is written: an interrupted run leaves no half of one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._new = path.with_name(f".{path.name}.new{path.suffix}")
-
-    def __enter__(self) -> Path:
-        return self._new
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._new.replace(self._path)
-        else:
-            self._new.unlink(missing_ok=True)
 
 
 def _nothing(value: Any) -> bool:

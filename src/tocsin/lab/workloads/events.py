@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tocsin.lab.replacing import replacing
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
@@ -66,35 +66,35 @@ class Events:
 
     def save(self, path: Path) -> None:
         """Whole or not at all. The same events give the same bytes."""
-        new = path.with_name(f".{path.name}.{os.getpid()}.new")
         said = json.dumps({"events": _FORMAT, **self.about}, sort_keys=True)
-        with new.open("wb") as file:
+        with replacing(path) as new, new.open("wb") as file:
             np.savez(file, allow_pickle=False, about=np.array(said), **{name: getattr(self, name) for name in _COLUMNS})
-        new.replace(path)
 
 
 def load(path: Path) -> Events:
     """What `save` saved. `InputError` for anything else."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
             if about.pop("events") != _FORMAT:
                 raise InputError(f"{path}: events of a newer version")
             return Events(**{name: file[name] for name in _COLUMNS}, about=about)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not events of the lab: {error}") from None
 
 
 def kept(folder: Path | None, name: str, make: Callable[[], Events]) -> Events:
-    """From the folder, where an earlier run made them; otherwise made now and saved there for the next."""
+    """From the folder, where an earlier run made them and their file is whole; otherwise made now and saved there."""
     if folder is None:
         return make()
     path = folder / f"{name}.npz"
-    if not path.exists():
+    try:
+        return load(path)
+    except InputError:
         make().save(path)
-    return load(path)
+        return load(path)
 
 
 def in_order(parts: list[tuple[Kind, Mapping[str, NDArray[Any]]]], about: Mapping[str, Any]) -> Events:

@@ -1,0 +1,26 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class replacing:  # noqa: N801 - reads as a word in `with`
+    """A path to write to, which becomes the file when all is written and on the disk: neither an interrupted run nor a
+    power cut leaves half of one. Several processes may write the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._new = path.with_name(f".{path.name}.{os.getpid()}.new{path.suffix}")
+
+    def __enter__(self) -> Path:
+        return self._new
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._new.unlink(missing_ok=True)
+            return
+        with self._new.open("rb") as file:
+            os.fsync(file.fileno())
+        self._new.replace(self._path)
