@@ -108,6 +108,7 @@ def test_an_interrupted_run_leaves_nobody_behind_and_says_nothing_but_that(tmp_p
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert err.endswith("queues: stopped; what is finished is kept, and the same command goes on from there\n")
     wait_until(lambda: not alive_in_group(process.pid), "its processes end", 60)
 
 
@@ -296,6 +297,7 @@ def test_what_a_live_run_lacks_is_in_two_extras(
         (("run", "edge-caching", "--set", "policy=lru,foo"), "policy: no 'foo'"),
         (("run", "edge-caching", "--set", "scale=0"), "scale: must be from 0.01 to 10, got 0"),
         (("run", "edge-caching", "--set", "span_s=nan"), "span_s: must be from 1"),
+        (("replay", "edge-caching", "--seed", "1", "--quick", "--set", "span_s=60"), "warm_up_s: must be at most half"),
         (("replay", "kafka-admission", "--seed", "1", "--set", "records=0"), "records: must be at least 1, got 0"),
         (("replay", "queues", "--seed", "1", "--trace", "no/such/folder/t"), "No such file"),
         (("scenario", "no/such/folder/t"), "No such file"),
@@ -315,6 +317,7 @@ def test_what_a_live_run_lacks_is_in_two_extras(
         (("play", "no.jsonl", "--policy", "lsc,mru"), "there are: nc, ttl, lru"),
         (("play", "no.jsonl", "--size-kb", "0"), "size_kb: must be > 0"),
         (("play", "no.jsonl", "--trace", "-"), "give one --policy"),
+        (("play", "no.jsonl", "--speed", "0"), "speed: must be > 0, got 0"),
         (("play", "no.jsonl", "--cluster-kb-per-s", "0"), "bandwidths more than 0"),
     ],
 )

@@ -405,7 +405,8 @@ def test_workloads_that_other_code_made_are_made_again_and_fresh_forgets_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"policy": "lru", "size_mb": "200", "popularity": "uniform", "choice": "usual", "scale": "0.01"}
-    wanted = plan(registry.experiment("edge-caching"), settings={**small, "span_s": "60"}, replications=1)
+    small |= {"span_s": "60", "warm_up_s": "30"}
+    wanted = plan(registry.experiment("edge-caching"), settings=small, replications=1)
     cells = [cell for cell in wanted.cells() if cell.sweep == "sizes"]
     monkeypatch.setattr(Plan, "cells", lambda _: iter(cells))
 

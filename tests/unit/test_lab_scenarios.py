@@ -217,6 +217,14 @@ def test_places_of_the_map_have_degrees() -> None:
             "line 3: steps",
         ),
         ("{\n", "line 1"),
+        (
+            '{"scenario":1}\n\n{"at_s":2,"do":"log_in","subscriber":"a"}\n',
+            "line 2: not JSON",
+        ),
+        (
+            '{"scenario":1}\n{"at_s":1,"do":"move","subscriber":"a","east_m":1' + "0" * 400 + ',"north_m":2}\n',
+            "line 2: east_m: must be a number",
+        ),
     ],
 )
 def test_a_bad_scenario_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
@@ -349,12 +357,27 @@ REPORT = {"emergencyType": "flood", "severity": 8, "east_m": 1, "north_m": 2, "r
         ([Publish("News", {})], "line 2: no feed News"),
         ([Publish("ReportFeed", {**REPORT, "radius_m": "far"})], "line 2: a record of ReportFeed needs radius_m"),
         ([Publish("ShelterFeed", {"name": "s"})], "line 2: a record of ShelterFeed needs east_m"),
+        (
+            [Publish("ReportFeed", {**REPORT, "north_m": math.nan})],
+            "line 2: a record of ReportFeed needs north_m, got nan",
+        ),
     ],
 )
 def test_what_a_city_cannot_do_is_told_with_its_line_and_a_remedy(acts: list[Act], said: str) -> None:
     with pytest.raises(InputError, match=said) as refused:
         check(Scenario({}, tuple(Step(1.0, act) for act in acts)), Path("s.jsonl"))
     assert refused.value.hint
+
+
+def test_a_step_after_months_is_refused() -> None:
+    with pytest.raises(InputError, match=r"line 3: at_s: must be at most 1e\+07, got 1e\+09"):
+        check(Scenario({}, (Step(1e7, LogIn("a")), Step(1e9, LogOut("a")))), Path("s.jsonl"))
+
+
+def test_empty_lines_at_the_end_of_a_scenario_say_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.jsonl"
+    path.write_text('{"scenario":1}\n{"at_s":2,"do":"log_in","subscriber":"a"}\n\n \n')
+    assert load(path).steps == (Step(2.0, LogIn("a")),)
 
 
 def test_every_city_can_be_played() -> None:

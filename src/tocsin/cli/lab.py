@@ -97,7 +97,7 @@ def run(
     wanted = plan(experiment, quick=quick, seed=seed, replications=replications, settings=settings_of(set_))
     if processes is not None and processes < 1:
         raise InputError(f"--processes: must be 1 or more, got {processes}")
-    with folders(), _progress(name) as on_finished:
+    with _goes_on(name, fresh=fresh), folders(), _progress(name) as on_finished:
         done = conducting.conduct(
             wanted,
             registry.reference(name),
@@ -244,6 +244,16 @@ def _say_lived(outcome: Any) -> int:
     sys.stdout.write(f"live and simulation: {outcome.verdict} ({outcome.agreed} of {outcome.compared} figures)\n")
     sys.stdout.write(f"traces relived: {'the same' if outcome.relived else 'NOT the same'}\n{outcome.report}\n")
     return 0 if outcome.good else 1
+
+
+@contextmanager
+def _goes_on(name: str, *, fresh: bool) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = "the same command without --fresh" if fresh else "the same command"
+        sys.stderr.write(f"{name}: stopped; what is finished is kept, and {command} goes on from there\n")
+        raise
 
 
 @contextmanager

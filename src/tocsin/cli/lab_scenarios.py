@@ -101,12 +101,13 @@ def play(
     from tocsin.lab import playing
     from tocsin.lab.bodies.town import Links
     from tocsin.lab.engine.trace import TraceFile
-    from tocsin.lab.experiments.edge_caching_prototype.live.cells import cells, policies_of, sizes_of
+    from tocsin.lab.experiments.edge_caching_prototype.live.cells import above_0, cells, policies_of, sizes_of
     from tocsin.lab.experiments.live import check
 
     wanted = cells(policies_of(policy), sizes_of(size_kb))
     if trace is not None and len(wanted) > 1:
         raise InputError("--trace is of one run", hint="give one --policy and one --size-kb")
+    above_0("speed", str(speed))
     if live:
         check()
     try:

@@ -40,7 +40,7 @@ SOURCES: Final = (
     "lab/scenarios",
 )
 _TRACES: Final = "traces"
-_AHEAD: Final = 2  # cells handed out per process beyond the running one: none idles, and an interruption is quick
+_AHEAD: Final = 2  # cells handed out per process, with the running one: none idles, and an interruption is quick
 
 OnFinished = Callable[[Cell, int, int], None]
 

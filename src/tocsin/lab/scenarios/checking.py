@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +22,17 @@ _FEEDS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
 }  # fmt: skip
 
 
+# Some months. Channels run through it period by period, which takes seconds; with a moment's slip of the pen, hours.
+_MOST_S: Final = 1e7
+
+
 def check(made: Scenario, path: Path) -> None:
     """`InputError` names the first line of the file that cannot be played, and what could be."""
     online: set[str] = set()
     held: set[tuple[str, str, tuple[str | float, ...]]] = set()
     for number, step in enumerate(made.steps, 2):
         try:
+            _refuse(step.at_s > _MOST_S, f"at_s: must be at most {_MOST_S:g}, got {step.at_s:g}", _LINES)
             match step.act:
                 case LogIn(name):
                     _refuse(name in online, f"{name} is logged in already", "log it out before")
@@ -72,6 +78,8 @@ def _record(feed: str, record: Any) -> None:
     for name, kind in wanted.items():
         value = record.get(name)
         fits = isinstance(value, kind) and not isinstance(value, bool)
+        # What is not a number, or infinite, is no place.
+        fits = fits and (isinstance(value, str) or abs(value) <= sys.float_info.max)
         _refuse(not fits, f"a record of {feed} needs {name}, got {value!r}", f"it has: {', '.join(wanted)}")
 
 

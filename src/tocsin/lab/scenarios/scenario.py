@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from tocsin.lab.replacing import replacing
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
@@ -94,11 +94,9 @@ def scenario(about: Mapping[str, Any], steps: Iterable[Step]) -> Scenario:
 
 def save(made: Scenario, path: Path) -> None:
     """Whole or not at all. The same scenario gives the same bytes."""
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with new.open("w", encoding="utf-8") as file:
+    with replacing(path) as new, new.open("w", encoding="utf-8") as file:
         for line in _lines(made):
             file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
-    new.replace(path)
 
 
 def load(path: Path) -> Scenario:
@@ -107,15 +105,15 @@ def load(path: Path) -> Scenario:
     about: dict[str, Any] = {}
     number = 0
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                value = json.loads(line)
-                if number == 1:
-                    about = _header(value)
-                    continue
-                steps.append(_step(value))
-                if len(steps) > 1 and steps[-1].at_s < steps[-2].at_s:
-                    raise ValueError("steps stand in order of time")
+        text = path.read_text("utf-8").rstrip()  # somebody's editor may have left empty lines at the end
+        for number, line in enumerate(text.split("\n") if text else [], 1):
+            value = json.loads(line)
+            if number == 1:
+                about = _header(value)
+                continue
+            steps.append(_step(value))
+            if len(steps) > 1 and steps[-1].at_s < steps[-2].at_s:
+                raise ValueError("steps stand in order of time")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -166,7 +164,7 @@ def _step(value: Any) -> Step:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _text(value: object) -> bool:

@@ -16,6 +16,7 @@ from tocsin.lab.workloads.events import Events
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.figures import CachingFigures
 from tocsin.rules.caching.settings import CachingSettings
+from tocsin.wire.errors import InputError
 
 PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl")
 MODERN: Final = ("s3fifo", "sieve", "gdsf", "wtinylfu")
@@ -51,7 +52,12 @@ _MOST_MEANS: Final = 1_000
 def model(run: Run) -> Mapping[str, float]:
     workload = workload_of(run)
     events = edge_events(workload, run.seed, run.kept)
-    window = (min(run.number("warm_up_s"), workload.span_s / 2), workload.span_s)
+    window = (run.number("warm_up_s"), workload.span_s)
+    if window[0] > workload.span_s / 2:
+        raise InputError(
+            f"warm_up_s: must be at most half of span_s = {workload.span_s:g}, got {window[0]:g}",
+            hint=f"--set warm_up_s={workload.span_s / 2:g}",
+        )
     if run.text("policy") == OPTIMUM:
         return _bound(run, events, window)
     settings = caching_of(run)
