@@ -16,6 +16,34 @@ from tocsin.lab.experiments.running import run
 from tocsin.lab.experiments.statistics import estimate
 
 DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in EXPERIMENT.parameters}
+# What the whole run says, and the quick one too, beyond its error: see the judges.
+VERDICTS = {
+    "ends": "reproduced",
+    "hit-rate-constant": "reproduced",
+    "hit-rate-order": "depends",
+    "buffer-hits": "depends",
+    "hit-rates": "depends",
+    "unlimited-duplication": "reproduced",
+    "duplication-high": "depends",
+    "follows-share": "reproduced",
+    "fluctuates": "not judged",
+    "shared-kept": "not reproduced",
+    "latency-order": "depends",
+    "throughput-order": "depends",
+    "throughput-far": "not reproduced",
+    "hundredfold": "depends",
+    "gap-grows": "depends",
+    "threshold-best": "reproduced",
+    "threshold-worst": "not reproduced",
+    "threshold-rates": "reproduced",
+    "tuning-mean": "reproduced",
+    "tuning-buffer": "depends",
+    "buffer-best": "reproduced",
+    "buffer-local": "not reproduced",
+    "buffer-flat": "depends",
+    "equal-value": "not reproduced",
+    "ranking": "depends",
+}
 
 
 @pytest.mark.parametrize(
@@ -62,37 +90,19 @@ def test_every_policy_sees_the_same_records() -> None:
 
 def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
     done = conduct(plan(EXPERIMENT, quick=True), registry.reference("kafka-admission"), tmp_path)
-    # Each verdict was reached beyond the error of the run: see the judges.
-    assert {name: judged.verdict for name, judged in done.verdicts.items()} == {
-        "ends": "reproduced",
-        "hit-rate-constant": "reproduced",
-        "hit-rate-order": "depends",
-        "buffer-hits": "depends",
-        "hit-rates": "depends",
-        "unlimited-duplication": "reproduced",
-        "duplication-high": "depends",
-        "follows-share": "reproduced",
-        "fluctuates": "not judged",
-        "shared-kept": "not reproduced",
-        "latency-order": "depends",
-        "throughput-order": "depends",
-        "throughput-far": "not reproduced",
-        "hundredfold": "depends",
-        "gap-grows": "depends",
-        "threshold-best": "reproduced",
-        "threshold-worst": "not reproduced",
-        "threshold-rates": "reproduced",
-        "tuning-mean": "reproduced",
-        "tuning-buffer": "depends",
-        "buffer-best": "reproduced",
-        "buffer-local": "not reproduced",
-        "buffer-flat": "depends",
-        "equal-value": "not reproduced",
-        "ranking": "depends",
-    }
+    assert {name: judged.verdict for name, judged in done.verdicts.items()} == VERDICTS
     assert all(judged.because for judged in done.verdicts.values() if judged.verdict != "reproduced")
     drawn = {path.stem for path in (done.folder / "plots").iterdir()}
     assert drawn == {plot.name for plot in EXPERIMENT.plots}
+
+
+@pytest.mark.parametrize(("seed", "replications"), [(1, 2), (1, 3), (50, 2)])
+def test_with_few_replications_a_claim_is_at_most_not_judged(tmp_path: Path, seed: int, replications: int) -> None:
+    wanted = plan(EXPERIMENT, quick=True, seed=seed, replications=replications)
+    results, _ = run(wanted, registry.reference("kafka-admission"), tmp_path)
+    found = verdicts(EXPERIMENT, results)
+    assert {one.verdict for name, one in found.items() if one.verdict != VERDICTS[name]} == {"not judged"}
+    assert all(one.because for one in found.values() if one.verdict != "reproduced")
 
 
 @pytest.mark.parametrize(

@@ -318,3 +318,14 @@ def test_about_eight_hundred_interests_are_judged_with_their_error(spread: float
         return {"interests": 890.0 + spread * replication}
 
     assert prototype("setting", figures) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "verdict"),
+    [(0.99, 0.01, "reproduced"), (1.0, 0.05, "not judged"), (0.9, 0.01, "not reproduced")],
+)
+def test_a_queue_agrees_with_theory_where_its_whole_interval_does(ratio: float, spread: float, verdict: str) -> None:
+    def figures(_sweep: str, _values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        return {"ratio": ratio + spread * (replication - 1)}
+
+    assert judged("queues", "exponential-service", figures).verdict == verdict

@@ -29,7 +29,7 @@ from tocsin.lab.experiments.declaration import (
 )
 from tocsin.lab.experiments.drawing import _bar_look, _lines, _look
 from tocsin.lab.experiments.journal import FILE, Journal, look
-from tocsin.lab.experiments.judging import about, judge, surely_more, surely_ordered
+from tocsin.lab.experiments.judging import about, depending, judge, surely_more, surely_ordered
 from tocsin.lab.experiments.plan import Plan, plan
 from tocsin.lab.experiments.report import write_report
 from tocsin.lab.experiments.results import MissingCellsError, Results, Row, read, write
@@ -219,10 +219,30 @@ def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
     results = toy_results(tmp_path)
     points: list[Mapping[str, float]] = [{"size": size} for size in (1.0, 2.0, 3.0)]
     assert surely_ordered(results, "score", "sizes", points, where={"policy": "low"})
-    assert not surely_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"})
-    assert not surely_more(results, "score", "sizes", LOW, LOW)
+    assert surely_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"}) is False
+    assert surely_more(results, "score", "sizes", LOW, LOW) is None
     assert about(Estimate(1.0, 0.1, 3), 1.0, within=0.2)
     assert not about(Estimate(2.0, 0.3, 3), 1.0, within=0.2)
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "verdict"),
+    [
+        (True, True, "reproduced"),
+        (False, False, "not reproduced"),
+        (True, False, "depends"),
+        (False, True, "depends"),
+        (None, False, "not judged"),
+        (False, None, "not judged"),
+    ],
+)
+def test_what_is_open_is_neither_yes_nor_no(
+    tmp_path: Path, usual: bool | None, other: bool | None, verdict: str
+) -> None:
+    claim = Claim("one", "", "", lambda _: depending(usual, other, "1 ± 2", on="a choice", against="a reason"))
+    found = judge(claim, toy_results(tmp_path))
+    assert found.verdict == verdict
+    assert bool(found.because) == (verdict != "reproduced")
 
 
 def test_an_interval_too_wide_for_a_verdict_gives_none(tmp_path: Path) -> None:
@@ -399,6 +419,18 @@ def test_a_failing_cell_is_named_with_the_way_to_see_it_again_and_the_finished_o
 def test_the_code_that_makes_the_numbers_is_named_with_what_the_model_imports_beside_it() -> None:
     model = Path(inspect.getfile(registry.experiment("edge-caching").model))
     assert {path.name for path in _beside(model)} == {"model.py", "optimum.py"}, "judges change no number"
+
+
+def test_a_report_names_the_code_that_made_its_numbers_also_when_it_is_written_again_by_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = conduct(plan(TOY), TOY_PLACE, tmp_path).folder
+    first = (folder / "report.md").read_bytes()
+    assert f", code {code_digest(TOY)[:8]}; 3 replications" in first.decode()
+    monkeypatch.setattr("tocsin.lab.experiments.running.code_digest", lambda _: "another" * 5)
+    made, results = finished(TOY, folder)
+    write_report(results, made, folder / "report.md", folder / "plots")
+    assert (folder / "report.md").read_bytes() == first
 
 
 def test_workloads_that_other_code_made_are_made_again_and_fresh_forgets_all(

@@ -2,7 +2,7 @@
 
 NAME/ or NAME-quick/
   cells.jsonl        finished cells, kept while it runs and for the next time
-  run.json           with which seed, replications and settings the results were made
+  run.json           with which seed, replications, settings and code the results were made
   results.csv  results.parquet
   report.md  plots/
   traces/CODE/       workloads that cells share, by the code that made them; can be made again from the seed
@@ -59,7 +59,7 @@ def conduct(
     folder = folder_of(out, wanted.experiment.name, quick=wanted.quick)
     results, kept = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
     files.write(results, wanted.experiment, folder)
-    files.write_json(folder / _RUN, wanted.to_json())
+    files.write_json(folder / _RUN, {**wanted.to_json(), "code": results.code})
     write_report(results, wanted, folder / "report.md", folder / "plots")
     return Conducted(folder, len(results.rows), kept, verdicts(wanted.experiment, results))
 
@@ -92,7 +92,7 @@ def finished(experiment: Experiment, folder: Path) -> tuple[Plan, Results]:
         raise NotFoundError(f"{folder}: the run of {experiment.name} there did not finish", hint=hint) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / _RUN}: {error}") from None
-    return made, results
+    return made, Results(results.rows, str(said.get("code", "")))
 
 
 def replay(wanted: Plan, *, trace: Trace | None = None, kept: Path | None = None) -> dict[str, float]:

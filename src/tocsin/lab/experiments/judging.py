@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tocsin.lab.experiments.declaration import Claim, Judged, Value
 from tocsin.lab.experiments.results import MissingCellsError, Results
@@ -36,26 +36,59 @@ def several(results: Results, sweep: str, name: str) -> list[Value]:
 
 def surely_more(
     results: Results, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]
-) -> bool:
-    """Whether the metric is larger at one point than at the other, beyond the error of the paired differences."""
-    return results.difference(metric, sweep, one, other).low > 0
+) -> bool | None:
+    """Whether the metric is larger at one point than at the other, by the paired differences; None where it is open."""
+    return surely([results.difference(metric, sweep, one, other)])
 
 
 def surely_ordered(
     results: Results, metric: str, sweep: str, points: Sequence[Mapping[str, Value]], *, where: Mapping[str, Value]
-) -> bool:
-    """Whether the metric grows strictly from point to point, each step beyond its error."""
+) -> bool | None:
+    """Whether the metric grows strictly from point to point; None where the error of a step leaves it open."""
     steps = itertools.pairwise(points)
-    return all(surely_more(results, metric, sweep, {**where, **b}, {**where, **a}) for a, b in steps)
+    return both(*(surely_more(results, metric, sweep, {**where, **b}, {**where, **a}) for a, b in steps))
+
+
+def surely(found: Iterable[Estimate], *, than: float = 0.0) -> bool | None:
+    """Whether all are more than this; None where an error leaves that open and none is surely less."""
+    all_of_them = list(found)
+    if all(one.low > than for one in all_of_them):
+        return True
+    return False if any(one.high < than for one in all_of_them) else None
+
+
+def inside(found: Iterable[Estimate], low: float, high: float) -> bool | None:
+    """Whether all lie between the two, with their errors; None where an error leaves that open and none is outside."""
+    all_of_them = list(found)
+    if all(low <= one.low and one.high <= high for one in all_of_them):
+        return True
+    return False if any(one.high < low or one.low > high for one in all_of_them) else None
+
+
+def both(*found: bool | None) -> bool | None:
+    """Whether everything holds; one that surely does not decides, one that is open leaves it open."""
+    return False if False in found else None if None in found else True
+
+
+def verdict(holds: bool | None, figures: str, against: str) -> Judged:
+    """Reproduced, or not and what is against it. `UndecidedError` where it is open."""
+    if holds is None:
+        raise UndecidedError(f"the error is too large; take more replications. {figures}")
+    return Judged("reproduced", figures) if holds else Judged("not reproduced", figures, against)
+
+
+def depending(usual: bool | None, other: bool | None, figures: str, *, on: str, against: str) -> Judged:
+    """The same of a claim that was looked at with two choices: where they answer differently, it depends on them."""
+    if None not in (usual, other) and usual != other:
+        return Judged("depends", figures, on)
+    return verdict(None if None in (usual, other) else usual, figures, against)
 
 
 def about(found: Estimate, wanted: float, *, within: float) -> bool:
     """Whether the interval lies within this distance, or outside. `UndecidedError` where it lies astride."""
-    low, high = wanted - within, wanted + within
-    if low <= found.low and found.high <= high:
-        return True
-    if found.high < low or high < found.low:
-        return False
-    raise UndecidedError(
-        f"{found} is too wide to tell whether it is {wanted:g} within {within:g}; take more replications"
-    )
+    lies = inside([found], wanted - within, wanted + within)
+    if lies is None:
+        raise UndecidedError(
+            f"{found} is too wide to tell whether it is {wanted:g} within {within:g}; take more replications"
+        )
+    return lies

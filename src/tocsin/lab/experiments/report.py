@@ -21,7 +21,7 @@ def write_report(results: Results, plan: Plan, report: Path, plots: Path) -> Non
     beside = plots.relative_to(report.parent).as_posix()
     text = "\n".join(
         [
-            *_head(plan),
+            *_head(plan, results.code),
             *_verdicts(plan.experiment, results),
             *_further(plan.experiment, results),
             *_pictures(plan.experiment, beside, drawn),
@@ -44,10 +44,11 @@ def command(plan: Plan) -> str:
     return " ".join(words)
 
 
-def _head(plan: Plan) -> list[str]:
+def _head(plan: Plan, code: str) -> list[str]:
     experiment = plan.experiment
     times = "replication" if plan.replications == 1 else "replications"
-    made = f"Tocsin {version()}; {plan.replications} {times} per point, seeds from {plan.seed} on"
+    by = f"Tocsin {version()}{f', code {code[:8]}' if code else ''}"
+    made = f"{by}; {plan.replications} {times} per point, seeds from {plan.seed} on"
     return [
         f"# {experiment.title}",
         "",

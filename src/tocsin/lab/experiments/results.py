@@ -33,10 +33,11 @@ class Row:
 
 
 class Results:
-    """All finished cells of a run, in the plan's order."""
+    """All finished cells of a run, in the plan's order; `code` is the digest of what made them, where it is known."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], code: str = "") -> None:
         self.rows = tuple(rows)
+        self.code = code
         self._values = [dict(row.cell.values) for row in self.rows]
         self._selected: dict[tuple[str, frozenset[tuple[str, Value]]], list[Row]] = {}
 

@@ -108,7 +108,7 @@ def run(
             finished += 1
             on_finished(cell, finished, total)
         rows = [Row(cell, journal.known(key) or {}) for key, cell in zip(keys, cells, strict=True)]
-    return Results(rows), kept
+    return Results(rows, code), kept
 
 
 def _traces(folder: Path, code: str, *, fresh: bool) -> Path:

@@ -9,8 +9,8 @@ import math
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
-from tocsin.lab.experiments.edge_caching.points import CACHING, EVICTING, Points, both, inside, span, surely
-from tocsin.lab.experiments.judging import several
+from tocsin.lab.experiments.edge_caching.points import CACHING, EVICTING, Points, span
+from tocsin.lab.experiments.judging import both, inside, several, surely
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 # What the paper's words are held to; docs/lab.md says why.

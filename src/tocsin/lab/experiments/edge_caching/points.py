@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
 from tocsin.lab.experiments.edge_caching.model import PAPER
+from tocsin.lab.experiments.judging import surely as surely  # noqa: PLC0414 - judges take it from here
 from tocsin.lab.experiments.results import Place, Results, Row
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
@@ -83,27 +84,6 @@ class Points:
             )
             for size in self.sizes
         }
-
-
-def surely(found: Iterable[Estimate]) -> bool | None:
-    """Whether all are more than nothing; None where an error leaves that open and none is surely less."""
-    all_of_them = list(found)
-    if all(one.low > 0 for one in all_of_them):
-        return True
-    return False if any(one.high < 0 for one in all_of_them) else None
-
-
-def inside(found: Iterable[Estimate], low: float, high: float) -> bool | None:
-    """Whether all lie between the two, with their errors; None where an error leaves that open and none is outside."""
-    all_of_them = list(found)
-    if all(low <= one.low and one.high <= high for one in all_of_them):
-        return True
-    return False if any(one.high < low or one.low > high for one in all_of_them) else None
-
-
-def both(*found: bool | None) -> bool | None:
-    """Whether everything holds; one that surely does not decides, one that is open leaves it open."""
-    return False if False in found else None if None in found else True
 
 
 def span(found: Mapping[Value, Estimate]) -> str:
