@@ -252,17 +252,20 @@ def test_far_higher_is_asked_at_the_same_sizes_with_either_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "spread", "verdict"),
+    ("hit", "share", "spread", "verdict"),
     [
-        (0.49, 0.001, "reproduced"),
-        (0.54, 0.001, "reproduced"),
-        (0.55, 0.01, "not judged"),
-        (0.6, 0.001, "not reproduced"),
+        (0.6, 0.49, 0.001, "reproduced"),
+        (0.6, 0.54, 0.001, "reproduced"),
+        (0.6, 0.55, 0.01, "not judged"),
+        (0.6, 0.6, 0.001, "not reproduced"),
+        (0.48, 0.49, 0.001, "not reproduced"),
     ],
 )
-def test_around_half_the_latency_is_half_within_its_tolerance(share: float, spread: float, verdict: str) -> None:
+def test_around_half_the_latency_has_a_tolerance_and_half_of_the_hits_none(
+    hit: float, share: float, spread: float, verdict: str
+) -> None:
     def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
-        return {"hit_ratio": 0.6, "latency_s": 1.0 if values["policy"] == "nc" else share + spread * (replication - 1)}
+        return {"hit_ratio": hit, "latency_s": 1.0 if values["policy"] == "nc" else share + spread * (replication - 1)}
 
     assert prototype("hundred", figures) == verdict
 

@@ -146,14 +146,14 @@ def _over(results: Results, sweep: str, size: Value) -> dict[str, Estimate]:
 
 
 def hundred(results: Results) -> Judged:
-    """At 100 KB: are half of the results hits, and half of the latency saved, around that at least?"""
+    """At 100 KB: are more than half of the results hits, and is around half of the latency saved, or more?"""
     size = next((one for one in _all_sizes(results) if float(one) == _SMALLEST_KB), None)
     if size is None:
         raise MissingCellsError(f"{_S}: size_kb = {_SMALLEST_KB}")
     said, holds = [], {}
     for policy in PAPER:
         hit, saved = _shares(results, policy, size)
-        holds[policy] = _beyond((hit, saved), 0.5 - _AROUND)
+        holds[policy] = _beyond((hit, replace(saved, mean=saved.mean + _AROUND)), 0.5)
         hits_from, saved_from = (_from(results, policy, which) for which in (0, 1))
         said.append(f"{policy}: hits {hit} (surely half {hits_from}), saved {saved} (surely half {saved_from})")
     bare = results.mean("latency_s", _S, **_at("nc", size))
@@ -204,6 +204,9 @@ CLAIMS: Final = (
     Claim("lsc-over-lru", "LSC has a far higher hit ratio than LRU", "Fig. 7", lsc_over_lru),
     Claim("ttl-small", "At the smallest size TTL does slightly better than LRU and LSC", "Fig. 7", ttl_small),
     Claim(
-        "hundred", "100 KB already make around half of the results hits and halve the latency, about", "Fig. 7", hundred
+        "hundred",
+        "100 KB already make more than half of the results hits and save around half of the latency",
+        "Fig. 7",
+        hundred,
     ),
 )
