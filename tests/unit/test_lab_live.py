@@ -224,3 +224,12 @@ def test_an_experiment_without_a_live_half_says_so_and_one_without_the_live_syst
     with pytest.raises(InputError, match="no pyspark") as caught:
         cli_lab.run("edge-caching-prototype", live=True, out=tmp_path)
     assert "tocsin[lab,cluster]" in caught.value.hint
+
+
+@pytest.mark.parametrize("broken", ["", "[]", "{}", '{"settings": 1, "seed": 1, "code": ""}'])
+def test_a_broken_live_run_is_said_without_a_traceback(tmp_path: Path, broken: str) -> None:
+    folder = tmp_path / "edge-caching-prototype-live"
+    folder.mkdir()
+    (folder / "run.json").write_text(broken)
+    with pytest.raises(InputError, match=r"run\.json or stated\.json is broken"):
+        conducting.report(tmp_path, quick=False, to=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -125,6 +125,23 @@ def load(path: Path) -> Scenario:
     if not number:
         raise InputError(f"{path}: not a scenario: empty", hint=_HINT)
     return Scenario(about, tuple(steps))
+
+
+def kept(folder: Path | None, name: str, make: Callable[[], Scenario]) -> Scenario:
+    """From the folder, where an earlier run made it and its file is whole; otherwise made now and saved there."""
+    if folder is None:
+        return make()
+    path = folder / f"{name}.jsonl"
+    try:
+        found = load(path)
+        # A file that is cut between lines is a scenario as well, but not this one.
+        if found.about.get("steps") == len(found.steps):
+            return found
+    except InputError:
+        pass
+    made = make()
+    save(replace(made, about={**made.about, "steps": len(made.steps)}), path)
+    return made
 
 
 def _lines(made: Scenario) -> Iterator[dict[str, Any]]:

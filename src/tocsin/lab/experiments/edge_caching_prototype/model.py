@@ -12,7 +12,7 @@ from tocsin.lab.bodies.policies import named
 from tocsin.lab.bodies.town import Links, Made, play_town
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
-from tocsin.lab.scenarios.scenario import Scenario, load, save
+from tocsin.lab.scenarios.scenario import Scenario, kept
 from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 
@@ -47,12 +47,6 @@ def model(run: Run) -> Mapping[str, float]:
 def hour(span_s: float, seed: int, folder: Path | None) -> tuple[Scenario, list[Made], int]:
     """Everybody's hour, the same for every policy: its scenario, what the channels find, and how many interests there
     are. The folder keeps the scenario's file."""
-    path = None if folder is None else folder / f"city-{span_s:g}-{seed}.jsonl"
-    if path is None or not path.exists():
-        made = city_scenario(City(span_s=span_s), seed)
-        if path is not None:
-            save(made, path)
-    else:
-        made = load(path)
+    made = kept(folder, f"city-{span_s!r}-{seed}", lambda: city_scenario(City(span_s=span_s), seed))
     run = find(made)
     return made, list[Made](run.made()), len(run.interests)

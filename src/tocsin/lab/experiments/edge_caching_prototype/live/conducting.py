@@ -27,7 +27,7 @@ from tocsin.lab.experiments.journal import Journal
 from tocsin.lab.experiments.results import replacing, write_json
 from tocsin.lab.scenarios.city import city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, save
-from tocsin.wire.errors import NotFoundError
+from tocsin.wire.errors import InputError, NotFoundError
 
 NAME: Final = "edge-caching-prototype-live"
 _RUN: Final = "run.json"
@@ -76,9 +76,13 @@ def report(out: Path, *, quick: bool, to: Path | None) -> Outcome:
     folder = _folder(out, quick=quick)
     if not (folder / _RUN).exists():
         raise NotFoundError(f"{folder}: no finished live run", hint="tocsin lab run edge-caching-prototype --live")
-    run = json.loads((folder / _RUN).read_text("utf-8"))
-    wanted = replace(options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
-    stated = _known(wanted, wanted.cells(), folder)
+    try:
+        run = json.loads((folder / _RUN).read_text("utf-8"))
+        wanted = replace(options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
+        stated = _known(wanted, wanted.cells(), folder)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "tocsin lab run edge-caching-prototype --live writes them anew"
+        raise InputError(f"{folder}: {_RUN} or {_STATED} is broken: {error}", hint=hint) from None
     path = folder / "report.md" if to is None else to / f"{NAME}.md"
     with Journal(folder) as journal:
         return _report(wanted, stated, journal, path, quick=quick, table=None)
