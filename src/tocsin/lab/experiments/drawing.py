@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.lab.experiments.declaration import Experiment, Plot, Value
-from tocsin.lab.experiments.results import MissingCellsError, Results, replacing
+from tocsin.lab.experiments.results import MissingCellsError, Results
 from tocsin.lab.experiments.statistics import Estimate
+from tocsin.lab.replacing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

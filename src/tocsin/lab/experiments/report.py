@@ -11,7 +11,8 @@ from tocsin.lab.experiments.declaration import Experiment, Sweep, Value
 from tocsin.lab.experiments.drawing import draw
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import Plan
-from tocsin.lab.experiments.results import MissingCellsError, Results, replacing
+from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.replacing import replacing
 from tocsin.wire.version import version
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tocsin.lab.experiments.declaration import Experiment, Value
 from tocsin.lab.experiments.plan import Cell
 from tocsin.lab.experiments.statistics import Estimate, estimate
-from tocsin.lab.replacing import replacing as replacing  # noqa: PLC0414 - who writes results takes it from here
+from tocsin.lab.replacing import replacing
 from tocsin.wire.errors import InputError, NotFoundError
 
 # A sweep and a point of it.

@@ -9,8 +9,8 @@ from tocsin.lab.experiments.declaration import Claim, Judged, Value
 from tocsin.lab.experiments.edge_caching import judges, reasons
 from tocsin.lab.experiments.edge_caching.dependence import Holds, laws, table, verdict
 from tocsin.lab.experiments.edge_caching.model import LAWS, OPTIMUM
-from tocsin.lab.experiments.edge_caching.points import Points, span, surely
-from tocsin.lab.experiments.judging import UndecidedError
+from tocsin.lab.experiments.edge_caching.points import Points, span
+from tocsin.lab.experiments.judging import UndecidedError, surely
 from tocsin.lab.experiments.results import MissingCellsError, Results
 from tocsin.lab.experiments.statistics import Estimate
 

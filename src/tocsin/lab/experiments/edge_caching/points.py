@@ -8,7 +8,6 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
 from tocsin.lab.experiments.edge_caching.model import PAPER
-from tocsin.lab.experiments.judging import surely as surely  # noqa: PLC0414 - judges take it from here
 from tocsin.lab.experiments.results import Place, Results, Row
 from tocsin.lab.experiments.statistics import Estimate, estimate
 

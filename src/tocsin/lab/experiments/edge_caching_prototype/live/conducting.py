@@ -24,7 +24,8 @@ from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived, live
 from tocsin.lab.experiments.edge_caching_prototype.live.options import Options, options
 from tocsin.lab.experiments.edge_caching_prototype.live.report import Measured, Outcome, write
 from tocsin.lab.experiments.journal import Journal
-from tocsin.lab.experiments.results import replacing, write_json
+from tocsin.lab.experiments.results import write_json
+from tocsin.lab.replacing import replacing
 from tocsin.lab.scenarios.city import city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, save
 from tocsin.wire.errors import InputError, NotFoundError

@@ -19,7 +19,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.expected import (
     Expected,
 )
 from tocsin.lab.experiments.edge_caching_prototype.live.options import Options
-from tocsin.lab.experiments.results import replacing
+from tocsin.lab.replacing import replacing
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 
