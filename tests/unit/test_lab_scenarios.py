@@ -14,7 +14,7 @@ import pytest
 from tocsin.lab.engine.engine import Engine
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.scenarios.checking import check
-from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, to_degrees
+from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
 from tocsin.lab.scenarios.files import city_from
 from tocsin.lab.scenarios.movement import Pace, Way, along_roads, random_waypoint
@@ -194,12 +194,6 @@ def test_more_subscribers_do_not_change_what_happens_in_the_city() -> None:
     few, many = (city_scenario(replace(SMALL, subscribers=people), 1) for people in (30, 40))
     published = [[step for step in made.steps if isinstance(step.act, Publish)] for made in (few, many)]
     assert published[0] == published[1]
-
-
-def test_places_of_the_map_have_degrees() -> None:
-    latitude, longitude = to_degrees(0.0, 111_320.0, south_west=(-41.0, 174.0))
-    assert (latitude, longitude) == (-40.0, 174.0)
-    assert to_degrees(111_320.0 * math.cos(math.radians(60)), 0.0, south_west=(60.0, 5.0)) == pytest.approx((60.0, 6.0))
 
 
 @pytest.mark.parametrize(

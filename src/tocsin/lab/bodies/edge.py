@@ -50,7 +50,6 @@ from tocsin.rules.model.cursors import START, Cursor
 
 _Pull = tuple[float, int, Collection[Hashable]]
 _Return = tuple[float, int, tuple[Hashable, ...], int]
-_CHUNK: Final = 100_000
 _NEVER: Final = math.inf
 
 
@@ -133,7 +132,7 @@ class Edge:
         }
         pulls, answers, happen = self._pulls, self._answers, self._happen
         with _no_collector():
-            for at_s, kind, subscriber, interest, size in _rows(events, begin):
+            for at_s, kind, subscriber, interest, size in events.rows(begin):
                 if at_s >= until_s:
                     break
                 if (pulls and pulls[0][0] <= at_s) or (answers and answers[0][0] <= at_s):
@@ -391,17 +390,3 @@ def _told_of(event: Event) -> str:
     if isinstance(event, GetResults | Acked) and isinstance(event.subscriptions, Group | Cohort):
         return repr(replace(event, subscriptions=tuple(event.subscriptions)))
     return repr(event)
-
-
-def _rows(events: Events, begin: int) -> Iterator[tuple[float, int, int, int, int]]:
-    """A chunk at a time: as Python's own numbers the whole would need a gigabyte."""
-    for start in range(begin, len(events), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        yield from zip(
-            events.at_s[part].tolist(),
-            events.kind[part].tolist(),
-            events.subscriber[part].tolist(),
-            events.interest[part].tolist(),
-            events.size_bytes[part].tolist(),
-            strict=True,
-        )

@@ -40,7 +40,6 @@ CHANNELS: Final[tuple[tuple[str, str, float], ...]] = (
     ("emergenciesOfTypeNearUserWithShelters", "type user", 10.0),
 )
 TYPES: Final = tuple("flood fire earthquake tornado shooting storm landslide outage spill tsunami".split())
-_METRES_PER_DEGREE: Final = 111_320.0
 _WORDS: Final = "stay away from low ground and listen for news; help is on its way to those who need it most. "
 
 Parameters = tuple[str | float, ...]
@@ -142,12 +141,6 @@ def city(settings: Mapping[str, str], base: City | None = None) -> City:
         return replace(base or City(), **chosen)
     except ValueError as error:
         raise InputError(str(error)) from None
-
-
-def to_degrees(east_m: float, north_m: float, *, south_west: tuple[float, float]) -> tuple[float, float]:
-    """Latitude and longitude of a place of the map, whose corner lies there; exact enough for a town."""
-    latitude = south_west[0] + north_m / _METRES_PER_DEGREE
-    return latitude, south_west[1] + east_m / (_METRES_PER_DEGREE * math.cos(math.radians(south_west[0])))
 
 
 Session = tuple[int, float, float]

@@ -17,6 +17,7 @@ from tocsin.lab.replacing import replacing
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
+_CHUNK: Final = 100_000
 _COLUMNS: Final = ("at_s", "kind", "subscriber", "interest", "size_bytes")
 
 
@@ -55,9 +56,15 @@ class Events:
     def __len__(self) -> int:
         return len(self.at_s)
 
+    def rows(self, begin: int = 0) -> Iterator[tuple[float, int, int, int, int]]:
+        """Column by column from number `begin` on. A chunk at a time: as Python's own numbers the whole would need a
+        gigabyte."""
+        for start in range(begin, len(self), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            yield from zip(*(getattr(self, name)[part].tolist() for name in _COLUMNS), strict=True)
+
     def __iter__(self) -> Iterator[Event]:
-        columns = (getattr(self, name).tolist() for name in _COLUMNS)
-        for at_s, kind, subscriber, interest, size_bytes in zip(*columns, strict=True):
+        for at_s, kind, subscriber, interest, size_bytes in self.rows():
             yield Event(at_s, Kind(kind), subscriber, interest, size_bytes)
 
     def of(self, kind: Kind) -> NDArray[np.bool_]:
