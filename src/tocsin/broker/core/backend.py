@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from tocsin.broker.core.cohorts import Cohort, Frontend, Group
-from tocsin.broker.core.flights import Asked, Flight, Waiting
+from tocsin.broker.core.flights import Flight
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.model.cursors import START, Cursor
@@ -16,7 +16,7 @@ class Backend:
 
     __slots__ = (
         "announced", "cache", "empty_since_s", "flights", "frontends", "inline", "interest", "joining", "news",
-        "notify", "reported", "waiting",
+        "notify", "reported",
     )  # fmt: skip
 
     def __init__(self, interest: Hashable) -> None:
@@ -29,7 +29,6 @@ class Backend:
         self.announced = START
         self.news: Flight | None = None
         self.flights: list[Flight] = []
-        self.waiting: dict[Asked, Waiting] = {}
         self.empty_since_s: float | None = None
         self.reported: Cursor | None = None
 
@@ -71,9 +70,10 @@ class Backend:
     def detach(self, one: Frontend, caches: ResultCaches) -> None:
         self.leave(one)
         del self.frontends[one.id]
-        self.joining.pop(one.id, None)
         if one.attached:
             caches.detach(self.held, one.marker)
+        else:
+            self.joining.pop(one.id, None)
 
     def acknowledge(self, to: Cursor, names: Collection[Hashable], caches: ResultCaches) -> None:
         """Cumulative, never beyond what the broker has. Names that are not here (any more) are passed over."""

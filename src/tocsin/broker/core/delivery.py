@@ -8,7 +8,7 @@ from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, Why
 from tocsin.broker.core.backend import Backend
 from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.events import Fetched, Mode
-from tocsin.broker.core.flights import Flight, Waiting, answer_of, missing_bytes, page, parts_of
+from tocsin.broker.core.flights import Flight, Share, Waiting, answer_of, missing_bytes, page, parts_of, waiting_for
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import Cached, Missing, size_bytes
@@ -60,25 +60,26 @@ class Delivery:
             waiting = Waiting(after, to, why, [], [askers])
         else:
             waiting = Waiting(after, to, why, [(one, one.turn) for one in askers], [])
-        asked = waiting.asked
-        if backend.waiting and (same := backend.waiting.get(asked)) is not None:
-            same.askers += waiting.askers
-            same.groups += waiting.groups
-            return
-
-        def begin(begins: Cursor, ends: Cursor) -> Flight:
-            flight = self.begin(backend, begins, ends, actions, most=most)
-            backend.flights.append(flight)
-            return flight
-
-        waiting.parts = parts_of(runs, backend.flights, begin)
-        for _, flight in waiting.parts:
-            if flight is not None and (not flight.waiting or flight.waiting[-1] is not waiting):
+        if backend.flights:
+            if (same := waiting_for(backend.flights, after, to, why)) is not None:
+                same.askers += waiting.askers
+                same.groups += waiting.groups
+                return
+            waiting.parts = parts_of(
+                runs, backend.flights, lambda begin, end: self._miss(backend, begin, end, most, actions)
+            )
+        else:
+            waiting.parts = [
+                run if type(run) is Cached else self._miss(backend, run.after, run.to, most, actions) for run in runs
+            ]
+        for part in waiting.parts:
+            if isinstance(part, Cached):
+                continue
+            flight = part.flight if isinstance(part, Share) else part
+            if not flight.waiting or flight.waiting[-1] is not waiting:
                 flight.waiting.append(waiting)
                 waiting.lacking += 1
-        if waiting.lacking:
-            backend.waiting[asked] = waiting
-        else:
+        if not waiting.lacking:
             self._answer(backend, waiting, now_s, actions)
 
     def resume(self, backend: Backend, one: Frontend, now_s: float, actions: list[Action]) -> None:
@@ -109,25 +110,26 @@ class Delivery:
         news: bool = False,
         most: int | None = None,
     ) -> Flight:
-        self._begun += 1
-        limit = self._settings.page_results if most is None else most
-        flight = Flight(self._begun, backend, after, to, limit=limit, news=news)
-        self._under_way[self._begun] = flight
-        actions.append(self._fetch(flight))
+        self._begun = number = self._begun + 1
+        limits = self._settings
+        limit = limits.page_results if most is None else most
+        fetch = Fetch(number, backend.interest, after, to, limit, limits.page_bytes)
+        self._under_way[number] = flight = Flight(fetch, backend, news)
+        actions.append(fetch)
         return flight
 
     def again(self, number: int, actions: list[Action]) -> None:
         """Asks once more, if it still matters."""
         flight = self._under_way.get(number)
         if flight is not None:
-            actions.append(self._fetch(flight))
+            actions.append(flight.fetch)
 
     def under_way(self, number: int) -> Flight | None:
         return self._under_way.get(number)
 
     def land(self, flight: Flight, answer: Fetched, now_s: float, actions: list[Action]) -> None:
         """A flight is back; news are the caller's, the others go to who waits for them."""
-        del self._under_way[flight.number]
+        del self._under_way[answer.fetch]
         backend = flight.backend
         flight.answer = answer
         flight.answer_bytes = size_bytes(answer.results) if answer.size_bytes is None else answer.size_bytes
@@ -145,19 +147,19 @@ class Delivery:
         for waiting in waits:
             waiting.lacking -= 1
             if waiting.lacking == 0:
-                del backend.waiting[waiting.asked]
                 self._answer(backend, waiting, now_s, actions)
 
     def forget(self, backend: Backend) -> None:
         """The interest is gone; answers for it will be passed over."""
         for flight in self._flights_of(backend):
-            del self._under_way[flight.number]
+            del self._under_way[flight.fetch.fetch]
 
     # --- inside
 
-    def _fetch(self, flight: Flight) -> Fetch:
-        limit_bytes = self._settings.page_bytes
-        return Fetch(flight.number, flight.backend.interest, flight.after, flight.to, flight.limit, limit_bytes)
+    def _miss(self, backend: Backend, after: Cursor, to: Cursor, most: int, actions: list[Action]) -> Flight:
+        flight = self.begin(backend, after, to, actions, most=most)
+        backend.flights.append(flight)
+        return flight
 
     def _answer(self, backend: Backend, waiting: Waiting, now_s: float, actions: list[Action]) -> None:
         askers = [one for one, turn in waiting.askers if one.turn == turn]
@@ -167,22 +169,20 @@ class Delivery:
         audience = _audience(askers, waiting.groups) if waiting.groups else tuple([one.id for one in askers])
         if not audience:
             return
-        answer = answer_of(waiting.after, waiting.parts)
+        (to, results, gap), counts = answer_of(waiting.after, waiting.parts)
         head = backend.held.head
-        if answer.to == waiting.after < head:
+        if to == waiting.after < head:
             # The flights that others had begun brought nothing of this: now from its own beginning.
             everybody = [backend.frontends[name] for name in audience]
             self.ask(backend, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
             return
-        self._caches.served(len(audience), answer.hits, answer.hit_bytes, answer.misses, answer.miss_bytes)
-        more = answer.to < head
-        actions.append(
-            Deliver(backend.interest, waiting.after, answer.to, answer.results, audience, waiting.why, answer.gap, more)
-        )
+        self._caches.served(len(audience), *counts)
+        more = to < head
+        actions.append(Deliver(backend.interest, waiting.after, to, results, audience, waiting.why, gap, more))
         if catches_up:
             for one in askers:
                 one.waits = False
-                one.sent = max(one.sent, answer.to)
+                one.sent = max(one.sent, to)
                 if not more:
                     one.cohort.join(one)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tocsin.broker.core.actions import Why
+from tocsin.broker.core.actions import Fetch, Why
 from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.events import Fetched
 from tocsin.rules.caching.entries import Cached, Missing, Result, Run, size_bytes
@@ -20,30 +19,38 @@ if TYPE_CHECKING:
 class Flight:
     """`(after, to]` of an interest is being fetched: for those who wait, or because it is news."""
 
-    __slots__ = ("after", "answer", "answer_bytes", "backend", "limit", "news", "number", "to", "waiting")
+    __slots__ = ("after", "answer", "answer_bytes", "backend", "fetch", "news", "to", "waiting")
 
-    def __init__(
-        self, number: int, backend: Backend, after: Cursor, to: Cursor, *, limit: int, news: bool = False
-    ) -> None:
-        self.number = number
+    def __init__(self, fetch: Fetch, backend: Backend, news: bool) -> None:
+        self.fetch = fetch
+        self.after = fetch.after
+        self.to = fetch.to
         self.backend = backend
-        self.after = after
-        self.to = to
-        self.limit = limit
         self.news = news
         self.answer: Fetched | None = None
         self.answer_bytes = 0
         self.waiting: list[Waiting] = []
 
 
-# A stretch of an answer: from the cache, or of a flight.
-Part = tuple[Run, Flight | None]
+class Share:
+    """What somebody else wants of a flight: `(after, to]`."""
+
+    __slots__ = ("after", "flight", "to")
+
+    def __init__(self, flight: Flight, after: Cursor, to: Cursor) -> None:
+        self.flight = flight
+        self.after = after
+        self.to = to
+
+
+# A stretch of an answer: from the cache, a flight that was begun for it, or a share of one that was not.
+Part = Cached | Flight | Share
 
 
 class Waiting:
     """An answer that lacks something. `askers` with the turn in which each asked, and groups that asked as one."""
 
-    __slots__ = ("after", "asked", "askers", "groups", "lacking", "parts", "to", "why")
+    __slots__ = ("after", "askers", "groups", "lacking", "parts", "to", "why")
 
     def __init__(
         self, after: Cursor, to: Cursor, why: Why, askers: list[tuple[Frontend, int]], groups: list[Group]
@@ -55,24 +62,12 @@ class Waiting:
         self.groups = groups
         self.parts: list[Part] = []
         self.lacking = 0
-        self.asked: Asked = (after, to, why is Why.PULLED)
 
 
-# The range, and whether somebody asked for it: those who catch up wait for themselves.
-Asked = tuple[Cursor, Cursor, bool]
-
-
-@dataclass(slots=True, eq=False)
-class Answer:
-    """What can be delivered of the parts, up to `to`, and how much of it was here and was not."""
-
-    to: Cursor
-    results: tuple[Result, ...] = ()
-    hits: int = 0
-    hit_bytes: int = 0
-    misses: int = 0
-    miss_bytes: int = 0
-    gap: Cursor | None = None
+# Up to where the parts can be delivered, their results, and up to where some are gone.
+Delivered = tuple[Cursor, tuple[Result, ...], Cursor | None]
+# How many of these were here, with how many bytes, and how many were not, with how many.
+Counts = tuple[int, int, int, int]
 
 
 _AFTER: Final = attrgetter("after")
@@ -110,56 +105,68 @@ def missing_bytes(runs: Iterable[Run]) -> int:
     return sum([run.size_bytes for run in runs if type(run) is Missing])
 
 
+def waiting_for(flights: Iterable[Flight], after: Cursor, to: Cursor, why: Why) -> Waiting | None:
+    """Who waits for just this. Those who catch up wait for themselves."""
+    pulled = why is Why.PULLED
+    for flight in flights:
+        for one in flight.waiting:
+            if one.after == after and one.to == to and (one.why is Why.PULLED) is pulled:
+                return one
+    return None
+
+
 def parts_of(runs: Iterable[Run], under_way: Sequence[Flight], begin: Callable[[Cursor, Cursor], Flight]) -> list[Part]:
     """Where each stretch comes from. Missing ones wait for what is under way; only the rest begins a flight."""
-    flights = sorted(under_way, key=_AFTER) if under_way else ()
+    flights = sorted(under_way, key=_AFTER)
     parts: list[Part] = []
     for run in runs:
         if type(run) is Cached:
-            parts.append((run, None))
-            continue
-        if not flights:
-            parts.append((run, begin(run.after, run.to)))
+            parts.append(run)
             continue
         place = run.after
         for flight in flights:
             if flight.to <= place or flight.after >= run.to:
                 continue
             if flight.after > place:
-                parts.append((Missing(place, flight.after), begin(place, flight.after)))
+                parts.append(begin(place, flight.after))
                 place = flight.after
             end = min(run.to, flight.to)
-            parts.append((Missing(place, end), flight))
+            parts.append(Share(flight, place, end))
             place = end
         if place < run.to:
-            parts.append((Missing(place, run.to), begin(place, run.to)))
+            parts.append(begin(place, run.to))
     return parts
 
 
-def answer_of(after: Cursor, parts: Sequence[Part]) -> Answer:
+def answer_of(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
     """The parts put together, up to the first that its flight did not answer to the end."""
-    whole = Answer(after)
-    for part, flight in parts:
-        if type(part) is Cached:
+    to, gap = after, None
+    results: tuple[Result, ...] = ()
+    hits = hit_bytes = misses = miss_bytes = 0
+    for part in parts:
+        if isinstance(part, Cached):
             found = part.results
-            whole.hits += len(found)
-            whole.hit_bytes += size_bytes(found)
-            whole.results = whole.results + found if whole.results else found
-            whole.to = part.to
+            if found:
+                hits += len(found)
+                hit_bytes += size_bytes(found)
+                results = results + found if results else found
+            to = part.to
             continue
-        answer = flight.answer if flight is not None else None
-        assert flight is not None, "what is missing is fetched"
+        flight = part.flight if isinstance(part, Share) else part
+        answer = flight.answer
         assert answer is not None, "an answer is put together when all its flights are back"
         found, found_bytes = answer.results, flight.answer_bytes
-        if found and not (part.after < found[0].cursor and found[-1].cursor <= part.to):
+        if part is not flight:
             found = tuple(one for one in found if part.after < one.cursor <= part.to)
             found_bytes = size_bytes(found)
-        whole.misses += len(found)
-        whole.miss_bytes += found_bytes
-        whole.results = whole.results + found if whole.results else found
+        if found:
+            misses += len(found)
+            miss_bytes += found_bytes
+            results = results + found if results else found
         if answer.gap is not None and answer.gap > part.after:
-            whole.gap = min(answer.gap, part.to)
-        whole.to = part.to if answer.to >= part.to else max(part.after, answer.to)
-        if whole.to < part.to:
+            gap = min(answer.gap, part.to)
+        if answer.to < part.to:
+            to = max(part.after, answer.to)
             break
-    return whole
+        to = part.to
+    return (to, results, gap), (hits, hit_bytes, misses, miss_bytes)

@@ -5,10 +5,10 @@ result and pushes each as it is made, and clients that pull one round trip after
 got, and pull again while there is more. Because round trips are constant, what is under way stands in two queues in
 order of time, and no heap is needed.
 
-Clients that were told together and share a marker pull and acknowledge together. With `together=False` each is told,
-pulls and acknowledges by itself: nearly the same hits, misses and evictions, at events for each of them. With a page of
-one result (`core_settings`) each result is an event for each of them as well. Who returns asks for all that it lacks at
-once, and acknowledges all that comes at once.
+Clients that were told together and share a marker pull and acknowledge together. Who returns asks for all that it lacks
+at once, and acknowledges all that comes at once. With `together=False` each subscription is told, pulls and
+acknowledges by itself: nearly the same hits, misses and evictions, at events for each of them. With a page of one
+result (`core_settings`) each result is an event for each of them as well.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Edge:
         session = self._session[subscriber] = self._session.get(subscriber, 0) + 1
         told = []
         for action in self._step(LoggedIn(subscriber), at_s):
-            if type(action) is Notify:
+            if type(action) is Notify and self.together:
                 (name,) = action.audience
                 self._asks[name] = session
                 told.append(name)
@@ -327,7 +327,7 @@ class Edge:
         for action in actions:
             if type(action) is Fetch:
                 fetches.append(action)
-            elif type(action) is Deliver and len(action.audience) == 1 and not isinstance(action.audience, Group):
+            elif type(action) is Deliver and type(action.audience) is not Group and len(action.audience) == 1:
                 (name,) = action.audience
                 self._got(action, name)
                 acks.append((name, action.to))
@@ -364,7 +364,7 @@ class Edge:
             self.deliveries += 1
             self.retrievals += len(audience)
         self._handle(Acked(interest, action.to, audience), self.now_s)
-        alone = not isinstance(audience, Group)
+        alone = type(audience) is not Group
         if action.more:
             assert isinstance(interest, int)
             self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))

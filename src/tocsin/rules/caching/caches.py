@@ -161,14 +161,15 @@ class ResultCaches:
 
     def attach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         cache.attach(marker, count)
-        self._needed_by(cache, marker, cache.head, count)
+        if self._by_result is not None:
+            self._needed_by(cache, marker, cache.head, count)
 
     def detach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
-        residents = cache.residents
-        self._needed_by(cache, marker, cache.head, -count)
+        residents, needed = cache.residents, cache.needed
+        if self._by_result is not None:
+            self._needed_by(cache, marker, cache.head, -count)
         self.resident_bytes -= cache.detach(marker, count)
-        self.figures.consumed += residents - cache.residents
-        self._ranks_changed(cache)
+        self._needed_less(cache, residents, needed)
 
     def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
         """So many subscribers acknowledge everything up to `after`."""
@@ -176,11 +177,7 @@ class ResultCaches:
         if self._by_result is not None:
             self._needed_by(cache, before, after, -count)
         self.resident_bytes -= cache.advance(before, after, count)
-        if cache.residents != residents:
-            self.figures.consumed += residents - cache.residents
-            self._ranks_changed(cache)
-        elif cache.needed != needed:
-            self._ranks_changed(cache)
+        self._needed_less(cache, residents, needed)
 
     # --- time and change
 
@@ -292,6 +289,14 @@ class ResultCaches:
             for entry in cache.between(after, to):
                 entry.needed += more
                 self._by_result.needed(entry)
+
+    def _needed_less(self, cache: ResultCache, residents: int, needed: int) -> None:
+        """Fewer need what is there: before, so many were resident, and so many needed the tail."""
+        if cache.residents != residents:
+            self.figures.consumed += residents - cache.residents
+            self._ranks_changed(cache)
+        elif cache.needed != needed:
+            self._ranks_changed(cache)
 
     def _hold_limit(self, newcomer: ResultCache | None, now_s: float) -> None:
         """Drops until the limit holds. A newcomer is spared while it is all that its cache holds."""
