@@ -8,8 +8,9 @@ import pytest
 
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.declaration import Judged, Value
+from tocsin.lab.experiments.edge_caching.judges import lives_contrast
 from tocsin.lab.experiments.edge_caching.model import CHOICES
-from tocsin.lab.experiments.edge_caching.points import TOUCHED
+from tocsin.lab.experiments.edge_caching.points import TOUCHED, Points
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.results import MissingCellsError, Results, Row
@@ -112,6 +113,23 @@ def test_every_choice_is_swept_with_the_policies_that_it_can_touch() -> None:
     sizes = {cell.values for cell in quick if cell.sweep == "sizes"}
     usual = {cell.values for cell in quick if cell.sweep == "choices" and dict(cell.values)["choice"] == "usual"}
     assert usual < sizes, "what a quick run has run already"
+
+
+def test_holding_times_are_held_against_the_times_to_live_of_the_same_choice() -> None:
+    """Another cap makes lives twice as long with every policy; LSC holds for as long as before."""
+    declared = registry.experiment("edge-caching")
+
+    def figures(values: Mapping[str, Value], replication: int) -> dict[str, float]:
+        times = 2.0 if values["choice"] == "lives without cap" else 1.0
+        held = 10.0 * times if values["policy"] == "ttl" else 9.0
+        return {"life_s": 10.0 * times, "holding_s": held + replication / 1000}
+
+    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
+    cells = plan(declared, replications=3).cells()
+    made = Results([Row(cell, {**every, **figures(dict(cell.values), cell.replication)}) for cell in cells])
+    good, told = lives_contrast(Points(made, "uniform", "lives without cap"))
+    assert good is True
+    assert "lsc 0.5" in told, told
 
 
 @pytest.mark.parametrize(
