@@ -248,7 +248,7 @@ def test_a_trace_of_a_run_is_the_same_bytes_each_time_and_tells_of_what_expires(
 
 
 def test_the_same_bytes_on_any_number_of_processes(tmp_path: Path) -> None:
-    settings = {"policy": "lsc,worth,optimum", "size_mb": "300", "scale": "0.012", "choice": "usual"}
+    settings = {"policy": "lsc,worth,optimum", "size_mb": "300", "scale": "0.02", "choice": "usual"}
     settings |= {"span_s": "600", "warm_up_s": "300"}
     wanted = plan(EXPERIMENT, quick=True, settings=settings, replications=2)
     for processes in (1, 2):

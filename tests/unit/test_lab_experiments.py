@@ -25,6 +25,7 @@ from tocsin.lab.experiments.declaration import (
     Run,
     Sweep,
     Table,
+    Value,
     along,
 )
 from tocsin.lab.experiments.drawing import _bar_look, _lines, _look
@@ -157,6 +158,18 @@ def test_a_quick_run_may_hold_other_values_fast() -> None:
         for quick in (False, True)
     ]
     assert held == [{False}, {True}]
+
+
+def test_values_that_do_not_go_together_in_one_of_the_sweeps_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    def check(values: Mapping[str, Value]) -> None:
+        if not values["on"] and float(values["size"]) > 5:
+            raise InputError("size: must be at most 5 while off", hint="--set size=5")
+
+    with pytest.raises(InputError, match="sweep pairs: size: must be at most 5 while off") as refused:
+        run(plan(replace(TOY, check=check)), TOY_PLACE, tmp_path / "run")
+    assert refused.value.hint == "--set size=5"
+    assert not (tmp_path / "run").exists()
+    run(plan(replace(TOY, check=check), settings={"policy": "low"}), TOY_PLACE, tmp_path / "run")
 
 
 @pytest.mark.parametrize("wrong", [{"replications": 0}, {"seed": -1}])
@@ -302,6 +315,20 @@ def test_the_report_has_verdicts_plots_tables_and_how_to_make_it_again(tmp_path:
     assert done.verdicts["high-wins"].verdict == "reproduced"
 
 
+def test_a_report_tells_with_which_values_each_sweep_was_run(tmp_path: Path) -> None:
+    varied = Sweep("ons", "On and off.", (along("on", (False, True)),), fixed={"policy": "high"})
+    toy = replace(TOY, sweeps=(*TOY.sweeps, varied))
+    wanted = plan(toy, settings={"size": "3,4,5"}, replications=2)
+    results, _ = run(wanted, TOY_PLACE, tmp_path)
+    assert {dict(row.cell.values)["size"] for row in results.rows if row.cell.sweep == "ons"} == {3.0}
+    write_report(results, wanted, tmp_path / "report.md", tmp_path / "plots")
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert "### sizes\n\nBy size.\n\n| policy |" in text
+    assert "### pairs\n\nPairs.\n\nAll of it with `on` = False.\n\n| policy |" in text
+    assert "### ons\n\nOn and off.\n\nAll of it with `size` = 3.0, `policy` = high.\n\n| on |" in text
+    assert "| `size` | 3, 4, 5 | a number |" in text
+
+
 def test_a_report_has_the_tables_of_its_experiment_as_far_as_there_are_cells(tmp_path: Path) -> None:
     def made(results: Results) -> tuple[list[str], list[list[str]]]:
         return ["size", "score"], [["5", str(results.mean("score", "pairs", size=5.0))]]
@@ -436,7 +463,7 @@ def test_a_report_names_the_code_that_made_its_numbers_also_when_it_is_written_a
 def test_workloads_that_other_code_made_are_made_again_and_fresh_forgets_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {"policy": "lru", "size_mb": "200", "popularity": "uniform", "choice": "usual", "scale": "0.01"}
+    small = {"policy": "lru", "size_mb": "200", "popularity": "uniform", "choice": "usual", "scale": "0.02"}
     small |= {"span_s": "60", "warm_up_s": "30"}
     wanted = plan(registry.experiment("edge-caching"), settings=small, replications=1)
     cells = [cell for cell in wanted.cells() if cell.sweep == "sizes"]

@@ -145,11 +145,16 @@ class Run:
 
 
 Model = Callable[[Run], Mapping[str, float]]
+# `InputError` where values that may each be so do not go together.
+Check = Callable[[Mapping[str, Value]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything there is to know about an experiment. `model` is a function of a module, so that workers find it."""
+    """Everything there is to know about an experiment. `model` is a function of a module, so that workers find it.
+
+    `check` is asked about every cell before the first one runs.
+    """
 
     name: str
     title: str
@@ -165,6 +170,7 @@ class Experiment:
     replications: int = 10
     quick_replications: int = 3
     notes: str = ""
+    check: Check | None = None
 
     def __post_init__(self) -> None:
         known = {parameter.name for parameter in self.parameters}

@@ -52,6 +52,16 @@ class Plan:
                 for replication in range(self.replications):
                     yield Cell(sweep.name, values, replication, self.seed + replication)
 
+    def check(self) -> None:
+        """`InputError` names the sweep that the settings make impossible: now rather than after a night's run."""
+        if self.experiment.check is None:
+            return
+        for cell in self.cells():
+            try:
+                self.experiment.check(dict(cell.values))
+            except InputError as error:
+                raise InputError(f"sweep {cell.sweep}: {error.message}", hint=error.hint) from None
+
     def to_json(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment.name,
@@ -144,7 +154,9 @@ def _sweep(sweep: Sweep, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> 
     contradicted = any(name in chosen and value not in chosen[name] for name, value in fixed.items())
     if contradicted or not all(axis.points for axis in axes):
         return None
-    return Sweep(sweep.name, sweep.about, axes, fixed)
+    # What is chosen several times and not varied here is the first of them.
+    first = {name: values[0] for name, values in chosen.items() if len(values) > 1 and name not in sweep.names()}
+    return Sweep(sweep.name, sweep.about, axes, {**first, **fixed})
 
 
 def _axis(axis: Axis, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Axis:

@@ -93,8 +93,14 @@ def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]
 def _tables(plan: Plan, results: Results) -> list[str]:
     lines = ["## Results", ""]
     for sweep in plan.sweeps:
-        lines += [f"### {sweep.name}", "", sweep.about, "", *_sweep_table(sweep, plan.experiment, results), ""]
+        lines += [f"### {sweep.name}", "", sweep.about, *_fixed(sweep), ""]
+        lines += [*_sweep_table(sweep, plan.experiment, results), ""]
     return lines
+
+
+def _fixed(sweep: Sweep) -> list[str]:
+    said = ", ".join(f"`{name}` = {value}" for name, value in sweep.fixed.items())
+    return ["", f"All of it with {said}."] if said else []
 
 
 def _sweep_table(sweep: Sweep, experiment: Experiment, results: Results) -> list[str]:
@@ -122,12 +128,13 @@ def _mean(results: Results, metric: str, sweep: str, where: Mapping[str, Value])
 
 def _settings(plan: Plan) -> list[str]:
     about = {parameter.name: parameter.about for parameter in plan.experiment.parameters}
-    rows = [(f"`{name}`", str(value), about[name]) for name, value in plan.values]
+    several = {name: ", ".join(map(str.strip, text.split(","))) for name, text in plan.settings if "," in text}
+    rows = [(f"`{name}`", several.get(name, str(value)), about[name]) for name, value in plan.values]
     metrics = [(f"`{metric.name}`", metric.unit, metric.about) for metric in plan.experiment.metrics]
     return [
         "## Parameters",
         "",
-        "Where a sweep varies one, its table above says so.",
+        "Where a sweep varies one, its table above says so; where it has another value, it is said above that table.",
         "",
         *_table(("parameter", "value", "what it is"), rows),
         "",

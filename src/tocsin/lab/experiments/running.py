@@ -93,7 +93,9 @@ def run(
     """Run what the folder does not have yet; all results in the plan's order, and how many were there already.
 
     `reference` is where worker processes find the experiment, `module:name`. Finished cells are kept whatever happens.
+    `InputError` where values of a cell do not go together, before any is run.
     """
+    plan.check()
     code = code_digest(plan.experiment)
     cells = list(plan.cells())
     with Journal(folder, fresh=fresh) as journal:

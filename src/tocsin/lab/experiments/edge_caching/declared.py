@@ -6,7 +6,7 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Axis, Experiment, Metric, Parameter, Plot, Sweep, Value, along
 from tocsin.lab.experiments.edge_caching.claims import CLAIMS, TABLES
-from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS, MODERN, OPTIMUM, OURS, PAPER, model
+from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS, MODERN, OPTIMUM, OURS, PAPER, check, model
 from tocsin.lab.experiments.edge_caching.points import CACHING, TOUCHED, USUAL
 
 SIZES: Final = (50, 100, 200, 300, 400, 500)
@@ -59,6 +59,7 @@ EXPERIMENT: Final = Experiment(
     "broker's core is the live one. One trace per seed serves all policies and sizes.",
     source="Uddin, Venkatasubramanian, Edge Caching for Enriched Notifications Delivery in Big Active Data, 2018, §V",
     model=model,
+    check=check,
     parameters=(
         Parameter("policy", "lsc", f"one of {', '.join(_PLAYED)}; {OPTIMUM} is the bound of all",
                   among=(*_PLAYED, OPTIMUM)),
@@ -70,7 +71,7 @@ EXPERIMENT: Final = Experiment(
         Parameter("span_s", 6 * 3600.0, "simulated time", quick=1800.0, least=1, most=1e7),
         Parameter("warm_up_s", 900.0, "time before counting begins", quick=600.0, least=0, most=1e7),
         Parameter("scale", 1.0, "the share of Table II: of its subscribers, interests and bytes", quick=0.03,
-                  least=0.01, most=10),
+                  least=0.02, most=10),
     ),
     sweeps=(
         Sweep(

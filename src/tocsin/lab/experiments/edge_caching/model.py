@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
 from tocsin.lab.bodies.policies import named
-from tocsin.lab.experiments.declaration import Run
+from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.optimum import bound, requests
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
 from tocsin.lab.workloads.events import Events
@@ -49,15 +49,21 @@ _MEANS: Final[dict[tuple[CachingSettings, EdgeWorkload, tuple[float, float], int
 _MOST_MEANS: Final = 1_000
 
 
+def check(values: Mapping[str, Value]) -> None:
+    """`InputError` where little would be left to count."""
+    warm_up_s, span_s = float(values["warm_up_s"]), float(values["span_s"])
+    if warm_up_s > span_s / 2:
+        raise InputError(
+            f"warm_up_s: must be at most half of span_s = {span_s:g}, got {warm_up_s:g}",
+            hint=f"--set warm_up_s={span_s / 2:g}",
+        )
+
+
 def model(run: Run) -> Mapping[str, float]:
+    check(run.values)
     workload = workload_of(run)
     events = edge_events(workload, run.seed, run.kept)
     window = (run.number("warm_up_s"), workload.span_s)
-    if window[0] > workload.span_s / 2:
-        raise InputError(
-            f"warm_up_s: must be at most half of span_s = {workload.span_s:g}, got {window[0]:g}",
-            hint=f"--set warm_up_s={workload.span_s / 2:g}",
-        )
     if run.text("policy") == OPTIMUM:
         return _bound(run, events, window)
     settings = caching_of(run)
