@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.bodies.edge import RoundTrips, core_settings
+from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
 from tocsin.lab.bodies.town import BROKER, CLUSTER, Links, Made, Town, play_town
 from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.engine.trace import TraceList
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.simulated import results, simulate
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import LogIn, LogOut, Scenario, Step, Subscribe, Unsubscribe
-from tocsin.lab.workloads.city_channels import find
+from tocsin.lab.workloads.city_channels import CityRun, find
+from tocsin.lab.workloads.events import Events, Kind
 from tocsin.rules.caching.settings import CachingSettings
 
 CITY = City(subscribers=60, subscriptions=500, span_s=1200.0, join_s=30.0, publish_every_s=5.0, zone_every_s=60.0)
@@ -27,14 +28,35 @@ CONSTANT = Links(LinkSettings(1 / 128), LinkSettings(1 / 128), LinkSettings(1 / 
 FAST = LinkSettings(0.0)
 
 
+def events(made: Scenario, run: CityRun) -> Events:
+    """The same as arrays."""
+    rows = [(one.at_s, Kind.PRODUCED, -1, one.interest, one.size_bytes) for one in run.found]
+    for step in made.steps:
+        match step.act:
+            case LogIn(name):
+                rows.append((step.at_s, Kind.LOGGED_IN, run.subscriber(name), -1, 0))
+            case LogOut(name):
+                rows.append((step.at_s, Kind.LOGGED_OUT, run.subscriber(name), -1, 0))
+            case Subscribe(name, channel, parameters):
+                rows.append((step.at_s, Kind.SUBSCRIBED, run.subscriber(name), run.interest(channel, parameters), 0))
+            case Unsubscribe(name, channel, parameters):
+                rows.append((step.at_s, Kind.UNSUBSCRIBED, run.subscriber(name), run.interest(channel, parameters), 0))
+            case _:
+                pass
+    rows.sort(key=lambda row: row[:2])
+    return Events(*map(np.array, zip(*rows, strict=True)), about={})
+
+
 @pytest.mark.parametrize("policy", ["nc", "lru", "lsc", "lscz", "lsd", "exp", "worth", "saving"])
 def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: str) -> None:
     made = city_scenario(CITY, 2)
     made = replace(made, steps=tuple(replace(step, at_s=round(step.at_s * 1024) / 1024) for step in made.steps))
     run = find(made)
     cell = Cell(policy, 10.0)
-    edge = asyncio.run(simulate(made, 1260.0, cell, run, results(run), trips=TRIPS))
-    town = play_town(made, run.made(), core_settings(cell.caching()), CONSTANT, until_s=1260.0)
+    settings = core_settings(cell.caching())
+    edge = Edge(settings, len(run.interests), trips=TRIPS)
+    edge.play(events(made, run), 1260.0)
+    town = play_town(made, run.made(), settings, CONSTANT, until_s=1260.0)
     figures = edge.broker.caches.figures
     assert asdict(town.broker.caches.figures) == asdict(figures)
     assert figures.misses > 100
@@ -47,13 +69,15 @@ def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: st
     assert apart_s - 1e-9 <= town.waited_s / town.results <= miss_s + 1e-9
 
 
-def ann_and_ben(made: list[Made], links: Links, budget_bytes: int = 0) -> tuple[Town, dict[str, float]]:
+def ann_and_ben(
+    made: list[Made], links: Links, budget_bytes: int = 0, looks_up_s: Callable[[], float] | None = None
+) -> tuple[Town, dict[str, float]]:
     """Both are online and hold a and b; how long each waited in all."""
     steps = [Step(0.0, LogIn(name)) for name in ("ann", "ben")]
     steps += [Step(1.0, Subscribe(name, interest, ())) for name in ("ann", "ben") for interest in ("a", "b")]
     settings = CoreSettings(CachingSettings(budget_bytes=budget_bytes, eviction="lru"))
-    trace = TraceList()
-    town = play_town(Scenario({}, tuple(steps)), made, settings, links, until_s=100.0, trace=trace)
+    trace, told = TraceList(), Scenario({}, tuple(steps))
+    town = play_town(told, made, settings, links, until_s=100.0, trace=trace, looks_up_s=looks_up_s)
     waited_s = {"ann": 0.0, "ben": 0.0}
     for note in trace.notes:
         if note.what == "Got":
@@ -80,6 +104,15 @@ def test_what_goes_to_a_subscriber_waits_for_what_it_gets_already_and_for_nobody
     assert town.network.link(BROKER, "ann").waited_s == 3.0
     assert town.waited_s / town.results == 3.5
     assert ann_and_ben(made, Links(FAST, FAST, FAST, FAST), budget_bytes=10_000)[0].waited_s == 0
+
+
+def test_a_fetch_takes_as_long_as_the_cluster_looks_it_up_and_the_core_is_told() -> None:
+    made: list[Made] = [(10.0, ("a", ()), 100), (10.0, ("b", ()), 100)]
+    links = Links(FAST, FAST, FAST, FAST)
+    town, waited_s = ann_and_ben(made, links, looks_up_s=iter([3.0, 1.0]).__next__)
+    # Each is fetched once for both, and what is asked for later may be there earlier.
+    assert waited_s == {"ann": 4.0, "ben": 4.0}
+    assert {name: town.broker.caches[name, ()].latency_s for name in "ab"} == {"a": 3.0, "b": 1.0}
 
 
 def test_what_was_on_its_way_to_somebody_who_left_comes_when_it_is_back() -> None:

@@ -12,12 +12,14 @@ import pytest
 
 from tocsin.cli import lab as cli_lab
 from tocsin.cli import lab_scenarios as cli_lab_scenarios
+from tocsin.lab.bodies.edge import core_settings
+from tocsin.lab.bodies.town import Links, play_town
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour, schema
 from tocsin.lab.experiments.edge_caching_prototype.live import options as options_of
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.expected import TRIPS, Expected, expect, timed
+from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, timed
 from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived
 from tocsin.lab.experiments.edge_caching_prototype.live.options import options
 from tocsin.lab.experiments.edge_caching_prototype.live.people import Seen
@@ -89,11 +91,16 @@ def test_timing_moves_results_but_loses_none_of_them() -> None:
 def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0, join_s=30.0), 2)
     cells = [Cell("nc", 0.0), Cell("lsc", 2.0)]
-    told = expect(made, 600.0, cells, late_s=10.0, trips=TRIPS, seed=1)
-    assert told == expect(made, 600.0, cells, late_s=10.0, trips=TRIPS, seed=1)
+    told = expect(made, 600.0, cells, late_s=10.0, seed=1)
+    results, links = find(made).made(), Links.of_round_trips(0.01, 0.1)
+    assert told == expect(made, 600.0, cells, late_s=10.0, seed=1)
     for cell in cells:
         for one in told[cell].values():
             assert one.low <= one.mean <= one.high
+        figures = play_town(made, results, core_settings(cell.caching()), links, until_s=600.0).broker.caches.figures
+        assert told[cell]["hit_ratio"].holds(figures.hit_ratio)
+        assert told[cell]["miss_kb"].holds(figures.miss_bytes / 1e3)
+        assert told[cell]["fetch_kb"].holds((figures.arrived_bytes + figures.fetched_bytes) / 1e3)
     assert told[cells[0]]["hit_ratio"].mean == 0
     assert told[cells[1]]["hit_ratio"].mean > 0
     assert told[cells[0]]["fetch_kb"].mean > told[cells[1]]["fetch_kb"].mean

@@ -104,9 +104,14 @@ class _Person:
 
 class Town:
     """A target of the driver. `waited_s` sums, over the results that subscribers got, the time from asking until they
-    were there; `area_bytes_s` is what the caches held, integrated over time."""
+    were there; `area_bytes_s` is what the caches held, integrated over time.
 
-    def __init__(self, engine: Engine, settings: CoreSettings, links: Links) -> None:
+    `looks_up_s` tells of each fetch how long the cluster takes to look it up; without it, it has everything at hand.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: CoreSettings, links: Links, *, looks_up_s: Callable[[], float] | None = None
+    ) -> None:
         self.broker = Broker(settings, engine.now_s)
         self.links = links
         self.network = Network(engine, self.links.between)
@@ -115,6 +120,7 @@ class Town:
         self.waited_s = 0.0
         self.area_bytes_s = 0.0
         self._engine = engine
+        self._looks_up_s = looks_up_s
         self._passed_s = engine.now_s
         self._wake_s = math.inf
         # The cluster's: what it has of each interest, and of which it tells the broker.
@@ -291,7 +297,11 @@ class Town:
             if len(found) >= fetch.limit or counted_bytes >= fetch.limit_bytes:
                 break
         to = found[-1].cursor if found else fetch.to
-        self._answer(size_bytes, self._fetched, asked_at_s, fetch, to, tuple(found))
+        answer = size_bytes, self._fetched, asked_at_s, fetch, to, tuple(found)
+        if self._looks_up_s is None:
+            self._answer(*answer)
+        else:
+            self._engine.after(self._looks_up_s(), self._answer, *answer)
 
     def _answer(self, size_bytes: int, arrive: Callable[..., object], *arguments: object) -> None:
         self.network.send(CLUSTER, BROKER, size_bytes + self.links.message_bytes, arrive, *arguments)
@@ -312,10 +322,11 @@ def play_town(
     *,
     until_s: float,
     trace: Trace | None = None,
+    looks_up_s: Callable[[], float] | None = None,
 ) -> Town:
     """Have the driver play a scenario, and what its channels find, to a town; as it is at this moment, afterwards."""
     engine = Engine(0, trace=trace)
-    town = Town(engine, settings, links)
+    town = Town(engine, settings, links, looks_up_s=looks_up_s)
     town.make(results)
 
     async def live() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.expected import TRIPS, Expected, expect, parse_expected
+from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, parse_expected
 from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived, live
 from tocsin.lab.experiments.edge_caching_prototype.live.options import Options, options
 from tocsin.lab.experiments.edge_caching_prototype.live.report import Measured, Outcome, write
@@ -101,7 +101,7 @@ def _state(
     new = [cell for cell in cells if cell not in known]
     if new:
         say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state what will be")
-        known |= expect(made, wanted.end_s, new, late_s=wanted.late_s, trips=TRIPS, seed=wanted.seed)
+        known |= expect(made, wanted.end_s, new, late_s=wanted.late_s, seed=wanted.seed)
         said = [
             {"key": wanted.key(cell), "cell": asdict(cell), "stated": {name: one.to_json() for name, one in of.items()}}
             for cell, of in known.items()
