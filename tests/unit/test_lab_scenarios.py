@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.lab.bodies.town import BROKER, CLUSTER, Links
 from tocsin.lab.engine.engine import Engine
 from tocsin.lab.engine.streams import Streams
+from tocsin.lab.playing import simulate
 from tocsin.lab.scenarios.checking import check
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
@@ -89,6 +91,14 @@ def test_a_map_is_read_from_well_known_text(tmp_path: Path) -> None:
     path.write_text("LINESTRING (10 20, 13 20, 13 24)\n\nlinestring(10 20, 10 30)\nPOINT (0 0)\n")
     roads = read_wkt(path)
     assert roads.places == ((0.0, 0.0), (0.0, 10.0), (3.0, 0.0), (3.0, 4.0))
+    path.write_text(
+        "LINESTRING Z (10 20 5, 13 20 5)\nMULTILINESTRING ((13 20, 13 24), (10 20,\n10 30))\nlinestring zm empty\n"
+    )
+    assert read_wkt(path).places == roads.places
+    for unread in ("LINESTRING (1 1, 2 2)\nLINESTRING (1 1, 3 3", "LINESTRING (1 1, 2 2)\nMULTILINESTRING Q ((1 1))"):
+        path.write_text(unread)
+        with pytest.raises(InputError, match="line 2: a LINESTRING without its places"):
+            read_wkt(path)
     path.write_text("LINESTRING (10 20, 13)")
     with pytest.raises(InputError, match="not a place"):
         read_wkt(path)
@@ -275,6 +285,8 @@ def test_connections_of_the_one_simulator_log_in_and_out(tmp_path: Path) -> None
         ("1 2 3\n", "line 1: begins with"),
         ("0 9 0 9 0 9\n1 a 2\n", "line 2: must be: time id x y"),
         ("0 9 0 9 0 9\n2 a 1 1\n1 a 1 1\n", "line 3: lines stand in order"),
+        ("0 9 0 9 0 9\n10 a 1 1\n", "line 2: 10 a 1 1 lies outside of what the first line says"),
+        ("0 9 0 9 0 9\n2 a 1 1\n3 a 1 -1\n", "line 3: 3 a 1 -1 lies outside"),
     ],
 )
 def test_a_bad_movement_trace_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
@@ -309,7 +321,8 @@ def test_connections_out_of_order_are_refused_with_their_line(tmp_path: Path, te
 
 def test_people_of_a_trace_go_where_it_says_and_are_online_while_they_are_connected(tmp_path: Path) -> None:
     walks, links = tmp_path / "walks.txt", tmp_path / "links.txt"
-    walks.write_text("0 300 0 900 0 900\n0 7 0 0\n0 8 900 900\n200 7 400 0\n300 7 400 100\n")
+    # An access point has a place, too, and is nobody.
+    walks.write_text("0 300 0 900 0 900\n0 7 0 0\n0 8 450 800\n0 A 1 1\n200 7 400 0\n250 7 400 50\n")
     links.write_text("10 CONN 7 A up\n130 CONN 7 A down\n250 CONN A 7 up\n")
     settings = {"move_every_s": "60", "publish_every_s": "10"}
     city, given = city_from(settings, movement=walks, connections=links, access_points={"A"})
@@ -328,8 +341,20 @@ def test_people_of_a_trace_go_where_it_says_and_are_online_while_they_are_connec
     assert {act.subscriber for step in made.steps if isinstance(act := step.act, Subscribe)} == {"7", "8"}
     assert made.about["movement"] == "walks.txt"
     check(made, walks)
-    only, given = city_from({"span_s": "200"}, connections=links, access_points={"A"})
-    assert (only.subscribers, only.span_s, given.names()) == (1, 200.0, ["7"])
+    only, given = city_from({"span_s": "60"}, connections=links, access_points={"A"})
+    assert (only.subscribers, only.span_s, only.join_s, given.names()) == (1, 60.0, 60.0, ["7"])
+
+
+def test_a_trace_of_connections_lasts_until_its_last_line_unless_a_setting_says_how_long(tmp_path: Path) -> None:
+    links = tmp_path / "links.txt"
+    links.write_text("0 CONN h1 A up\n")
+    city, _ = city_from({"span_s": "600"}, connections=links, access_points={"A"})
+    assert (city.span_s, city.join_s) == (600.0, 120.0)
+    with pytest.raises(InputError, match="span_s: must be > 0"):
+        city_from({}, connections=links, access_points={"A"})
+    links.write_text("0 CONN h1 A up\n90 CONN h2 h3 up\n")
+    city, _ = city_from({}, connections=links, access_points={"A"})
+    assert (city.span_s, city.subscribers) == (90.0, 1)
 
 
 def test_files_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
@@ -343,9 +368,12 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
         city_from({}, movement=empty)
     with pytest.raises(InputError, match="says who there is"):
         city_from({"subscribers": "3"}, movement=walks)
-    walks.write_text("0 300 0 900 0 900\n0 7 0 0\n")
+    walks.write_text("0 0 0 900 0 900\n0 7 0 0\n")
     with pytest.raises(InputError, match="span_s: must be > 0"):
         city_from({}, movement=walks)
+    links.write_text("1 CONN 7 8 up\n")
+    with pytest.raises(InputError, match="nobody in it"):
+        city_from({}, movement=walks, connections=links, access_points={"7"})
 
 
 REPORT = {"emergencyType": "flood", "severity": 8, "east_m": 1, "north_m": 2, "radius_m": 3, "message": "-"}
@@ -379,6 +407,13 @@ def test_what_a_city_cannot_do_is_told_with_its_line_and_a_remedy(acts: list[Act
 def test_a_step_after_months_is_refused() -> None:
     with pytest.raises(InputError, match=r"line 3: at_s: must be at most 1e\+07, got 1e\+09"):
         check(Scenario({}, (Step(1e7, LogIn("a")), Step(1e9, LogOut("a")))), Path("s.jsonl"))
+
+
+def test_nobody_in_a_town_has_the_name_of_its_cluster_or_broker() -> None:
+    links = Links.of_round_trips(0.01, 0.1)
+    for name in (CLUSTER, BROKER):
+        with pytest.raises(InputError, match=f"a subscriber is called {name}"):
+            next(simulate(Scenario({}, (Step(1.0, LogIn(name)),)), [], links))
 
 
 def test_empty_lines_at_the_end_of_a_scenario_say_nothing(tmp_path: Path) -> None:

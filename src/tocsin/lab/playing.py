@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.lab.bodies.edge import core_settings
-from tocsin.lab.bodies.town import Links, play_town
+from tocsin.lab.bodies.town import BROKER, CLUSTER, Links, play_town
 from tocsin.lab.engine.trace import Trace
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
 from tocsin.lab.scenarios.checking import check
@@ -31,7 +31,9 @@ FIGURES: Final = (
 )
 # When all that was published has been told: the longest period after the last step, and some.
 _AFTER_S: Final = max(period_s for _, _, period_s in CHANNELS) + 60.0
+# What ours are called, live and in a town.
 _TAKEN: Final = ("agency", "drill")
+_PLACES: Final = (CLUSTER, BROKER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ def load_city(path: Path) -> Scenario:
 
 def simulate(made: Scenario, cells: Sequence[Cell], links: Links, trace: Trace | None = None) -> Iterator[Played]:
     """Play it to a town for each cell."""
+    _refuse(made, _PLACES)
     results = find(made).made()
     for cell in cells:
         settings = core_settings(cell.caching())
@@ -75,10 +78,7 @@ def live(
     """Play it to live brokers, one for each cell, on a cluster of their own; the folder keeps what happened to them."""
     from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour, schema
 
-    people = {act.subscriber for step in made.steps if not isinstance(act := step.act, Publish)}
-    for name in _TAKEN:
-        if name in people:
-            raise InputError(f"a subscriber is called {name}, as one of ours is", hint="give it another name")
+    _refuse(made, _TAKEN)
     try:
         schema.script(speed)
     except ValueError as error:
@@ -89,3 +89,10 @@ def live(
     lived = asyncio.run(hour.live(made, end_s, cells, speed, folder=folder / "servers", traces=traces, say=say))
     for cell, one in lived.items():
         yield Played(cell, conducting.numbers(one, len(cells)))
+
+
+def _refuse(made: Scenario, taken: Sequence[str]) -> None:
+    people = {act.subscriber for step in made.steps if not isinstance(act := step.act, Publish)}
+    for name in taken:
+        if name in people:
+            raise InputError(f"a subscriber is called {name}, as one of ours is", hint="give it another name")

@@ -83,6 +83,9 @@ class City:
         for name in ("near_share", "churn", "shelter_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: must be from 0 to 1, got {getattr(self, name)}")
+        # At the upper end nobody but the first is chosen; a power beyond it would not be a number.
+        if not 0 <= self.zipf_exponent <= 10:
+            raise ValueError(f"zipf_exponent: must be from 0 to 10, got {self.zipf_exponent}")
         # Beyond this somebody would have to hold an interest twice.
         most = self.subscribers * (1 + 2 * len(TYPES))
         if not 0 <= self.subscriptions <= most:
@@ -128,19 +131,25 @@ def city_scenario(city: City, seed: int, given: Given | None = None) -> Scenario
 
 def city(settings: Mapping[str, str], base: City | None = None) -> City:
     """A city with these settings as text, and the others as they are. `InputError` names the one that does not fit."""
+    values = chosen(settings)
+    try:
+        return replace(base or City(), **values)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def chosen(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of a city as values. `InputError` names the one that there is not, or that is no number."""
     known = {each.name: each.default for each in fields(City) if isinstance(each.default, int | float | str)}
-    chosen: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in known:
             raise InputError(f"a city has no setting {name}", hint=f"it has: {', '.join(known)}")
         try:
-            chosen[name] = type(known[name])(text)
+            values[name] = type(known[name])(text)
         except ValueError:
             raise InputError(f"{name}: must be a number, got {text!r}") from None
-    try:
-        return replace(base or City(), **chosen)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    return values
 
 
 Session = tuple[int, float, float]

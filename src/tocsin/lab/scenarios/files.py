@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.lab.scenarios import one
-from tocsin.lab.scenarios.city import City, Given, city
+from tocsin.lab.scenarios.city import City, Given, chosen
 from tocsin.lab.scenarios.movement import Way
 from tocsin.lab.scenarios.roads import RoadMap, read_wkt
 from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Scenario
@@ -28,7 +28,8 @@ def city_from(
     access_points: Collection[str] = (),
 ) -> tuple[City, Given]:
     """The city of these settings in which the files say what they can. Its area, its people and its span are theirs;
-    the settings may choose another span. `InputError` where a file cannot be read or does not fit the others."""
+    the settings may choose another span. Access points are nobody. `InputError` where a file cannot be read or does
+    not fit the others."""
     if map_ is not None and movement is not None:
         raise InputError("a map and a movement trace both say where people go", hint="give one of them")
     if bool(connections) != bool(access_points):
@@ -47,33 +48,33 @@ def city_from(
     if movement is not None:
         _refuse(settings, "movement", "people go where the trace says")
         trace = one.read_movement(movement)
-        ways = _ways(trace)
+        ways = {name: way for name, way in _ways(trace).items() if name not in access_points}
         about["movement"] = movement.name
-        base |= {"span_s": trace.span_s(), "area_m": _farthest(ways)}
+        base |= {"span_s": trace.about["span_s"], "area_m": trace.about["area_m"]}
     if connections is not None:
         seen = one.read_connections(connections, access_points)
         online = _sessions(seen)
         about["connections"] = connections.name
-        base = {"span_s": seen.span_s(), **base}
+        base = {"span_s": seen.about["span_s"], **base}
+    base |= chosen(settings)
     given = Given(about, roads, ways, online)
     if (names := given.names()) is not None:
-        base |= _people(names, settings, base)
+        base = {**_people(names, settings, base["span_s"]), **base}
         strangers = sorted(set(online or ()) - set(names))
         if strangers:
             raise InputError(f"{connections}: {strangers[0]} connects, and {movement} does not say where it is")
     try:
-        return city(settings, City(**base)), given
+        return City(**base), given
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
-def _people(names: Collection[str], settings: Mapping[str, str], base: Mapping[str, Any]) -> dict[str, Any]:
+def _people(names: Collection[str], settings: Mapping[str, str], span_s: float) -> dict[str, Any]:
     """As many as the trace has, with as many subscriptions each as usual, who join within the span."""
     _refuse(settings, "subscribers", "the trace says who there is")
     if not names:
         raise InputError("the trace has nobody in it")
     each = _USUAL.subscriptions / _USUAL.subscribers
-    span_s = base["span_s"]
     return {
         "subscribers": len(names),
         "subscriptions": round(each * len(names)),
@@ -88,14 +89,6 @@ def _refuse(settings: Mapping[str, str], name: str, why: str) -> None:
 
 def _area(roads: RoadMap) -> tuple[float, float]:
     return max(place[0] for place in roads.places), max(place[1] for place in roads.places)
-
-
-def _farthest(ways: Mapping[str, Way]) -> tuple[float, float]:
-    everybody = ways.values()
-    return (
-        max((max(way.east_m) for way in everybody), default=0.0),
-        max((max(way.north_m) for way in everybody), default=0.0),
-    )
 
 
 def _ways(trace: Scenario) -> dict[str, Way]:

@@ -15,11 +15,14 @@ from tocsin.wire.errors import InputError
 
 
 def read_movement(path: Path, *, prefix: str = "") -> Scenario:
-    """Who is where when. Times and places are shifted by the header's minima, as the ONE does."""
+    """Who is where when. Times and places are shifted by the header's minima, as the ONE does.
+
+    `about` has the header's span and area: `span_s`, `area_m`.
+    """
     lines = _lines(path)
     number, header = next(lines, (0, []))
     try:
-        least_s, _, least_east_m, _, least_north_m, _ = map(_finite, header[:6])
+        least_s, most_s, least_east_m, most_east_m, least_north_m, most_north_m = map(_finite, header[:6])
     except ValueError:
         raise InputError(f"{path}, line {number}: begins with: minTime maxTime minX maxX minY maxY") from None
     steps: list[Step] = []
@@ -30,12 +33,20 @@ def read_movement(path: Path, *, prefix: str = "") -> Scenario:
             raise InputError(f"{path}, line {number}: must be: time id x y") from None
         if at_s - least_s < (steps[-1].at_s if steps else 0.0):
             raise InputError(f"{path}, line {number}: lines stand in order of time, none before minTime")
+        inside = least_east_m <= east_m <= most_east_m and least_north_m <= north_m <= most_north_m
+        if at_s > most_s or not inside:
+            raise InputError(
+                f"{path}, line {number}: {' '.join(words[:4])} lies outside of what the first line says",
+                hint="it says: minTime maxTime minX maxX minY maxY",
+            )
         steps.append(Step(at_s - least_s, Move(f"{prefix}{name}", east_m - least_east_m, north_m - least_north_m)))
-    return Scenario({"from": "the ONE simulator's movement", "file": path.name}, tuple(steps))
+    about = {"span_s": most_s - least_s, "area_m": (most_east_m - least_east_m, most_north_m - least_north_m)}
+    return Scenario({"from": "the ONE simulator's movement", "file": path.name, **about}, tuple(steps))
 
 
 def read_connections(path: Path, access_points: Collection[str], *, prefix: str = "") -> Scenario:
-    """A host is logged in while it is connected to at least one access point."""
+    """A host is logged in while it is connected to at least one access point. `about` has the moment of the last
+    connection that goes up or down, whoever's it is: `span_s`."""
     connected: dict[str, set[str]] = {}
     steps: list[Step] = []
     last_s = 0.0
@@ -54,7 +65,8 @@ def read_connections(path: Path, access_points: Collection[str], *, prefix: str 
         for host, point in ((one, other), (other, one)):
             if point in access_points and host not in access_points:
                 steps += _changed(at_s, f"{prefix}{host}", point, state, connected.setdefault(host, set()))
-    return Scenario({"from": "the ONE simulator's connections", "file": path.name}, tuple(steps))
+    about = {"from": "the ONE simulator's connections", "file": path.name, "span_s": last_s}
+    return Scenario(about, tuple(steps))
 
 
 def _changed(at_s: float, name: str, point: str, state: str, points: set[str]) -> Iterator[Step]:

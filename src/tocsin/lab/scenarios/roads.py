@@ -6,15 +6,19 @@ import heapq
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from tocsin.wire.errors import InputError
 
 Place = tuple[float, float]
-_LINE = re.compile(r"LINESTRING\s*\(([^()]*)\)", re.IGNORECASE)
+_WORD: Final = re.compile("LINESTRING", re.IGNORECASE)
+# What follows the word: its dimensions, and one line in parentheses or several in parentheses of their own.
+_SHAPE: Final = re.compile(r"\s*(?:ZM?|M)?\s*(?:EMPTY\b|\([^()]*(?:\([^()]*\)[^()]*)*\))", re.IGNORECASE)
+_LINE: Final = re.compile(r"\(([^()]*)\)")
 
 
 class RoadMap:
@@ -64,10 +68,10 @@ def grid(stream: np.random.Generator, *, area_m: Place, block_m: float, closed: 
 
 
 def read_wkt(path: Path) -> RoadMap:
-    """A map in well-known text, one LINESTRING per road, as the ONE simulator has them; shifted to begin at (0, 0)."""
+    """A map in well-known text, one LINESTRING per road, as the ONE simulator has them, or several in a
+    MULTILINESTRING; shifted to begin at (0, 0). Heights are not looked at."""
     try:
-        found = _LINE.findall(path.read_text("utf-8"))
-        lines = [[_place(point) for point in line.split(",")] for line in found]
+        lines = [[_place(point) for point in line.split(",")] for line in _written(path.read_text("utf-8"))]
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -78,6 +82,15 @@ def read_wkt(path: Path) -> RoadMap:
     north = min(place[1] for line in lines for place in line)
     shifted = [[(place[0] - east, place[1] - north) for place in line] for line in lines]
     return RoadMap((one, other) for line in shifted for one, other in itertools.pairwise(line))
+
+
+def _written(text: str) -> Iterator[str]:
+    """What stands between the parentheses of each line. None is passed over: without it ways would be others."""
+    for word in _WORD.finditer(text):
+        shape = _SHAPE.match(text, word.end())
+        if shape is None:
+            raise ValueError(f"line {text.count(chr(10), 0, word.start()) + 1}: a LINESTRING without its places")
+        yield from _LINE.findall(shape[0])
 
 
 def _place(text: str) -> Place:
