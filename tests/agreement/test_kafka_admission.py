@@ -9,9 +9,11 @@ import pytest
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.conducting import conduct, verdicts
 from tocsin.lab.experiments.declaration import Run, Value
+from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.kafka_admission.declared import EXPERIMENT
 from tocsin.lab.experiments.kafka_admission.model import model
 from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.results import Results, Row
 from tocsin.lab.experiments.running import run
 from tocsin.lab.experiments.statistics import estimate
 
@@ -26,7 +28,7 @@ VERDICTS = {
     "unlimited-duplication": "reproduced",
     "duplication-high": "depends",
     "follows-share": "reproduced",
-    "fluctuates": "not judged",
+    "fluctuates": "not reproduced",
     "shared-kept": "not reproduced",
     "latency-order": "depends",
     "throughput-order": "depends",
@@ -86,6 +88,35 @@ def test_every_policy_sees_the_same_records() -> None:
         for read_s in (0.001, 0.1)
     ]
     assert copies[0] == copies[1]
+
+
+STEADY = {500: 1.7, 1_000: 1.7, 2_000: 1.7, 5_000: 1.7, 10_000: 1.7}
+SLOW = {500: 500.0, 1_000: 400.0, 2_000: 500.0, 5_000: 500.0, 10_000: 500.0}
+
+
+@pytest.mark.parametrize(
+    ("copies", "per_s", "verdict"),
+    [
+        ({}, {}, "not reproduced"),
+        ({2_000: 1.6}, SLOW, "reproduced"),
+        ({2_000: 1.6}, {}, "not reproduced"),
+        ({2_000: 1.6, 10_000: 1.8}, SLOW, "not reproduced"),
+        ({1_000: 1.8, 2_000: 1.75}, SLOW, "not reproduced"),
+    ],
+    ids=["steady", "all of it", "throughput steady", "not constant", "falls"],
+)
+def test_a_dip_lies_below_both_sizes_beside_it(copies: dict[int, float], per_s: dict[int, float], verdict: str) -> None:
+    rows = []
+    for cell in plan(EXPERIMENT, replications=3).cells():
+        size = int(dict(cell.values)["records"])
+        # A run of each seed is a little above or below.
+        about = 1 + cell.seed / 1_000
+        kept = {**STEADY, **copies}[size] * about
+        rows.append(Row(cell, {"duplication": kept, "throughput_per_s": per_s.get(size, 500.0) * about}))
+    claim = next(one for one in EXPERIMENT.claims if one.name == "fluctuates")
+    assert judge(claim, Results(rows)).verdict == verdict
+    quick = Results([row for row in rows if dict(row.cell.values)["records"] in (500, 2_000)])
+    assert judge(claim, quick).verdict == ("not judged" if copies.get(2_000) == 1.6 else "not reproduced")
 
 
 def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:

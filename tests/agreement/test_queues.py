@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tocsin.lab.experiments import registry
+from tocsin.lab.experiments.conducting import conduct
 from tocsin.lab.experiments.declaration import Run
-from tocsin.lab.experiments.queues import model
+from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.queues import EXPERIMENT, model
 from tocsin.lab.experiments.statistics import estimate
 
 
@@ -17,3 +22,9 @@ def test_the_mean_wait_of_a_simulated_queue_is_that_of_theory(service: str, load
     # The interval holds the truth, and is narrow enough to notice if it did not.
     assert ratio.low - 0.02 <= 1 <= ratio.high + 0.02
     assert ratio.half_width < 0.12
+
+
+def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
+    done = conduct(plan(EXPERIMENT, quick=True), registry.reference("queues"), tmp_path, processes=2)
+    found = {name: judged.verdict for name, judged in done.verdicts.items()}
+    assert found == {"exponential-service": "reproduced", "constant-service": "reproduced"}

@@ -86,7 +86,8 @@ def test_what_is_not_installed_is_said_before_anything_is_run(tmp_path: Path) ->
 
 
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    arguments = ("run", "queues", "--quick", "--set", "customers=4000", "--processes", "2", "--out")
+    few = ("--set", "customers=4000", "--replications", "5")
+    arguments = ("run", "queues", "--quick", *few, "--processes", "2", "--out")
     process = lab(*arguments, str(tmp_path / "killed"))
     journal = tmp_path / "killed" / "queues-quick" / "cells.jsonl"
     wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, "three runs are kept", 60)

@@ -110,5 +110,5 @@ EXPERIMENT = Experiment(
     plots=(Plot("ratio", "Simulated wait divided by theory", "load", x="load", y="ratio", by="service"),),
     claims=(_agrees("exponential"), _agrees("constant")),
     replications=10,
-    quick_replications=5,
+    quick_replications=20,
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Judged, Value
 from tocsin.lab.experiments.judging import both, depending, inside, several, surely, surely_ordered, verdict
-from tocsin.lab.experiments.results import Results
+from tocsin.lab.experiments.results import MissingCellsError, Results
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 NOVEL: Final = ("threshold", "mean", "buffer")
@@ -149,14 +149,38 @@ def shared_kept(results: Results) -> Judged:
     return verdict(surely([over_mean, over_threshold], than=_LEAD), figures, against)
 
 
+# A dip of less is not seen in a figure.
+_SEEN: Final = 1.02
+
+
 def fluctuates(results: Results) -> Judged:
+    dips = _dips(results, "duplication", 2_000)
     found = {size: results.mean("duplication", B, policy="all", records=size) for size in results.points(B, "records")}
     figures = "unlimited caching: " + ", ".join(f"{size} records {one}" for size, one in found.items())
-    why = (
-        "which of the paper's files has fewer shared records is chance, and each size here has the same share on "
-        "average; between runs duplication varies as the figures' errors tell, less the more records there are"
+    against = (
+        "with the same share of shared records in every file on average there is no dip: which of the paper's files "
+        "has fewer is chance, and between runs duplication varies less the more records there are"
     )
-    return Judged("not judged", figures, why)
+    if dips is False:
+        return verdict(False, figures, against)
+    first, *later = (size for size in sorted(map(int, found)) if size > 2_000)
+    same = inside((_times(results, "duplication", size, first) for size in later), 1 / _SEEN, _SEEN)
+    return verdict(both(dips, same, _dips(results, "throughput_per_s", 1_000)), figures, against)
+
+
+def _dips(results: Results, metric: str, at: int) -> bool | None:
+    """Whether it is lower with so many records than with the next sizes below and above; one of them can decide that
+    it is not."""
+    sizes = sorted(map(int, results.points(B, "records")))
+    beside = [*[size for size in sizes if size < at][-1:], *[size for size in sizes if size > at][:1]]
+    lower = surely((_times(results, metric, size, at) for size in beside), than=_SEEN)
+    if lower is not False and len(beside) < 2:
+        raise MissingCellsError(f"{B}: records below and above {at}")
+    return lower
+
+
+def _times(results: Results, metric: str, records: int, at: int) -> Estimate:
+    return results.ratio(metric, (B, {"policy": "all", "records": records}), (B, {"policy": "all", "records": at}))
 
 
 def follows_share(results: Results) -> Judged:
