@@ -173,6 +173,7 @@ def test_finished_hours_are_kept_when_a_run_is_stopped_and_not_lived_again(
     assert "| lsc | 2 | hit ratio |" in text
     assert "`join_s` is 10.0 (there 120.0)" in text
     assert "latencies are compared with nothing" in text
+    assert f", code {options({}, quick=False, seed=1).code[:8]}. This file is generated" in text
     assert "--set 'policy=lsc'" in text or "--set policy=lsc" in text
     assert (done.report.parent / "results.csv").read_text("utf-8").count("\n") == 3
     elsewhere = conducting.report(tmp_path, quick=False, to=tmp_path / "docs")

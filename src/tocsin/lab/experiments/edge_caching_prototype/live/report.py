@@ -108,7 +108,7 @@ def _lines(wanted: Options, rows: Sequence[Measured], outcome: Outcome, *, quick
         "",
         _unlike_the_sweep(wanted),
         "",
-        f"Tocsin {version()}. This file is generated; to live through it again:",
+        f"Tocsin {version()}, code {wanted.code[:8]}. This file is generated; to live through it again:",
         "",
         f"    tocsin lab run edge-caching-prototype --live {' '.join(words)}",
         "",
