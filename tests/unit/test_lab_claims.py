@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.judged_results import Figures, judged, made_up
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.declaration import Judged, Value
-from tocsin.lab.experiments.edge_caching.judges import lives_contrast
-from tocsin.lab.experiments.edge_caching.model import CHOICES
-from tocsin.lab.experiments.edge_caching.points import TOUCHED, Points
-from tocsin.lab.experiments.judging import judge
+from tocsin.lab.experiments.declaration import Claim, Judged, Value
+from tocsin.lab.experiments.judging import inside, judge, surely
 from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.results import MissingCellsError, Results, Row
-
-Figures = Callable[[str, Mapping[str, Value], int], dict[str, float]]
-
-
-def judged(experiment: str, claim: str, figures: Figures, **settings: str) -> Judged:
-    """The verdict on results that were made up: by sweep, values and replication."""
-    declared = registry.experiment(experiment)
-    cells = plan(declared, quick=True, settings=settings, replications=3).cells()
-    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
-    rows = [Row(cell, {**every, **figures(cell.sweep, dict(cell.values), cell.replication)}) for cell in cells]
-    return judge(next(one for one in declared.claims if one.name == claim), Results(rows))
+from tocsin.lab.experiments.report import write_report
+from tocsin.lab.experiments.results import MissingCellsError
 
 
 def edge(claim: str, figures: Figures) -> str:
@@ -33,103 +23,6 @@ def edge(claim: str, figures: Figures) -> str:
 
 def prototype(claim: str, figures: Figures) -> str:
     return judged("edge-caching-prototype", claim, figures).verdict
-
-
-def ratios(lru: float, lsc: float, **with_choice: float) -> Figures:
-    """Hit ratios of LRU and LSC; of LRU with a choice, whose spaces are underscores, another one."""
-
-    def found(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
-        mine = lsc if values["policy"] == "lsc" else with_choice.get(str(values["choice"]).replace(" ", "_"), lru)
-        return {"hit_ratio": mine + replication / 1e6}
-
-    return found
-
-
-def test_a_claim_that_holds_only_with_another_choice_depends_on_it() -> None:
-    found = judged("edge-caching", "lsc-over-lru", ratios(0.5, 0.4, put_is_no_access=0.3))
-    assert found.verdict == "depends"
-    assert "It holds with `put is no access` (uniform), with `put is no access` (zipf)" in found.because
-    assert "it does not as usual (uniform), as usual (zipf)." in found.because
-
-
-def test_a_claim_that_another_choice_breaks_depends_on_it() -> None:
-    found = judged("edge-caching", "lsc-over-lru", ratios(0.3, 0.4, newcomer_stays=0.5))
-    assert found.verdict == "depends"
-    assert "it does not with `newcomer stays` (uniform)" in found.because
-
-
-def test_a_choice_that_changes_nothing_where_it_was_swept_is_no_reason() -> None:
-    """At the size of the choices it holds as usual and with the choice; at another it does not."""
-
-    def figures(sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
-        return ratios(0.3 if values["size_mb"] == 150 else 0.5, 0.4, put_is_no_access=0.2)(sweep, values, replication)
-
-    assert edge("lsc-over-lru", figures) == "not reproduced"
-
-
-def test_where_it_is_open_as_usual_no_choice_gives_another_answer() -> None:
-    """At the size of the choices as usual the error is too large; a choice is sure, and so are the larger sizes."""
-
-    def figures(sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
-        if sweep == "choices" and values["policy"] == "lru" and values["choice"] == "usual":
-            return {"hit_ratio": 0.4 + (replication - 1) / 10}
-        return ratios(0.3, 0.4, put_is_no_access=0.5)(sweep, values, replication)
-
-    assert edge("lsc-over-lru", figures) == "reproduced"
-    declared = registry.experiment("edge-caching")
-    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
-    cells = plan(declared, quick=True, replications=3).cells()
-    made = Results([Row(one, {**every, **figures(one.sweep, dict(one.values), one.replication)}) for one in cells])
-    told = {line[0]: list(line[1:]) for line in declared.tables[0].made(made)[1]}
-    assert told["LSC has a higher hit ratio than LRU"][:2] == ["open", "does not"]
-
-
-def test_the_table_tells_with_which_choice_a_claim_holds() -> None:
-    declared = registry.experiment("edge-caching")
-    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
-    figures = ratios(0.5, 0.4, put_is_no_access=0.3)
-    cells = list(plan(declared, quick=True, replications=3).cells())
-    rows = [Row(cell, {**every, **figures(cell.sweep, dict(cell.values), cell.replication)}) for cell in cells]
-    uniform, zipf = declared.tables
-    head, lines = uniform.made(Results(rows))
-    assert list(head) == ["claim", "usual", "put is no access", "newcomer stays"]
-    told = {line[0]: list(line[1:]) for line in lines}
-    assert told["LSC has a higher hit ratio than LRU"] == ["does not", "**holds**", "does not"]
-    # Others are touched by a newcomer that stays, too, and the quick run has them not.
-    assert told["TTL has the highest hit ratio"][2] == "–"
-    with pytest.raises(MissingCellsError):
-        zipf.made(Results([row for row in rows if row.cell.sweep != "choices"]))
-
-
-def test_every_choice_is_swept_with_the_policies_that_it_can_touch() -> None:
-    assert set(TOUCHED) == set(CHOICES)
-    declared = registry.experiment("edge-caching")
-    for scale in (1.0, 0.1):
-        settings = {"scale": str(scale)}
-        cells = [dict(c.values) for c in plan(declared, settings=settings).cells() if c.sweep == "choices"]
-        assert {(cell["choice"], cell["policy"]) for cell in cells} == {(c, p) for c, ps in TOUCHED.items() for p in ps}
-        assert {(cell["scale"], cell["size_mb"], cell["span_s"]) for cell in cells} == {(scale, 200, 2_700.0)}
-    quick = list(plan(declared, quick=True).cells())
-    sizes = {cell.values for cell in quick if cell.sweep == "sizes"}
-    usual = {cell.values for cell in quick if cell.sweep == "choices" and dict(cell.values)["choice"] == "usual"}
-    assert usual < sizes, "what a quick run has run already"
-
-
-def test_holding_times_are_held_against_the_times_to_live_of_the_same_choice() -> None:
-    """Another cap makes lives twice as long with every policy; LSC holds for as long as before."""
-    declared = registry.experiment("edge-caching")
-
-    def figures(values: Mapping[str, Value], replication: int) -> dict[str, float]:
-        times = 2.0 if values["choice"] == "lives without cap" else 1.0
-        held = 10.0 * times if values["policy"] == "ttl" else 9.0
-        return {"life_s": 10.0 * times, "holding_s": held + replication / 1000}
-
-    every = dict.fromkeys((metric.name for metric in declared.metrics), 1.0)
-    cells = plan(declared, replications=3).cells()
-    made = Results([Row(cell, {**every, **figures(dict(cell.values), cell.replication)}) for cell in cells])
-    good, told = lives_contrast(Points(made, "uniform", "lives without cap"))
-    assert good is True
-    assert "lsc 0.5" in told, told
 
 
 @pytest.mark.parametrize(
@@ -237,6 +130,48 @@ def test_what_follows_the_hit_ratio_only_within_the_error_is_left_open() -> None
         edge("together", lambda s, v, r: {**figures(0.0)(s, v, r), "fetch_gb": 1.0 * ranks.get(str(v["policy"]), 0)})
         == "not reproduced"
     )
+
+
+@pytest.mark.parametrize(
+    ("claim", "nothing"), [("fetches", "miss_gb"), ("lives", "life_s"), ("lives-contrast", "life_s")]
+)
+def test_where_there_is_nothing_to_divide_by_a_claim_is_not_judged(claim: str, nothing: str) -> None:
+    def figures(_sweep: str, values: Mapping[str, Value], _replication: int) -> dict[str, float]:
+        return {nothing: 0.0 if values["size_mb"] == 150 else 1.0}
+
+    found = judged("edge-caching", claim, figures)
+    assert found.verdict == "not judged"
+    assert f"{nothing} of " in found.because
+    assert found.because.endswith("at 150 MB other than 0")
+
+
+@pytest.mark.parametrize("name", registry.EXPERIMENTS)
+def test_results_in_which_nothing_happened_end_in_a_report(name: str, tmp_path: Path) -> None:
+    declared = replace(registry.experiment(name), plots=())
+    wanted = plan(declared, quick=True, replications=2)
+    results = made_up(wanted, lambda *_: dict.fromkeys((metric.name for metric in declared.metrics), 0.0))
+    write_report(results, wanted, tmp_path / "report.md", tmp_path / "plots")
+    assert "## Metrics" in (tmp_path / "report.md").read_text("utf-8"), "its end"
+
+
+def test_a_judge_that_cannot_reckon_is_no_end_of_a_report() -> None:
+    claim = Claim("made-up", "", "", lambda results: Judged("reproduced", str(1 / results.rows[0].metrics["hit_gb"])))
+    wanted = plan(registry.experiment("edge-caching"), quick=True, replications=2)
+    found = judge(claim, made_up(wanted, lambda *_: {"hit_gb": 0.0}))
+    assert found.verdict == "not judged"
+    assert found.because == "its figures cannot be computed from this run: float division by zero"
+
+
+def test_nothing_to_compare_is_no_verdict() -> None:
+    for compare in (surely, lambda none: inside(none, 0.0, 1.0)):
+        with pytest.raises(MissingCellsError):
+            compare([])
+    found = judged("edge-caching", "optimum", lambda *_: {}, policy="optimum")
+    assert found.verdict == "not judged"
+    found = judged("edge-caching", "within-budget", lambda *_: {"hit_gb": 0.0, "miss_gb": 0.0})
+    assert found.because == "the run has no cells with sizes: a result that anybody retrieved"
+    found = judged("edge-caching-prototype", "lsc-over-lru", lambda *_: {}, size_kb="5000,9000")
+    assert found.because == "the run has no cells with sizes: a size_kb that is too small for all results"
 
 
 @pytest.mark.parametrize(

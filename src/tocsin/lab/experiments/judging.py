@@ -24,6 +24,8 @@ def judge(claim: Claim, results: Results) -> Judged:
         return Judged("not judged", "", f"the run has no cells with {missing}")
     except UndecidedError as undecided:
         return Judged("not judged", "", str(undecided))
+    except ArithmeticError as error:
+        return Judged("not judged", "", f"its figures cannot be computed from this run: {error}")
 
 
 def several(results: Results, sweep: str, name: str) -> list[Value]:
@@ -51,7 +53,7 @@ def surely_ordered(
 
 def surely(found: Iterable[Estimate], *, than: float = 0.0) -> bool | None:
     """Whether all are more than this; None where an error leaves that open and none is surely less."""
-    all_of_them = list(found)
+    all_of_them = _some(found)
     if all(one.low > than for one in all_of_them):
         return True
     return False if any(one.high < than for one in all_of_them) else None
@@ -59,10 +61,17 @@ def surely(found: Iterable[Estimate], *, than: float = 0.0) -> bool | None:
 
 def inside(found: Iterable[Estimate], low: float, high: float) -> bool | None:
     """Whether all lie between the two, with their errors; None where an error leaves that open and none is outside."""
-    all_of_them = list(found)
+    all_of_them = _some(found)
     if all(low <= one.low and one.high <= high for one in all_of_them):
         return True
     return False if any(one.high < low or one.low > high for one in all_of_them) else None
+
+
+def _some(found: Iterable[Estimate]) -> list[Estimate]:
+    """Of nothing everything holds, which is no verdict."""
+    if not (all_of_them := list(found)):
+        raise MissingCellsError("anything to compare")
+    return all_of_them
 
 
 def both(*found: bool | None) -> bool | None:

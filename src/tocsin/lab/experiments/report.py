@@ -78,9 +78,11 @@ def _further(experiment: Experiment, results: Results) -> list[str]:
     lines: list[str] = []
     for table in experiment.tables:
         try:
-            lines += [f"## {table.title}", "", table.about, "", *_table(*table.made(results)), ""]
-        except MissingCellsError:
+            head, rows = table.made(results)
+        except (MissingCellsError, ArithmeticError):
             continue
+        if rows:
+            lines += [f"## {table.title}", "", table.about, "", *_table(head, rows), ""]
     return lines
 
 

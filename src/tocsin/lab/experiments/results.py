@@ -21,7 +21,7 @@ Place = tuple[str, Mapping[str, Value]]
 
 
 class MissingCellsError(LookupError):
-    """The run has no such cells, because its settings left them out."""
+    """The run has no such cells, because its settings left them out or nothing happened in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,19 @@ class Results:
     def ratio(self, metric: str, one: Place, other: Place) -> Estimate:
         """How many times as much the metric is, seed by seed."""
         mine, theirs = ({row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other))
-        return estimate([value / theirs[seed] for seed, value in mine.items() if seed in theirs])
+        what = f"{other[0]}: {metric} of {', '.join(map(str, other[1].values()))}"
+        return estimate([quotient(value, theirs[seed], what) for seed, value in mine.items() if seed in theirs])
 
     def points(self, sweep: str, name: str) -> list[Value]:
         """The values that a parameter took in a sweep, in order."""
         return list(dict.fromkeys(dict(row.cell.values)[name] for row in self.select(sweep, {})))
+
+
+def quotient(value: float, by: float, what: str) -> float:
+    """`MissingCellsError` where there is nothing to divide by."""
+    if not by:
+        raise MissingCellsError(f"{what} other than 0")
+    return value / by
 
 
 def write(results: Results, experiment: Experiment, folder: Path) -> None:

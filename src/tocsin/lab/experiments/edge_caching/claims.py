@@ -94,6 +94,8 @@ def _shares(
             shares.setdefault(policy, []).append(share)
             if share > max(1.0, row.metrics["mean_mb"] / float(size)) * _ROUNDING:
                 passes.append(f"{policy} at {size} MB under {law} in {metric}")
+    if not shares:
+        raise MissingCellsError(f"{sweep}: a policy that may pass the bound")
     return {policy: sum(each) / len(each) for policy, each in shares.items()}
 
 

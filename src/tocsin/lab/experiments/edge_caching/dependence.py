@@ -16,29 +16,79 @@ _WORDS: Final[dict[bool | None, str]] = {True: "holds", False: "does not", None:
 
 
 def laws(results: Results) -> list[Value]:
+    """Those under which claims are judged. Of a run in which nobody got anything none is."""
+    if not any(row.metrics["hit_gb"] or row.metrics["miss_gb"] for row in results.select("sizes", {})):
+        raise MissingCellsError("sizes: a result that anybody retrieved")
     return results.points("sizes", "popularity")
 
 
 def verdict(results: Results, holds: Holds, because: str) -> Judged:
-    """Reproduced or not at every size as usual; dependent where another law or choice surely gives another answer."""
-    usual = {law: holds(Points(results, law)) for law in laws(results)}
-    figures = "; ".join(f"{law}: {figure}" for law, (_, figure) in usual.items())
-    holding, failing = ([f"as usual ({law})" for law, (one, _) in usual.items() if one is wanted] for wanted in _SURE)
-    for law in usual:
-        found = by_choice(results, holds, law)
-        for choice, one in found.items():
-            if _another(found, choice):
-                (holding if one else failing).append(f"with `{choice}` ({law})")
+    """Reproduced or not at every size as usual; dependent where the sweep of choices surely has the other answer.
+
+    There a choice is held against the usual one under the same law, and the usual one against that under another law.
+    What is sure at every size is not asked again at one.
+    """
+    found = {law: holds(Points(results, law)) for law in laws(results)}
+    figures = "; ".join(f"{law}: {figure}" for law, (_, figure) in found.items())
+    answers = {law: one for law, (one, _) in found.items()}
+    (base,) = results.points("sizes", "choice")  # the usual one, unless another was asked for
+    swept = {law: by_choice(results, holds, law) for law in answers}
+    holding, failing = (
+        _listed(
+            [_named(str(base), law) for law, one in answers.items() if one is wanted],
+            [
+                _named(choice, law)
+                for law, by in swept.items()
+                for choice, one in by.items()
+                if one is wanted and _another(swept, law, choice) and (choice != base or answers[law] is None)
+            ],
+            results,
+        )
+        for wanted in _SURE
+    )
+    open_ = ", ".join(str(law) for law, one in answers.items() if one is None)
+    left = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
     if holding and failing:
-        why = f"It holds {', '.join(holding)}; it does not {', '.join(failing)}."
-        return Judged("depends", figures, f"{why} {because}".strip())
-    if all(one for one, _ in usual.values()):
-        return Judged("reproduced", figures)
-    if not any(one is False for one, _ in usual.values()):
+        return Judged("depends", figures, _joined(f"It holds {holding}; it does not {failing}.", left, because))
+    if open_ and False not in answers.values():
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
-    open_ = [str(law) for law, (one, _) in usual.items() if one is None]
-    left = f" Under {', '.join(open_)} the error leaves it open." if open_ else ""
-    return Judged("not reproduced", figures, f"{because}{left}".strip())
+    reproduced = False not in answers.values()
+    otherwise = _otherwise(swept, not reproduced, results)
+    if reproduced:
+        return Judged("reproduced", figures, otherwise)
+    return Judged("not reproduced", figures, _joined(because, left, otherwise))
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
+
+
+def _named(choice: str, law: Value) -> str:
+    return f"as usual ({law})" if choice == USUAL else f"with `{choice}` ({law})"
+
+
+def _listed(everywhere: Sequence[str], swept: Sequence[str], results: Results) -> str:
+    parts = [", ".join(everywhere)] if everywhere else []
+    return " and ".join([*parts, f"{_place(results)} {', '.join(swept)}"] if swept else parts)
+
+
+def _otherwise(swept: Mapping[Value, Mapping[str, bool | None]], answer: bool, results: Results) -> str:
+    """Where the sweep of choices surely has this answer, which is not the verdict's."""
+    told = []
+    for law, by in swept.items():
+        choices = [choice for choice, one in by.items() if one is answer and choice != USUAL]
+        if by.get(USUAL) is answer:
+            told.append(f"as usual{f' and with {len(choices)} of the choices' if choices else ''} ({law})")
+        elif choices:
+            named = ", ".join(f"`{choice}`" for choice in choices)
+            told.append(f"with {named} ({law}{', where it is open as usual' if USUAL in by else ''})")
+    word = "it holds" if answer else "it does not hold"
+    return f"But {_place(results)} {word} {', '.join(told)}." if told else ""
+
+
+def _place(results: Results) -> str:
+    (size,), (span_s,) = (results.points("choices", name) for name in ("size_mb", "span_s"))
+    return f"at {size} MB over {float(span_s):g} s"
 
 
 def by_choice(results: Results, holds: Holds, law: Value) -> dict[str, bool | None]:
@@ -66,7 +116,7 @@ def table(law: str, judged: Mapping[str, Holds]) -> Table:
         results.select("choices", {"popularity": law})
         choices = _swept(results)
         found = {says: by_choice(results, holds, law) for says, holds in judged.items()}
-        rows = [[says, *(_cell(one, choice) for choice in choices)] for says, one in found.items() if one]
+        rows = [[says, *(_cell(by, choice) for choice in choices)] for says, by in found.items() if by]
         return ("claim", *choices), rows
 
     return Table(f"Which claim depends on which choice, {law}", _ABOUT, made)
@@ -79,13 +129,22 @@ _ABOUT: Final = (
 )
 
 
-def _cell(found: Mapping[str, bool | None], choice: str) -> str:
-    if choice not in found:
+def _cell(by: Mapping[str, bool | None], choice: str) -> str:
+    if choice not in by:
         return "–"
-    word = _WORDS[found[choice]]
-    return f"**{word}**" if _another(found, choice) else word
+    word = _WORDS[by[choice]]
+    return f"**{word}**" if _differ(by[choice], by.get(USUAL)) else word
 
 
-def _another(found: Mapping[str, bool | None], choice: str) -> bool:
-    """Whether the choice surely gives another answer: both are sure, and they differ."""
-    return {found[choice], found.get(USUAL)} == {True, False}
+def _another(swept: Mapping[Value, Mapping[str, bool | None]], law: Value, choice: str) -> bool:
+    """Whether surely the other answer is that of the usual choice; or, for that, of another choice or law."""
+    by = swept[law]
+    if choice != USUAL:
+        return _differ(by[choice], by.get(USUAL))
+    others = (*by.values(), *(other.get(USUAL) for other in swept.values()))
+    return any(_differ(by[USUAL], one) for one in others)
+
+
+def _differ(one: bool | None, other: bool | None) -> bool:
+    """Both are sure, and they differ."""
+    return {one, other} == {True, False}

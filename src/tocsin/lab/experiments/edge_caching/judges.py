@@ -11,6 +11,7 @@ from typing import Final
 from tocsin.lab.experiments.declaration import Value
 from tocsin.lab.experiments.edge_caching.points import CACHING, EVICTING, Points, span
 from tocsin.lab.experiments.judging import both, inside, several, surely
+from tocsin.lab.experiments.results import quotient
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 # What the paper's words are held to; docs/lab.md says why.
@@ -104,7 +105,8 @@ def fetches(points: Points) -> tuple[bool | None, str]:
         for size in points.sizes:
             mine, vol = ({row.cell.seed: row.metrics for row in points.rows(one, size)} for one in (policy, "ttl"))
             same = same and all(mine[seed]["vol_gb"] == vol[seed]["vol_gb"] for seed in mine)
-            beyond = [(one["fetch_gb"] - one["vol_gb"]) / one["miss_gb"] for one in mine.values()]
+            what = f"{points.sweep}: miss_gb of {policy} at {size} MB"
+            beyond = [quotient(one["fetch_gb"] - one["vol_gb"], one["miss_gb"], what) for one in mine.values()]
             shares[f"{policy} at {size} MB"] = estimate(beyond)
     least, most = (pick(shares, key=lambda place: shares[place].mean) for pick in (min, max))
     said = f"fetched beyond Vol / missed: from {shares[least]} ({least}) to {shares[most]} ({most})"
@@ -171,7 +173,7 @@ def lives_contrast(points: Points) -> tuple[bool | None, str]:
     gaps, said = {}, []
     for size in points.sizes:
         apart = {
-            policy: {row.cell.seed: abs(1 - row.metrics["holding_s"] / row.metrics["life_s"]) for row in rows}
+            policy: {row.cell.seed: abs(1 - points.quotient(row, "holding_s", "life_s")) for row in rows}
             for policy, rows in ((one, points.rows(one, size)) for one in ("ttl", "lsc"))
         }
         gaps[size] = estimate([far - apart["ttl"][seed] for seed, far in apart["lsc"].items() if seed in apart["ttl"]])

@@ -8,7 +8,7 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
 from tocsin.lab.experiments.edge_caching.model import PAPER
-from tocsin.lab.experiments.results import Place, Results, Row
+from tocsin.lab.experiments.results import Place, Results, Row, quotient
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 CACHING: Final = tuple(policy for policy in PAPER if policy != "nc")
@@ -79,12 +79,17 @@ class Points:
         return {
             size: estimate(
                 [
-                    row.metrics[metric] / (row.metrics[other] if other else float(size))
+                    self.quotient(row, metric, other) if other else row.metrics[metric] / float(size)
                     for row in self.rows(policy, size)
                 ]
             )
             for size in self.sizes
         }
+
+    def quotient(self, row: Row, metric: str, other: str) -> float:
+        values = dict(row.cell.values)
+        what = f"{self.sweep}: {other} of {values['policy']} at {values['size_mb']} MB"
+        return quotient(row.metrics[metric], row.metrics[other], what)
 
 
 def span(found: Mapping[Value, Estimate]) -> str:

@@ -100,21 +100,20 @@ def _said(gains: Mapping[Value, Estimate]) -> str:
     return ", ".join(f"{size} KB {one}" for size, one in gains.items())
 
 
-def _far(gains: Mapping[Value, Estimate]) -> bool | None:
-    """At every size at which anything had to go: where all results fit, policies are the same."""
-    short = [one for one in gains.values() if one.mean or one.half_width]
-    return _beyond(short, _FAR) if short else False
-
-
 def lsc_over_lru(results: Results) -> Judged:
+    """At every size at which anything had to go: where all results fit, policies are the same."""
     usual, strict = (_gains(results, sweep, "lsc", "lru") for sweep in (_S, "choices"))
+    short = [size for size in usual if any(one[size].mean or one[size].half_width for one in (usual, strict))]
+    if not short:
+        raise MissingCellsError(f"{_S}: a size_kb that is too small for all results")
     figures = f"lsc over lru: {_said(usual)}; where a PUT is no access: {_said(strict)}"
     ahead = ", ".join(f"{size} KB" for size, one in strict.items() if one.low > _FAR) or "no size"
     because = (
         "with a PUT as an access both drop what came longest ago first, nearly; without, LSC is surely far ahead at "
         f"{ahead}; and the more room there is, the less policies differ"
     )
-    return _with_choice(_far(usual), _far(strict), figures, "whether a PUT is an access for LRU", because)
+    far, far_strict = (_beyond((gains[size] for size in short), _FAR) for gains in (usual, strict))
+    return _with_choice(far, far_strict, figures, "whether a PUT is an access for LRU", because)
 
 
 def _with_choice(usual: bool | None, other: bool | None, figures: str, choice: str, because: str) -> Judged:

@@ -1,0 +1,27 @@
+"""Results that were made up, for judges of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tocsin.lab.experiments import registry
+from tocsin.lab.experiments.declaration import Judged, Value
+from tocsin.lab.experiments.judging import judge
+from tocsin.lab.experiments.plan import Plan, plan
+from tocsin.lab.experiments.results import Results, Row
+
+Figures = Callable[[str, Mapping[str, Value], int], dict[str, float]]
+
+
+def made_up(wanted: Plan, figures: Figures) -> Results:
+    """By sweep, values and replication; a metric that is not told is 1."""
+    every = dict.fromkeys((metric.name for metric in wanted.experiment.metrics), 1.0)
+    cells = wanted.cells()
+    return Results([Row(cell, {**every, **figures(cell.sweep, dict(cell.values), cell.replication)}) for cell in cells])
+
+
+def judged(experiment: str, claim: str, figures: Figures, **settings: str) -> Judged:
+    """The verdict of a quick run with these results."""
+    declared = registry.experiment(experiment)
+    results = made_up(plan(declared, quick=True, settings=settings, replications=3), figures)
+    return judge(next(one for one in declared.claims if one.name == claim), results)
