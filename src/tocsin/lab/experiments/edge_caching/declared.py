@@ -136,7 +136,7 @@ EXPERIMENT: Final = Experiment(
     claims=CLAIMS,
     tables=TABLES,
     replications=10,
-    quick_replications=3,
+    quick_replications=5,
     notes="Sizes and bytes are those of the whole table, whatever its `scale`. Round trips are constant: 250 ms to a "
     "subscriber, 500 ms to the cluster; transfers (1 and 10 MB/s) count in latencies. Links have no contention: nobody "
     "waits for somebody else's transfer. TTL may hold up to twice the size at a moment; at that ceiling it drops what "
