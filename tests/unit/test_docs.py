@@ -199,6 +199,13 @@ def test_every_experiment_is_in_the_table_of_experiments_with_its_report() -> No
         assert [claim.says for claim in claims if f"| {claim.says} |" not in report] == []
 
 
+def test_every_report_of_the_lab_names_the_code_that_made_its_numbers() -> None:
+    reports = sorted((ROOT / "docs" / "lab").glob("*.md"))
+    assert len(reports) > len(registry.EXPERIMENTS), "the live half has its own"
+    named = re.compile(r"\bTocsin \d\S*, code [0-9a-f]{8}[;.] ")
+    assert [path.name for path in reports if not named.search(path.read_text("utf-8"))] == []
+
+
 # ---------------------------------------------------------------- HTTP
 
 
