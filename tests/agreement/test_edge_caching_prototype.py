@@ -71,29 +71,14 @@ def test_a_city_is_played_with_all_that_is_found() -> None:
     assert all(one.size_bytes > 200 for one in run.found)
 
 
-def quick_verdicts(tmp_path: Path, *, seed: int, replications: int, **settings: str) -> dict[str, str]:
-    """Of half an hour at the two sizes that claims look at. A city's emergencies differ much from seed to seed."""
-    wanted = plan(
-        EXPERIMENT, quick=True, seed=seed, replications=replications, settings=settings | {"size_kb": "100,400"}
-    )
-    done = conduct(wanted, registry.reference("edge-caching-prototype"), tmp_path)
-    assert all(judged.because for judged in done.verdicts.values() if judged.verdict != "reproduced")
-    return {name: judged.verdict for name, judged in done.verdicts.items()}
-
-
 def test_a_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
-    assert quick_verdicts(tmp_path, seed=5, replications=6) == {
+    done = conduct(plan(EXPERIMENT, quick=True), registry.reference("edge-caching-prototype"), tmp_path)
+    assert all(judged.because for judged in done.verdicts.values() if judged.verdict != "reproduced")
+    assert {name: judged.verdict for name, judged in done.verdicts.items()} == {
         "setting": "reproduced",
         "reduces": "reproduced",
         "grows": "reproduced",
-        "lsc-over-lru": "not judged",
+        "lsc-over-lru": "not judged",  # half an hour of a city differs too much from seed to seed
         "ttl-small": "not reproduced",
         "hundred": "reproduced",
-    }
-
-
-def test_lsc_is_not_far_above_lru(tmp_path: Path) -> None:
-    found = quick_verdicts(tmp_path, seed=9, replications=4, policy="lru,lsc")
-    assert {name: verdict for name, verdict in found.items() if verdict != "not judged"} == {
-        "lsc-over-lru": "not reproduced"
     }

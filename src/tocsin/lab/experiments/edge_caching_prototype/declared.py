@@ -65,7 +65,7 @@ EXPERIMENT: Final = Experiment(
     ),
     claims=CLAIMS,
     replications=10,
-    quick_replications=4,
+    quick_replications=8,
     notes="Everything travels over links of 1 MB/s to each subscriber and 10 MB/s to the cluster, half of a round trip "
     "each way, and waits for what is on them already. An answer comes whole, so what is cached of it waits for what is "
     "not. Latencies are those of the assumed links; what a cache saves can be compared with the paper's, their size "
