@@ -134,6 +134,7 @@ def test_figures_of_a_minute_are_of_what_was_written_before_them(
     assert not relive(path).same
     assert cli_lab.relive(path) == 1, "a broker that was killed in its first minute wrote no figures"
     assert "nothing was compared" in capsys.readouterr().err
+    trace.close(now_s)
 
 
 @pytest.mark.parametrize(
