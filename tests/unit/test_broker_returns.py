@@ -112,3 +112,16 @@ def test_an_acknowledgement_beyond_what_the_broker_has_counts_as_far_as_it_has()
     made.log_in("ann")
     made.handle(ev.AckedEach((("ann x", at(99)), ("ann y", at(1)), ("ann y", at(0)))))
     assert [made.broker.marker(name) for name in ("ann x", "ann y")] == [at(2), at(1)]
+
+
+def test_of_an_answer_that_has_more_than_was_asked_only_that_is_delivered() -> None:
+    made = away(NOTHING_KEPT)
+    made.ack("x", at(1), ["ann x"])
+    made.log_in("ann")
+    made.pull_each("ann")
+    (number,) = [number for number, fetch in made.fetches.items() if fetch.interest == "x"]
+    everything = tuple(made.channels["x"].results)
+    (action,) = made.handle(ev.Fetched(number, at(2), everything, 0.1))
+    assert isinstance(action, ac.Deliver)
+    assert [one.cursor for one in action.results] == [at(2)]
+    assert made.broker.caches.figures.misses == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from tocsin.broker.core.cohorts import Cohort, Frontend, Group
-from tocsin.broker.core.flights import Flight
+from tocsin.broker.core.flights import Asked, Flight, Waiting
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.model.cursors import START, Cursor
@@ -16,7 +16,7 @@ class Backend:
 
     __slots__ = (
         "announced", "cache", "empty_since_s", "flights", "frontends", "inline", "interest", "joining", "news",
-        "notify", "reported",
+        "notify", "reported", "waiting",
     )  # fmt: skip
 
     def __init__(self, interest: Hashable) -> None:
@@ -29,6 +29,7 @@ class Backend:
         self.announced = START
         self.news: Flight | None = None
         self.flights: list[Flight] = []
+        self.waiting: dict[Asked, Waiting] = {}
         self.empty_since_s: float | None = None
         self.reported: Cursor | None = None
 

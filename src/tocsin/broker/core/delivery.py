@@ -8,7 +8,7 @@ from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, Why
 from tocsin.broker.core.backend import Backend
 from tocsin.broker.core.cohorts import Frontend, Group
 from tocsin.broker.core.events import Fetched, Mode
-from tocsin.broker.core.flights import Flight, Share, Waiting, answer_of, missing_bytes, page, parts_of, waiting_for
+from tocsin.broker.core.flights import Flight, Share, Waiting, answer_of, missing_bytes, page, parts_of
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import Cached, Missing, size_bytes
@@ -61,7 +61,7 @@ class Delivery:
         else:
             waiting = Waiting(after, to, why, [(one, one.turn) for one in askers], [])
         if backend.flights:
-            if (same := waiting_for(backend.flights, after, to, why)) is not None:
+            if (same := backend.waiting.get(waiting.asked)) is not None:
                 same.askers += waiting.askers
                 same.groups += waiting.groups
                 return
@@ -79,7 +79,9 @@ class Delivery:
             if not flight.waiting or flight.waiting[-1] is not waiting:
                 flight.waiting.append(waiting)
                 waiting.lacking += 1
-        if not waiting.lacking:
+        if waiting.lacking:
+            backend.waiting[waiting.asked] = waiting
+        else:
             self._answer(backend, waiting, now_s, actions)
 
     def resume(self, backend: Backend, one: Frontend, now_s: float, actions: list[Action]) -> None:
@@ -147,6 +149,7 @@ class Delivery:
         for waiting in waits:
             waiting.lacking -= 1
             if waiting.lacking == 0:
+                del backend.waiting[waiting.asked]
                 self._answer(backend, waiting, now_s, actions)
 
     def forget(self, backend: Backend) -> None:

@@ -50,7 +50,7 @@ Part = Cached | Flight | Share
 class Waiting:
     """An answer that lacks something. `askers` with the turn in which each asked, and groups that asked as one."""
 
-    __slots__ = ("after", "askers", "groups", "lacking", "parts", "to", "why")
+    __slots__ = ("after", "asked", "askers", "groups", "lacking", "parts", "to", "why")
 
     def __init__(
         self, after: Cursor, to: Cursor, why: Why, askers: list[tuple[Frontend, int]], groups: list[Group]
@@ -62,8 +62,11 @@ class Waiting:
         self.groups = groups
         self.parts: list[Part] = []
         self.lacking = 0
+        self.asked: Asked = (after, to, why is Why.PULLED)
 
 
+# The range, and whether somebody asked for it: those who catch up wait for themselves.
+Asked = tuple[Cursor, Cursor, bool]
 # Up to where the parts can be delivered, their results, and up to where some are gone.
 Delivered = tuple[Cursor, tuple[Result, ...], Cursor | None]
 # How many of these were here, with how many bytes, and how many were not, with how many.
@@ -103,16 +106,6 @@ def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
 def missing_bytes(runs: Iterable[Run]) -> int:
     """What is missing as far as its size is known: that of holes."""
     return sum([run.size_bytes for run in runs if type(run) is Missing])
-
-
-def waiting_for(flights: Iterable[Flight], after: Cursor, to: Cursor, why: Why) -> Waiting | None:
-    """Who waits for just this. Those who catch up wait for themselves."""
-    pulled = why is Why.PULLED
-    for flight in flights:
-        for one in flight.waiting:
-            if one.after == after and one.to == to and (one.why is Why.PULLED) is pulled:
-                return one
-    return None
 
 
 def parts_of(runs: Iterable[Run], under_way: Sequence[Flight], begin: Callable[[Cursor, Cursor], Flight]) -> list[Part]:
@@ -156,7 +149,7 @@ def answer_of(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
         answer = flight.answer
         assert answer is not None, "an answer is put together when all its flights are back"
         found, found_bytes = answer.results, flight.answer_bytes
-        if part is not flight:
+        if found and not (part.after < found[0].cursor and found[-1].cursor <= part.to):
             found = tuple(one for one in found if part.after < one.cursor <= part.to)
             found_bytes = size_bytes(found)
         if found:
