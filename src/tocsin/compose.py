@@ -180,7 +180,10 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
                 announcer.committed(one)
             retention.wake()
 
-        channels = Channels(catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped)
+        channels = Channels(
+            catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
+            late_ticks=chosen.channels.late_ticks,
+        )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store, procedures.runs)
         rooms = (feeds, brokers, channels)

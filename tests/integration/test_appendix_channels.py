@@ -26,7 +26,7 @@ from tocsin.rules.model.values import Circle, Point
 
 HERE = Path(__file__).parent
 APPENDIX = "".join((HERE / f"appendix_{part}.sql").read_text() for part in ("a", "channels", "feeds"))
-TICK = datetime(2020, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
+TICK = datetime(2096, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
 NEXT = TICK + timedelta(seconds=10)
 BROKER = 'create broker BADBrokerOne at "http://127.0.0.1:1/notifications"'
 

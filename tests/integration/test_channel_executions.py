@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,53 @@ def test_a_repetitive_channel_without_is_new_tells_its_whole_answer_each_time(pl
     assert [one.tick_us for one in place.executions()][:2] == [
         channel_module.micros(tick(place, number)) for number in (3, 2)
     ]
+
+
+WINDOW = """
+CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("P1D") {
+    SELECT VALUE d.id FROM D d WHERE d.kind = k AND active_timestamp(d) > previous_channel_time()
+};
+"""
+
+
+def test_late_ticks_find_each_record_in_the_window_of_its_own_tick(place: Channelled) -> None:
+    place.run(WINDOW)
+    mine = place.subscribe('"a"')
+    instants = []
+    for number in (1, 2, 3):
+        place.write(record(number), record(10 + number))
+        if number > 1:
+            place.write(record(10))  # a rewrite: the state before it is read from files of the past
+        instants.append(datetime.now(UTC))
+    for at in instants:
+        place.execute(at=at)
+    assert [sorted(ids) for ids in (place.told(mine)[:2], place.told(mine)[2:5], place.told(mine)[5:])] == [
+        [1, 11], [2, 10, 12], [3, 10, 13],
+    ]  # fmt: skip
+    assert place.running().counts.missed_ticks == 0
+
+
+def test_a_tick_whose_state_is_no_longer_kept_coalesces_with_the_next_and_is_counted(place: Channelled) -> None:
+    place.run("""
+        DROP DATASET D; CREATE ACTIVE DATASET D(R) PRIMARY KEY id WITH {"history": 1};
+        CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("PT1H") {
+            SELECT VALUE [d.id, d.n] FROM D d WHERE d.kind = k AND active_timestamp(d) > previous_channel_time()
+        };
+    """)
+    mine = place.subscribe('"a"')
+    place.write(record(1, n=1))
+    gone = datetime.now(UTC)
+    place.write(record(1, n=2))
+    place.write(record(1, n=3))
+    running = place.running()
+    # As if it had been created three hours ago: of its three ticks the first two are followed by another.
+    running.entry = replace(running.entry, anchor=running.entry.anchor - timedelta(hours=3))
+    for hours in (1, 2):
+        place.execute(at=running.entry.anchor + timedelta(hours=hours))
+    assert (place.told(mine), running.counts.missed_ticks) == ([], 2)
+    place.execute(at=gone)
+    assert place.told(mine) == [[1, 3]], "the latest tick that is due reads the datasets as they are"
+    assert running.counts.missed_ticks == 2
 
 
 def test_a_condition_on_time_is_answered_although_nothing_is_new(place: Channelled) -> None:

@@ -27,7 +27,7 @@ from tocsin.language.statements import CreateChannel, CreateFunction
 from tocsin.rules.model.values import duration_text
 
 HERE = Path(__file__).parents[2] / "examples" / "emergency"
-TICK = datetime(2020, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
+TICK = datetime(2096, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
 # Ahead of the clock: however slowly this runs, it is within the last minute.
 NOW = datetime.now(UTC) + timedelta(hours=1)
 ZONE_M = 500.0

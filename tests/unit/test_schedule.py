@@ -36,7 +36,7 @@ class Clock:
 
 
 async def runs(
-    clock: Clock, takes_s: list[float], done: int = 0, period: Duration = SECOND
+    clock: Clock, takes_s: list[float], done: int = 0, period: Duration = SECOND, late_ticks: int = 1
 ) -> list[tuple[int, float, int]]:
     """(tick, seconds from the anchor, missed) of as many runs as there are times they take."""
     found: list[tuple[int, float, int]] = []
@@ -48,7 +48,7 @@ async def runs(
             raise EndedError
 
     with pytest.raises(EndedError):
-        await schedule.keep(ANCHOR, period, done, run, clock.now, clock.sleep)
+        await schedule.keep(ANCHOR, period, done, run, clock.now, clock.sleep, late_ticks=late_ticks)
     return found
 
 
@@ -64,6 +64,19 @@ async def test_after_a_pause_the_latest_tick_is_made_up_for_at_once() -> None:
     clock = Clock(at_s=100.25)
     assert await runs(clock, [0.1, 0.1], done=7) == [(100, 100.0, 92), (101, 101.0, 0)]
     assert clock.sleeps == [pytest.approx(0.65)]
+
+
+async def test_late_ticks_run_one_by_one_each_at_its_own_instant() -> None:
+    clock = Clock()
+    assert await runs(clock, [3.5, 0.1, 0.1, 0.1, 0.1], late_ticks=3) == [
+        (1, 1.0, 0), (2, 2.0, 0), (3, 3.0, 0), (4, 4.0, 0), (5, 5.0, 0),
+    ]  # fmt: skip
+
+
+async def test_ticks_beyond_the_bound_coalesce_with_the_first_that_runs() -> None:
+    assert await runs(Clock(), [5.5, 0.1, 0.1, 0.1, 0.1], late_ticks=3) == [
+        (1, 1.0, 0), (4, 4.0, 2), (5, 5.0, 0), (6, 6.0, 0), (7, 7.0, 0),
+    ]  # fmt: skip
 
 
 async def test_nothing_runs_twice_when_the_clock_is_set_back() -> None:

@@ -88,6 +88,8 @@ class ChannelSettings(Section):
     """How many bytes of results a channel keeps, where it does not say itself."""
     upkeep_period_s: Seconds = 30.0
     """How often channels that changed are looked over for results that may go."""
+    late_ticks: Annotated[Whole, Field(ge=1, le=100_000)] = 10
+    """Ticks of a repetitive channel that passed meanwhile and are executed one by one; older ones coalesce."""
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
 

@@ -81,6 +81,10 @@ class NotFoundError(InputError):
     status = 404
 
 
+class PastStateError(NotFoundError):
+    """The state of a dataset that was asked for lies before its history."""
+
+
 class UnauthorizedError(InputError):
     code = "unauthorized"
     status = 401

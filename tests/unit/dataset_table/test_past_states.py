@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.dataset_table.tables import KEYS, SCHEMA, content, reopened, rows
+from tests.waiting import WITHIN_S, wait_until
 from tocsin.pipeline.datasets import durability
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
@@ -23,6 +26,41 @@ def test_a_clock_that_goes_back_does_not_disorder_the_commits(table: DatasetTabl
     with mock.patch("tocsin.pipeline.datasets.commits.time.time_ns", return_value=0):
         second = table.insert(rows(2))
     assert second.at > first.at
+
+
+def test_a_settled_time_gets_no_later_commit_whatever_the_clock_does(table: DatasetTable) -> None:
+    first = table.insert(rows(1))
+    at = first.at + timedelta(microseconds=5)
+    wait_until(lambda: datetime.now(UTC) > at, "that time has come")
+    assert table.settled_at(at).number == 1
+    with mock.patch("tocsin.pipeline.datasets.commits.time.time_ns", return_value=0):
+        assert table.insert(rows(2)).at > at
+    assert table.settled_at(at).number == 1
+
+
+def test_a_commit_that_has_its_time_is_waited_for_before_that_time_is_settled(table: DatasetTable) -> None:
+    goes_on, began = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        began.set()
+        assert goes_on.wait(WITHIN_S)
+        yield from rows(1).to_batches()
+
+    loading = threading.Thread(target=lambda: table.load(batches()))
+    loading.start()
+    assert began.wait(WITHIN_S)
+    found: list[int] = []
+    settling = threading.Thread(target=lambda: found.append(table.settled_at(datetime.now(UTC)).number))
+    settling.start()
+    goes_on.set()
+    for thread in (loading, settling):
+        thread.join(WITHIN_S)
+    assert found == [1]
+
+
+def test_the_future_is_not_settled(table: DatasetTable) -> None:
+    table.settled_at(datetime.now(UTC) + timedelta(days=1))
+    assert table.insert(rows(1)).at < datetime.now(UTC) + timedelta(hours=1)
 
 
 def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.periods import last_tick
 from tocsin.store.channel_rows import ChannelState, Committed, Execution, Failure
 from tocsin.store.channel_store import ChannelStore
-from tocsin.wire.errors import StatementError, TocsinError
+from tocsin.wire.errors import PastStateError, StatementError, TocsinError
 
 log = structlog.get_logger()
 
@@ -59,6 +59,7 @@ class Rooms:
     engine: Engine
     new_rows: NewRows
     announce: Callable[[Committed], None]  # of each execution, with results or without
+    late_ticks: int  # so many ticks that passed are executed one by one; older ones coalesce
 
 
 class RunningChannel:
@@ -150,7 +151,8 @@ class RunningChannel:
             first = False
             await self._surely(due)
 
-        await schedule.keep(self.entry.anchor, period, last_tick(self.entry.anchor, period, last), tick)
+        done = last_tick(self.entry.anchor, period, last)
+        await schedule.keep(self.entry.anchor, period, done, tick, late_ticks=self._rooms.late_ticks)
 
     async def _surely(self, tick: datetime | None) -> None:
         """Executes it, again and again where that fails, for the same instant."""
@@ -184,9 +186,10 @@ class RunningChannel:
         tells_previous = f":{PREVIOUS}" in self.query.sql  # then the instant counts also where nothing was found
         if self._nothing_new(state.vector) and not tells_previous:
             return state
-        reading = await rooms.engine.execution(
-            lambda: Reading.begun(rooms.tables, rooms.engine, self.query, state.vector), self.entry.name
-        )
+        reading = await self._begin_reading(state.vector, tick)
+        if reading is None:
+            self.counts.missed_ticks += 1
+            return state
         # Interests come after the states: whoever had subscribed when a record was committed takes part.
         await self._follow_interests()
         self.counts.interests = len(self._interests)
@@ -237,6 +240,27 @@ class RunningChannel:
             # Whatever it came to is counted elsewhere.
             self.counts.failing -= self._searching
             self._searching = False
+
+    async def _begin_reading(self, since: Vector, tick: datetime | None) -> Reading | None:
+        """The states as of the tick. Where one is no longer kept, the tick coalesces with the next (None), and the
+        latest tick that is due reads the datasets as they are."""
+        rooms = self._rooms
+
+        def begin(at: datetime | None) -> Reading:
+            return Reading.begun(rooms.tables, rooms.engine, self.query, since, at)
+
+        try:
+            return await rooms.engine.execution(lambda: begin(tick), self.entry.name)
+        except PastStateError:
+            if tick is None or self._is_followed(tick):
+                return None
+        return await rooms.engine.execution(lambda: begin(None), self.entry.name)
+
+    def _is_followed(self, tick: datetime) -> bool:
+        """Whether a later tick is due already."""
+        anchor, period = self.entry.anchor, self.entry.period
+        assert period is not None
+        return last_tick(anchor, period, schedule.wall_clock()) > last_tick(anchor, period, tick)
 
     def _nothing_new(self, since: Vector) -> bool:
         """Whether there can be no answer, as one sees without asking anybody."""

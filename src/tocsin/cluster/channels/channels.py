@@ -51,13 +51,14 @@ class Channels:
         *,
         announce: Callable[[Committed], None] = lambda _: None,
         dropped: Callable[[], None] = lambda: None,
+        late_ticks: int = 10,
     ) -> None:
         self._dropped = dropped
         self._catalog = catalog
         self._engine = engine
         self._tables = tables
         self._store = store
-        self._rooms = Rooms(store, tables, engine, NewRows(engine), announce)
+        self._rooms = Rooms(store, tables, engine, NewRows(engine), announce, late_ticks)
         self._known: dict[int, ChannelEntry] = {}
         self._running: dict[int, RunningChannel] = {}
         self._later: dict[int, asyncio.Task[None]] = {}

@@ -44,7 +44,10 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[Counts], float]]]] = {
     "tocsin_channel_keeping_seconds": ("Seconds until those were durable.", lambda one: one.keeping_s),
     "tocsin_channel_results": ("Results kept, once for each interest.", lambda one: one.results),
     "tocsin_channel_failures": ("Executions that failed and were tried again.", lambda one: one.failures),
-    "tocsin_channel_missed_ticks": ("Ticks that a later one made up for.", lambda one: one.missed_ticks),
+    "tocsin_channel_missed_ticks": (
+        "Ticks of a channel that were not executed by themselves: they coalesced with a later one.",
+        lambda one: one.missed_ticks,
+    ),
     "tocsin_channel_culprits": ("Records and interests set aside: the query fails on them.", lambda one: one.culprits),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[Counts], float | None]]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from tocsin.cluster.entries import DatasetEntry
 from tocsin.cluster.tables import Tables
 from tocsin.language.channels import Scan, SharedQuery, Watched
 from tocsin.pipeline.datasets.snapshots import Snapshot
+from tocsin.pipeline.datasets.table import DatasetTable
 
 Vector = dict[str, int]
 SMALL_ROWS: Final = 200_000
@@ -29,12 +31,15 @@ class Reading:
     entries: dict[str, DatasetEntry] = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, tables: Tables, engine: Engine, query: SharedQuery, since: Vector) -> Reading:
+    def begun(
+        cls, tables: Tables, engine: Engine, query: SharedQuery, since: Vector, at: datetime | None = None
+    ) -> Reading:
+        """Every dataset as of this instant, or as it is now; PastStateError where one no longer has that state."""
         made = cls(tables, engine, query, since)
         for scan in query.scans:
             entry = entry_of(scan)
             if entry.folder not in made.snapshots:
-                made.snapshots[entry.folder] = tables.table(entry).snapshot()
+                made.snapshots[entry.folder] = _state(tables.table(entry), at, since.get(entry.folder, 0))
                 made.entries[entry.folder] = entry
         return made
 
@@ -65,6 +70,14 @@ class Reading:
         """The files that hold the new rows, which may hold older ones, too."""
         table = self.tables.table(self.entries[folder])
         return table.newer(self.snapshots[folder], self.since.get(folder, 0))
+
+
+def _state(table: DatasetTable, at: datetime | None, since: int) -> Snapshot:
+    if at is None:
+        return table.snapshot()
+    found = table.settled_at(at)
+    # An execution of an earlier tick may have read further, where the state of its own instant was no longer kept.
+    return found if found.number >= since else table.as_of_commit(since)
 
 
 def entry_of(one: Scan | Watched) -> DatasetEntry:

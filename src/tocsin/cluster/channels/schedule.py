@@ -1,6 +1,7 @@
 """Runs something at every tick of a period.
 
-One run at a time. Ticks that pass meanwhile, or while nobody was there, are made up for by one run, of the latest.
+One run at a time. Of the ticks that passed meanwhile, or while the process was down, the newest are run late, each at
+its own instant; the ones before these coalesce with the first of them, and are counted as missed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tocsin.rules.periods import instant, last_tick
 LONGEST_WAIT_S: Final = 30.0
 
 Run = Callable[[int, datetime, int], Awaitable[None]]
-"""Of a tick, its instant, and how many ticks before it were missed."""
+"""Of a tick, its instant, and how many ticks before it coalesced with it."""
 
 
 def wall_clock() -> datetime:
@@ -31,14 +32,18 @@ async def keep(  # noqa: PLR0917
     run: Run,
     now: Callable[[], datetime] = wall_clock,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    *,
+    late_ticks: int = 1,
 ) -> None:
-    """Calls `run` for ticks after `done` as they come due, until the calendar ends or it is cancelled.
+    """Calls `run` for ticks after `done` as they come due, until the calendar ends or it is cancelled. Of those that
+    are due already it runs the newest `late_ticks`.
 
     What `run` raises ends it: whoever wants to go on catches that inside.
     """
     while True:
-        tick = last_tick(anchor, period, now())
-        if tick > done:
+        latest = last_tick(anchor, period, now())
+        if latest > done:
+            tick = max(done + 1, latest - late_ticks + 1)
             due = instant(anchor, period, tick)
             assert due is not None
             missed, done = tick - done - 1, tick

@@ -79,6 +79,7 @@ class DeltaLog:
         self._schema = DeltaSchema.from_arrow(schema)
         self._positions: dict[str, int | None] = {}
         self._stale = False
+        self._settled_us = 0
         self.checkpoint_version = -1
         self.state: State
         self._reload()
@@ -116,8 +117,13 @@ class DeltaLog:
         return self.state.number + 1
 
     def next_at_us(self) -> int:
-        """Now, but later than every commit before, whatever the clock does: times are in the order of numbers."""
-        return max(time.time_ns() // 1000, self.state.at_us + 1)
+        """Now, but later than every commit before and every settled time, whatever the clock does: times are in the
+        order of numbers."""
+        return max(time.time_ns() // 1000, self.state.at_us + 1, self._settled_us + 1)
+
+    def settle(self, at_us: int) -> None:
+        """No later commit has this time or an earlier one. The future cannot be settled: it would hold up the clock."""
+        self._settled_us = max(self._settled_us, min(at_us, time.time_ns() // 1000))
 
     def position(self, name: str) -> int | None:
         if name not in self._positions:

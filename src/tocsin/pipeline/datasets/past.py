@@ -12,7 +12,7 @@ from tocsin.pipeline.datasets.datafiles import DataFolder, from_us, to_us
 from tocsin.pipeline.datasets.history import Entry, History
 from tocsin.pipeline.datasets.snapshots import Held, Snapshot
 from tocsin.rules.model.columns import AT, COMMIT
-from tocsin.wire.errors import NotFoundError
+from tocsin.wire.errors import NotFoundError, PastStateError
 
 
 class Past:
@@ -102,11 +102,11 @@ class Past:
     def _oldest(self) -> int:
         return self._log.oldest(self.state.number, self.state.last_rewrite, self._history)
 
-    def _too_old(self, asked: str) -> NotFoundError:
+    def _too_old(self, asked: str) -> PastStateError:
         oldest = self._oldest()
         at_us = self._log.time_of(oldest)
         when = f" of {from_us(at_us).isoformat()}" if at_us is not None else ""
-        return NotFoundError(
+        return PastStateError(
             f"the state as of {asked} is not kept any more; the oldest that can be asked for is commit {oldest}{when}",
             hint="the option `history` of the dataset says how many commits back can be asked for",
             oldest=oldest,

@@ -22,7 +22,15 @@ from tocsin import faults
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.commits import Commit, DeltaLog, State
-from tocsin.pipeline.datasets.datafiles import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, from_us, stored_schema
+from tocsin.pipeline.datasets.datafiles import (
+    AT_TYPE,
+    LARGEST_FILE_BYTES,
+    DataFile,
+    DataFolder,
+    from_us,
+    stored_schema,
+    to_us,
+)
 from tocsin.pipeline.datasets.durability import is_full_disk
 from tocsin.pipeline.datasets.history import Entry
 from tocsin.pipeline.datasets.keys import Hashes, KeyPath
@@ -111,6 +119,13 @@ class DatasetTable:
 
     def as_of_time(self, at: datetime) -> Snapshot:
         """The state right after the last commit at or before this time."""
+        return self.past.as_of_time(at)
+
+    def settled_at(self, at: datetime) -> Snapshot:
+        """As `as_of_time`, and for good: a commit that has its time and is not yet visible is waited for, and every
+        later one gets a later time."""
+        with self._turn():
+            self.log.settle(to_us(at))
         return self.past.as_of_time(at)
 
     def newer(self, snapshot: Snapshot, since: int) -> Snapshot:
