@@ -118,6 +118,7 @@ def test_progress_is_shown_to_whoever_looks(
     compose: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal shows no bar
     assert run("restore", "b.tar", "--data", str(tmp_path)) == 0
     assert "restoring" in capsys.readouterr().err
 
