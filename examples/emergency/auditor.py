@@ -77,11 +77,12 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """`live`: whoever heard it was there already when it was reported."""
+    """`online_since_s`: since when they had been online when they heard it. `live`: they were when it was sent."""
 
     user: str
     notification: Notification
     at_s: float
+    online_since_s: float
     live: bool
 
     @property
@@ -121,13 +122,13 @@ class History:
         given = dict(zip(rule.parameters, made.parameters, strict=True))
         self.watches[user, made.interest] = Watch(user, channel, rule, given, asked_s, answered_s)
 
-    def told(self, user: str, told: Told, at_s: float, there_since_s: float = math.inf) -> None:
+    def told(self, user: str, told: Told, at_s: float, online_since_s: float = math.inf) -> None:
         if not isinstance(told, Notification):
             self.trouble.append(f"{user} was told: {told}")
             return
         number = int(told.result["report"]["number"])
-        live = number < len(self.reports) and there_since_s < self.reports[number].sent_s
-        self.heard.append(Heard(user, told, at_s, live))
+        live = number < len(self.reports) and online_since_s < self.reports[number].sent_s
+        self.heard.append(Heard(user, told, at_s, online_since_s, live))
 
 
 # ---------------------------------------------------------------- what should have

@@ -131,7 +131,8 @@ def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) ->
             f"{len(history.heard):,} notifications, {away:,} of them to people who were away when it was reported",
         ),
         ("hit ratio", hit_ratio),
-        ("latency", latency_text(history)),
+        ("latency, online", latency_text(from_sending_s(history))),
+        ("latency, away", latency_text(from_return_s(history))),
         ("had to arrive", f"{verdict.due:,}"),
         ("told again", f"{verdict.again:,}"),
         ("told wrongly", f"{len(verdict.wrong):,}"),
@@ -142,13 +143,29 @@ def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) ->
     return table
 
 
-def latency_text(history: History) -> str:
-    """From sending a report to hearing of it, through channels at once and of people who were there."""
-    took_s = [
-        one.at_s - history.reports[one.number].sent_s
-        for one in history.heard
-        if one.live and RULES[channel_of(one)].window_s is None and kind_of(one) != FLARE
+def from_sending_s(history: History) -> list[float]:
+    """How long people who were online waited from the sending of a report, where a channel tells it at once."""
+    return [heard.at_s - history.reports[heard.number].sent_s for heard in _told_at_once(history) if heard.live]
+
+
+def from_return_s(history: History) -> list[float]:
+    """How long people who had been away when a report was sent waited from their return."""
+    return [
+        heard.at_s - heard.online_since_s
+        for heard in _told_at_once(history)
+        if not heard.live and heard.online_since_s <= heard.at_s
     ]
+
+
+def _told_at_once(history: History) -> Iterator[Heard]:
+    return (
+        heard
+        for heard in history.heard
+        if RULES[channel_of(heard)].window_s is None and kind_of(heard) != FLARE and heard.number < len(history.reports)
+    )
+
+
+def latency_text(took_s: Sequence[float]) -> str:
     if len(took_s) < 2:
         return "–"
     cuts = quantiles(took_s, n=100)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import math
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +36,9 @@ def people(history: History) -> list[Person]:
     for i, one in enumerate(found[::2]):
         one.online_since_s = 0.0
         told = Notification("emergency.NewEmergenciesNearUser", i, Cursor(1, 1, 0), datetime.now(UTC), result)
-        history.told(one.name, told, sent.sent_s + 0.5, 0.0 if i else math.inf)
+        # Every third was away, and heard of it two seconds after the return.
+        returned_s = 0.0 if i % 3 else sent.sent_s + 8.0
+        history.told(one.name, told, sent.sent_s + (0.5 if i % 3 else 10.0), returned_s)
     return found
 
 
@@ -46,6 +47,7 @@ async def test_the_view_says_who_is_online_and_what_was_told(
     history: History, people: list[Person], terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view, "_LINE_EVERY_S", 0.001)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal shows no living picture
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, height=40, color_system=None)
     running = asyncio.create_task(view.View(console, history, people).run())
@@ -68,8 +70,9 @@ def test_the_table_at_the_end_says_what_was_lost(history: History, people: list[
     lines = (line.strip() for line in console.export_text().splitlines())
     told = dict(re.split(r" {2,}", line, maxsplit=1) for line in lines if line)
     assert told["lost"] == "1"
-    assert told["delivered"] == "9 notifications, 1 of them to people who were away when it was reported"
-    assert told["latency"] == "0.50 s in the median, 0.50 s at the 99th percentile"
+    assert told["delivered"] == "9 notifications, 3 of them to people who were away when it was reported"
+    assert told["latency, online"] == "0.50 s in the median, 0.50 s at the 99th percentile"
+    assert told["latency, away"] == "2.00 s in the median, 2.00 s at the 99th percentile"
     assert told["hit ratio"] == "0.750 of 12"
 
 
