@@ -34,6 +34,8 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.lock import FolderLock
+from tocsin.cluster.lost import LostFolder, refuse_lost_catalog
+from tocsin.cluster.removals import Removals
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline import session
@@ -56,6 +58,10 @@ from tocsin.wire.errors import NotFoundError, UnauthorizedError
 RECURSION_LIMIT = 12_000
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A running cluster."""
@@ -76,6 +82,7 @@ def tables_of(settings: Settings) -> Tables:
         settings.data.absolute() / DATASETS,
         key_index_limit=chosen.key_index_limit,
         upkeep_period_s=chosen.upkeep_period_s,
+        outside_readers_s=chosen.outside_readers_s,
     )
 
 
@@ -87,8 +94,13 @@ async def serve_cluster(
     settings: Settings,
     on_ready: Callable[[str], None],
     beside: Callable[[str], Mapping[str, Sequence[str]]] = lambda _address: {},
+    *,
+    set_aside: bool = False,
 ) -> None:
-    """Run a cluster until it is told to stop, and beside it these processes (their names and command lines)."""
+    """Run a cluster until it is told to stop, and beside it these processes (their names and command lines).
+
+    `set_aside`: data without a catalog are moved to `lost`, and the cluster begins anew.
+    """
     http = settings.cluster.http
     supervisor = Supervisor()
 
@@ -98,7 +110,7 @@ async def serve_cluster(
 
     @asynccontextmanager
     async def start(address: str) -> AsyncIterator[Cluster]:
-        async with cluster(settings, address) as made:
+        async with cluster(settings, address, set_aside=set_aside) as made:
             # What is beside it goes first, while it still answers.
             made.app.on_shutdown.insert(0, lambda _app: supervisor.stop())
             yield made
@@ -110,12 +122,12 @@ async def serve_cluster(
 
 
 @asynccontextmanager
-async def cluster(settings: Settings, address: str | None = None) -> AsyncIterator[Cluster]:
+async def cluster(settings: Settings, address: str | None = None, *, set_aside: bool = False) -> AsyncIterator[Cluster]:
     """A cluster on its data folder, which nobody else may use meanwhile."""
     async with (
         held_folder(settings, address) as lock,
         started_spark(settings, lock) as spark,
-        assembled(settings, spark) as made,
+        assembled(settings, spark, set_aside=set_aside) as made,
     ):
         yield made
 
@@ -153,15 +165,24 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[A
 
 
 @asynccontextmanager
-async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
-    """Everything of a cluster but the folder's lock and Spark, which the caller has."""
+async def assembled(
+    settings: Settings, spark: Any, *, set_aside: bool = False, clock: Callable[[], datetime] = _now
+) -> AsyncIterator[Cluster]:
+    """Everything of a cluster but the folder's lock and Spark, which the caller has. `clock`: for what waits after a
+    DROP."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
-    async with opened_store(settings) as store, opened_channel_store(settings) as channel_store:
-        catalog = CatalogStore(store)
+    async with (
+        opened_store(settings, set_aside=set_aside) as store,
+        opened_channel_store(settings) as channel_store,
+    ):
+        catalog = CatalogStore(store, Removals(store, clock))
         known = await catalog.load()
+        if not set_aside:
+            await refuse_empty_catalog(settings, store, channel_store)
+        lost = LostFolder(settings.data.absolute(), clock, _say)
         chosen = settings.cluster
         tables = tables_of(settings)
-        tables.start({entry.folder for entry in known.datasets})
+        await tables.start({entry.folder for entry in known.datasets}, catalog.removals, lost)
         python = PythonFunctions(
             spark,
             settings.data.absolute() / chosen.python.folder,
@@ -190,9 +211,9 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         statements = ScriptRunner(catalog, tables, engine, changes, procedures, channels, rooms, chosen)
         try:
             await announcer.start()
-            await channels.start()
+            await channels.start(lost)
             retention.start()
-            await feeds.start()
+            await feeds.start(lost)
             await procedures.start()
             backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
             subscriptions = Subscriptions(catalog, channel_store)
@@ -213,8 +234,11 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncIterator[ClusterStore]:
+async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncIterator[ClusterStore]:
     settings.data.mkdir(parents=True, exist_ok=True)
+    if not set_aside and not (settings.data / CATALOG).exists():
+        # Before it is made anew: an empty one in its place would only be in the way of the one that is brought back.
+        refuse_lost_catalog(settings.data, settings.data / CATALOG, _data_in(settings))
     store = store_of(settings)
     await store.open()
     try:
@@ -231,6 +255,23 @@ async def opened_channel_store(settings: Settings) -> AsyncIterator[ChannelStore
         yield store
     finally:
         await store.close()
+
+
+def _data_in(settings: Settings) -> list[Path]:
+    """Folders of datasets and of feeds' logs."""
+    parents = (settings.data / DATASETS, settings.data / INTAKE)
+    return [path for parent in parents if parent.is_dir() for path in sorted(parent.iterdir())]
+
+
+async def refuse_empty_catalog(settings: Settings, store: ClusterStore, channels: ChannelStore) -> None:
+    """StoreError where the catalog knows nothing, and there is something that it does not know to be dropped either."""
+    if await store.entries():
+        return
+    named = {removal.name for removal in await store.removals()}
+    beside = [path for path in _data_in(settings) if path.name not in named]
+    if any(str(channel_id) not in named for channel_id in await channels.channel_ids()):
+        beside.append(settings.data / CHANNELS)
+    refuse_lost_catalog(settings.data, settings.data / CATALOG, beside)
 
 
 def _scratch(settings: Settings) -> Path:
@@ -328,9 +369,9 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: Pro
         opened_channel_store(settings) as channels,
     ):
         catalog = CatalogStore(store)
-        known = await catalog.load()
+        await catalog.load()
+        await refuse_empty_catalog(settings, store, channels)
         tables = tables_of(settings)
-        tables.start({entry.folder for entry in known.datasets}, upkeep=False)
         try:
             manifest = await write_backup(
                 store, LiveTables(catalog, tables), destination, data=settings.data, channels=channels,

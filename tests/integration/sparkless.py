@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -84,12 +85,22 @@ class Parts:
         return [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
 
 
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+# Upkeep is left to the caller; what is dropped goes at once.
+AT_ONCE = {"cluster.datasets.upkeep_period_s": 86_400, "cluster.datasets.outside_readers_s": 0}
+
+
 @asynccontextmanager
-async def opened(data: Path, **flags: Any) -> AsyncIterator[Parts]:
+async def opened(
+    data: Path, *, set_aside: bool = False, clock: Callable[[], datetime] | None = None, **flags: Any
+) -> AsyncIterator[Parts]:
     """What a cluster has when it has started. Upkeep is left to the caller, who wants to know when it happens."""
-    settings = Settings.load(None, {}, {"data": data, "cluster.datasets.upkeep_period_s": 86_400, **flags})
+    settings = Settings.load(None, {}, {**AT_ONCE, "data": data, **flags})
     with mock.patch.object(compose, "Engine", Sparkless):
-        async with compose.assembled(settings, None) as made:
+        async with compose.assembled(settings, None, set_aside=set_aside, clock=clock or now) as made:
             yield Parts(
                 settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app,
                 made.channel_store,

@@ -114,9 +114,9 @@ def source(tmp_path: Path) -> Path:
 
 
 # The rooms whose places this life passes.
-HERE = ("store.", "create-dataset.", "drop-dataset.", "dataset.", "backup.", "restore.")
+HERE = ("store.", "create-dataset.", "drop-dataset.", "removal.", "dataset.", "backup.", "restore.")
 # What every catalog change passes is visited at each of them, and so is a commit.
-CHANGES = 9
+CHANGES = 14
 VISITS = [
     *((point, 1) for point in faults.POINTS if point.startswith(HERE) and not point.startswith("store.commit.")),
     *(("store.commit.before", nth) for nth in range(1, CHANGES + 1)),

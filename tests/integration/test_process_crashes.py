@@ -59,8 +59,8 @@ def test_killed_clusters_lose_nothing_and_leave_nothing_half_done(tmp_path: Path
     load = f'LOAD DATASET v.D USING localfs (("path"="{source}"),("format"="json"));'
     life = Life(data)
 
-    # The fourth change of the catalog is durable, but nobody is told.
-    with ClusterProcess(data, crash_at="store.commit.after:4") as process:
+    # The fifth change of the catalog is durable, but nobody is told. (A dataset takes two: the intent, and its entry.)
+    with ClusterProcess(data, crash_at="store.commit.after:5") as process:
         client = process.ready().client
         made = "CREATE DATAVERSE v; CREATE TYPE v.T AS {id: int, said: string}; CREATE DATASET v.D(T) PRIMARY KEY id;"
         assert client.run(made + insert(1, 3, "a")).status == 200

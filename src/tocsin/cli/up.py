@@ -35,6 +35,10 @@ def up(
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
     brokers: Annotated[int, Parameter(help="How many brokers to run beside it: Default.broker1 and so on.")] = 0,
+    set_aside: Annotated[
+        bool,
+        Parameter(negative="", help="Begin anew although the catalog is lost: the data beside it are moved to lost/."),
+    ] = False,
     beside: Annotated[bool, Parameter(negative="", help="End when standard input does.")] = False,
     config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
     verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
@@ -62,6 +66,5 @@ def up(
     def brokers_beside(address: str) -> dict[str, list[str]]:
         return broker_commands(settings, address, brokers, config=config, verbose=verbose)
 
-    uvloop.run(
-        compose.serve_cluster(settings, say, brokers_beside) if brokers else compose.serve_cluster(settings, say)
-    )
+    beside_it = brokers_beside if brokers else lambda _address: {}
+    uvloop.run(compose.serve_cluster(settings, say, beside_it, set_aside=set_aside))

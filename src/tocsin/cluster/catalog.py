@@ -9,7 +9,7 @@ Names are case-sensitive: `Reports` and `reports` may both exist.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -46,6 +46,7 @@ from tocsin.cluster.entries import (
     unqualified,
 )
 from tocsin.cluster.refs import nearest
+from tocsin.cluster.removals import Removals, Step, steps_between
 from tocsin.cluster.type_json import type_from_json, type_to_json
 from tocsin.store.store import ClusterStore, Transaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
@@ -312,10 +313,11 @@ Change: TypeAlias = Put | Remove
 class CatalogStore:
     """The catalog, durable in the cluster's store. Changes run one after the other; nobody else changes the entries."""
 
-    def __init__(self, store: ClusterStore) -> None:
+    def __init__(self, store: ClusterStore, removals: Removals | None = None) -> None:
         self._store = store
         self._lock = asyncio.Lock()
         self._catalog: Catalog | None = None
+        self.removals = removals if removals is not None else Removals(store)
 
     @property
     def catalog(self) -> Catalog:
@@ -342,6 +344,8 @@ class CatalogStore:
         async with self._lock:
             following, steps = _plan(self.catalog, changes)
             if steps:
+                before, after = self.catalog.entries.values(), following.entries.values()
+                steps += steps_between(before, after, self.removals.clock())
                 transaction: Transaction | None = None
                 try:
                     async with self._store.transaction() as transaction:
@@ -351,9 +355,6 @@ class CatalogStore:
                     if transaction is not None and transaction.committed:
                         self._catalog = following
             return following
-
-
-Step: TypeAlias = Callable[[Transaction], Awaitable[object]]
 
 
 def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[Step]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +32,7 @@ from tocsin.language.expressions import TranslationError
 from tocsin.language.scope import Frame
 from tocsin.language.script import parsed_body
 from tocsin.language.typed import Typed
+from tocsin.patience import to_the_end
 from tocsin.pipeline.python.called import CallError
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ObjectType, Type
@@ -100,6 +100,7 @@ class Definitions:
             folder=new_folder(), history=history, retention_s=retention_s,
         )  # fmt: skip
         scope.catalog.with_(entry)  # refuse before anything is on the disk
+        await self._catalog.removals.intend(entry)
         try:
             await self._engine.work(lambda: self._tables.create(entry))
             return await self._put(entry, statement.if_not_exists)
@@ -107,7 +108,7 @@ class Definitions:
             # What the catalog says decides: one who is cancelled during its commit may have made the dataset.
             kept = self._catalog.catalog.find(ref)
             if not isinstance(kept, DatasetEntry) or kept.folder != entry.folder:
-                self._tables.drop(entry.folder)
+                await to_the_end(self._tables.discard(entry.folder))
 
     async def _create_index(self, statement: st.CreateIndex, scope: StatementScope) -> Summary:
         dataverse = statement.dataset.dataverse or scope.dataverse
@@ -213,7 +214,7 @@ class Definitions:
             # Also for one who was cancelled when the catalog had forgotten them already.
             kept = {one.folder for one in self._catalog.catalog.datasets}
             gone = [one.folder for one in before.datasets if one.folder not in kept]
-            await asyncio.shield(self._engine.work(lambda: self._tables.drop(*gone)))
+            await to_the_end(self._tables.drop(*gone))
         return {"name": ref.name}
 
 

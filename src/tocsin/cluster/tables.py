@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,9 +14,12 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.entries import DatasetEntry
+from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.removals import DATASET, Removals
 from tocsin.pipeline.datasets import layout, upkeep
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import physical
+from tocsin.store.store import Removal
 from tocsin.wire.errors import NotFoundError, StorageFullError
 
 log = structlog.get_logger()
@@ -24,25 +28,29 @@ log = structlog.get_logger()
 class Tables:
     """Thread-safe. A dataset's folder has a name of its own, so a new dataset never meets an old one's files."""
 
-    def __init__(self, folder: Path, *, key_index_limit: int, upkeep_period_s: float) -> None:
+    def __init__(
+        self, folder: Path, *, key_index_limit: int, upkeep_period_s: float, outside_readers_s: float = 0.0
+    ) -> None:
         self._folder = folder
         self._key_index_limit = key_index_limit
         self._upkeep_period_s = upkeep_period_s
+        self._outside_readers = timedelta(seconds=outside_readers_s)
         self._open: dict[str, DatasetTable] = {}
         self._dropped: set[str] = set()
         self._lock = threading.RLock()
         self._upkeep: asyncio.Task[None] | None = None
+        self._removals: Removals | None = None
 
     # ------------------------------------------------------------ life
 
-    def start(self, known: set[str], *, upkeep: bool = True) -> None:
-        """Folders that no dataset owns are what a crash left of a CREATE or a DROP: they go."""
+    async def start(self, known: set[str], removals: Removals, lost: LostFolder) -> None:
+        """What a crash left of a CREATE or a DROP goes; a folder that nothing explains is set aside."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for found in self._folder.iterdir():
-            if found.name not in known:
-                shutil.rmtree(found, ignore_errors=True)
-        if upkeep:
-            self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
+        self._removals = removals
+        await removals.carry_out(DATASET, self._folder, lambda one: one.name not in known and self._is_due(one))
+        strange = await removals.unexplained(DATASET, self._folder, known)
+        await asyncio.to_thread(lost.set_aside, strange, DATASET)
+        self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
 
     async def close(self) -> None:
         if self._upkeep is not None:
@@ -62,6 +70,8 @@ class Tables:
                 # The next one has its turn even where this one's failure cannot be told.
                 with suppress(Exception):
                     await self._kept_up(name, table)
+            with suppress(Exception):
+                await self._remove_dropped()
 
     async def _kept_up(self, name: str, table: DatasetTable) -> None:
         try:
@@ -75,16 +85,13 @@ class Tables:
     # ------------------------------------------------------------ tables
 
     def create(self, entry: DatasetEntry) -> None:
+        """Its folder must be named by an intent: where this fails, or the catalog does not get the entry, `discard`."""
+        faults.reach("create-dataset.intended")
         with self._lock:
-            path = self._folder / entry.folder
-            try:
-                self._open[entry.folder] = DatasetTable.create(
-                    path, layout.record_schema(entry.type), _keys(entry), history=entry.history,
-                    retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
-                )  # fmt: skip
-            except BaseException:
-                shutil.rmtree(path, ignore_errors=True)
-                raise
+            self._open[entry.folder] = DatasetTable.create(
+                self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
+                retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
+            )  # fmt: skip
         faults.reach("create-dataset.folder-made")
 
     def table(self, entry: DatasetEntry) -> DatasetTable:
@@ -99,16 +106,41 @@ class Tables:
                 )  # fmt: skip
             return found
 
-    def drop(self, *folders: str) -> None:
-        """After the catalog forgot them. A query that still reads one may fail; nothing else refers to it."""
-        for folder in folders:
+    async def drop(self, *folders: str) -> None:
+        """After the catalog forgot them. They are removed when readers outside of Tocsin had time to end."""
+        if folders:
             faults.reach("drop-dataset.catalog-done")
+            await asyncio.to_thread(self._close, folders)
+            await self._remove_dropped()
+
+    async def discard(self, folder: str) -> None:
+        """Of a CREATE that came to nothing: nobody has seen it."""
+        await asyncio.to_thread(self._close, (folder,))
+        assert self._removals is not None, "the tables are not started"
+        await self._removals.carry_out(DATASET, self._folder, lambda one: one.name == folder)
+
+    def _close(self, folders: Sequence[str]) -> None:
+        for folder in folders:
             with self._lock:
                 self._dropped.add(folder)
                 table = self._open.pop(folder, None)
                 if table is not None:
                     table.close()
-            shutil.rmtree(self._folder / folder, ignore_errors=True)
+
+    async def _remove_dropped(self) -> None:
+        """Not what a CREATE is making at this moment: that has an intent, too, and was not dropped."""
+        assert self._removals is not None, "the tables are not started"
+        with self._lock:
+            opened = set(self._open)
+        await self._removals.carry_out(
+            DATASET,
+            self._folder,
+            lambda one: one.dropped_at is not None and one.name not in opened and self._is_due(one),
+        )
+
+    def _is_due(self, removal: Removal) -> bool:
+        assert self._removals is not None, "the tables are not started"
+        return removal.dropped_at is None or removal.dropped_at + self._outside_readers <= self._removals.clock()
 
 
 def new_folder() -> str:

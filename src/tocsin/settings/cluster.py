@@ -68,6 +68,8 @@ class DatasetSettings(Section):
     """How often datasets that changed are looked over for compaction and clean-up."""
     key_index_limit: Annotated[Whole, Field(ge=0, le=1_000_000_000)] = 2_000_000
     """The most primary keys of one dataset that are kept in memory to tell duplicates quickly."""
+    outside_readers_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=31_536_000)] = 3_600.0
+    """How long files that a dataset needs no more, and dropped datasets, stay for readers outside of Tocsin."""
 
 
 class PythonSettings(Section):

@@ -17,8 +17,10 @@ from tocsin.store.sqlite_file import Layout, Opening, SqliteFile
 from tocsin.store.store import (
     CREATED_AT,
     EPOCH,
+    KIND_LIMIT,
     NAME_LIMIT,
     Entry,
+    Removal,
     TokenRow,
     check_key,
     check_text,
@@ -52,6 +54,9 @@ class SqliteStore(SqliteFile):
 
     async def facts(self) -> dict[str, Any]:
         return await self.read(rows.facts)
+
+    async def removals(self) -> list[Removal]:
+        return await self.read(rows.removals)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqliteTransaction]:
@@ -99,6 +104,9 @@ class SqliteTransaction:
     async def facts(self) -> dict[str, Any]:
         return await self._do(rows.facts)
 
+    async def removals(self) -> list[Removal]:
+        return await self._do(rows.removals)
+
     async def add_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> Entry:
         check_key(kind, dataverse, name)
         text = encode_json(body)
@@ -117,6 +125,14 @@ class SqliteTransaction:
         check_text("fact", name, NAME_LIMIT)
         text = encode_json(value)
         await self._do(lambda writer: rows.set_fact(writer, name, text))
+
+    async def add_removal(self, removal: Removal) -> None:
+        check_text("kind", removal.kind, KIND_LIMIT)
+        check_text("name", removal.name, NAME_LIMIT)
+        await self._do(lambda writer: rows.add_removal(writer, removal))
+
+    async def forget_removal(self, kind: str, name: str) -> bool:
+        return await self._do(lambda writer: rows.forget_removal(writer, kind, name))
 
     async def add_token(self, name: str, digest: str, role: str, created_at: datetime) -> TokenRow:
         for what, text in (("token's name", name), ("digest", digest), ("role", role)):

@@ -6,7 +6,7 @@ import sqlite3
 from datetime import datetime
 from typing import Any
 
-from tocsin.store.store import Entry, TokenRow, decode_json
+from tocsin.store.store import Entry, Removal, TokenRow, decode_json
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 
@@ -77,6 +77,25 @@ def facts(connection: sqlite3.Connection) -> dict[str, Any]:
 def set_fact(connection: sqlite3.Connection, name: str, text: str) -> None:
     sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
     connection.execute(sql, (name, text))
+
+
+def removals(connection: sqlite3.Connection) -> list[Removal]:
+    sql = "SELECT kind, name, dropped_at FROM removals ORDER BY id"
+    return [
+        Removal(kind, name, datetime.fromisoformat(dropped) if dropped else None)
+        for kind, name, dropped in connection.execute(sql).fetchall()
+    ]
+
+
+def add_removal(connection: sqlite3.Connection, removal: Removal) -> None:
+    forget_removal(connection, removal.kind, removal.name)
+    dropped = removal.dropped_at.isoformat() if removal.dropped_at is not None else None
+    sql = "INSERT INTO removals (kind, name, dropped_at) VALUES (?, ?, ?)"
+    connection.execute(sql, (removal.kind, removal.name, dropped))
+
+
+def forget_removal(connection: sqlite3.Connection, kind: str, name: str) -> bool:
+    return connection.execute("DELETE FROM removals WHERE kind = ? AND name = ?", (kind, name)).rowcount > 0
 
 
 def _new_id(cursor: sqlite3.Cursor) -> int:

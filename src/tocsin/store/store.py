@@ -1,7 +1,7 @@
 """The cluster's store: what must survive a power cut and is not data — the catalog, the tokens, a few facts.
 
     ClusterStore ── transaction() ─▶ Transaction     all of it or nothing, one at a time
-          └──────── entries(), tokens(), facts()     the last committed state
+          └──────── entries(), tokens(), facts(), removals()     the last committed state
 
 Every backend keeps what is promised here; the contract suite (tests/contract/cluster_store) tries to break it.
 """
@@ -51,6 +51,16 @@ class TokenRow:
     revoked_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Something beside the catalog that may be removed: what an unfinished CREATE made (`dropped_at` is None), or what
+    a DROP left. `kind` and `name` say what: a dataset's or a feed's folder, or a channel's number."""
+
+    kind: str
+    name: str
+    dropped_at: datetime | None = None
+
+
 class Reads(Protocol):
     async def entries(self) -> list[Entry]:
         """All catalog entries in the order of their creation; one that was replaced keeps its place."""
@@ -63,6 +73,9 @@ class Reads(Protocol):
 
     async def facts(self) -> dict[str, Any]:
         """Everything `set_fact` said. `epoch` (int) and `created_at` (ISO 8601) are there from the first open."""
+
+    async def removals(self) -> list[Removal]:
+        """Everything that may be removed, in the order of its recording."""
 
 
 class Transaction(Reads, Protocol):
@@ -87,6 +100,12 @@ class Transaction(Reads, Protocol):
 
     async def set_fact(self, name: str, value: Any) -> None:
         """The value is JSON and comes back equal."""
+
+    async def add_removal(self, removal: Removal) -> None:
+        """Records that this may be removed; an earlier record of the same thing goes."""
+
+    async def forget_removal(self, kind: str, name: str) -> bool:
+        """It is removed, or it stays after all. Whether it was recorded."""
 
     async def add_token(self, name: str, digest: str, role: str, created_at: datetime) -> TokenRow:
         """Raises ConflictError while another token of that name is not revoked, or when the digest is known."""

@@ -44,6 +44,17 @@ UPGRADES: Final[tuple[Upgrade, ...]] = (
             )
         },
     ),
+    Upgrade(
+        2,
+        "what may be removed from the data folder",
+        {
+            "sqlite": (
+                """CREATE TABLE removals (
+                    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, dropped_at TEXT,
+                    UNIQUE (kind, name))""",
+            )
+        },
+    ),
 )
 
 

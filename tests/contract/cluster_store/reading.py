@@ -15,6 +15,7 @@ async def contents(store: ClusterStore) -> dict[str, Any]:
         "entries": await store.entries(),
         "tokens": await store.tokens(),
         "facts": await store.facts(),
+        "removals": await store.removals(),
     }
 
 

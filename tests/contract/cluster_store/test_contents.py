@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.cluster_store.reading import NOON, names
 from tests.contract.stores import StoreBackend, opened
-from tocsin.store.store import BODY_LIMIT_BYTES, DATAVERSE_LIMIT, NAME_LIMIT, ClusterStore
+from tocsin.store.store import BODY_LIMIT_BYTES, DATAVERSE_LIMIT, NAME_LIMIT, ClusterStore, Removal
 from tocsin.store.upgrades import latest
 from tocsin.wire.errors import ConflictError, InputError, LimitError, NotFoundError
 
@@ -146,3 +146,36 @@ async def test_a_token_is_revoked_once_and_its_name_is_free_again(store: Cluster
     rows = await store.tokens()
     assert [(row.id, row.revoked_at) for row in rows] == [(first.id, NOON), (second.id, None)]
     assert rows[1] == second
+
+
+async def test_removals_are_kept_until_they_are_forgotten(
+    backend: StoreBackend[ClusterStore], store: ClusterStore
+) -> None:
+    unfinished, dropped = Removal("dataset", "a"), Removal("feed", "a", NOON)
+    async with store.transaction() as tx:
+        await tx.add_removal(unfinished)
+        await tx.add_removal(dropped)
+        await tx.add_removal(Removal("channel", "7"))
+        assert await tx.forget_removal("channel", "7") is True
+        assert await tx.forget_removal("channel", "7") is False
+        assert await tx.removals() == [unfinished, dropped]
+    await store.close()
+    async with opened(backend.store()) as again:
+        assert await again.removals() == [unfinished, dropped]
+        async with again.transaction() as tx:
+            await tx.add_removal(Removal("dataset", "a", NOON))
+            with pytest.raises(InputError):
+                await tx.add_removal(Removal("dataset", "a\0b"))
+        assert await again.removals() == [dropped, Removal("dataset", "a", NOON)]
+
+
+async def test_an_entry_and_its_removal_change_together_or_not_at_all(store: ClusterStore) -> None:
+    async with store.transaction() as tx:
+        await tx.add_removal(Removal("dataset", "a"))
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 - a transaction is a block of statements
+        async with store.transaction() as tx:
+            await tx.add_entry("dataset", "Default", "D", {})
+            await tx.forget_removal("dataset", "a")
+            raise ZeroDivisionError
+    assert await store.entries() == []
+    assert await store.removals() == [Removal("dataset", "a")]

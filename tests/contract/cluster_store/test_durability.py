@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.cluster_store.reading import NOON, contents, names
 from tests.contract.stores import StoreBackend, opened
-from tocsin.store.store import ClusterStore, next_epoch
+from tocsin.store.store import ClusterStore, Removal, next_epoch
 from tocsin.wire.errors import ConflictError, StorageFullError, UnavailableError
 
 
@@ -22,6 +22,7 @@ async def test_what_was_committed_is_there_after_opening_again(
         )
         await tx.set_fact("answer", {"is": 42})
         await tx.add_token("ops", "d" * 64, "admin", NOON)
+        await tx.add_removal(Removal("dataset", "a", NOON))
     assert tx.committed
     before = await contents(store)
     await store.close()

@@ -21,9 +21,12 @@ from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.options import channel_options
 from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.channels.reading import entry_of
+from tocsin.cluster.channels.unknown_channels import UnknownChannels
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import BrokerEntry, ChannelEntry, FunctionEntry
+from tocsin.cluster.lost import LostFolder
 from tocsin.cluster.refs import Ref, broker_ref, channel_ref
+from tocsin.cluster.removals import CHANNEL
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables
 from tocsin.language import statements as st
@@ -34,7 +37,7 @@ from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
 from tocsin.store.channel_store import ChannelStore
-from tocsin.wire.errors import InputError, NotFoundError
+from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 
 log = structlog.get_logger()
 
@@ -66,12 +69,10 @@ class Channels:
 
     # ------------------------------------------------------------ life
 
-    async def start(self) -> None:
-        """Channels go on where they were; rows of channels that the catalog does not know go."""
-        known = {one.channel_id for one in self._catalog.catalog.channels}
-        for channel_id in await self._store.channel_ids():
-            if channel_id not in known:
-                await self._store.drop_channel(channel_id)
+    async def start(self, lost: LostFolder) -> None:
+        """Channels go on where they were; rows of unfinished and dropped ones go, and others that the catalog does not
+        know are set aside."""
+        await UnknownChannels(self._catalog, self._store).settle(lost)
         await self._follow_datasets()
         async with self._changing:
             for entry in self._catalog.catalog.channels:
@@ -88,7 +89,12 @@ class Channels:
             except NotFoundError:
                 continue
             read = {folder: number for folder, number in state.vector.items() if folder in folders}
-            numbers = {folder: self._tables.table(folders[folder]).number for folder in read}
+            try:
+                numbers = {folder: self._tables.table(folders[folder]).number for folder in read}
+            except TocsinError as error:
+                # One dataset's damage is not everybody's: its channels say so when they begin.
+                log.error("a channel's dataset cannot be opened", channel=entry.name, reason=error.message)
+                continue
             if any(number > numbers[folder] for folder, number in read.items()):
                 ahead.append((entry, state, {folder: min(number, numbers[folder]) for folder, number in read.items()}))
         if not ahead:
@@ -159,7 +165,7 @@ class Channels:
                 await self._end(gone)
                 faults.reach("drop-channel.stopped")
                 for channel_id in gone:
-                    await self._store.drop_channel(channel_id)
+                    await self._remove(channel_id)
                 self._dropped()
             for channel_id, entry in there.items():
                 if channel_id not in self._known:
@@ -219,6 +225,8 @@ class Channels:
             retention_s=options.retention_s, retention_bytes=options.retention_bytes,
             uses=(function,) if function is not None else used_by(query),
         )  # fmt: skip
+        await self._catalog.removals.intend(entry)
+        faults.reach("create-channel.intended")
         try:
             await self._store.commit_execution(channel_id, self._first(entry, query), (), ())
             faults.reach("create-channel.stored")
@@ -237,7 +245,13 @@ class Channels:
     async def _settled(self, entry: ChannelEntry) -> None:
         await self.settle()
         if entry.channel_id not in self._known:
-            await self._store.drop_channel(entry.channel_id)
+            await self._remove(entry.channel_id)
+
+    async def _remove(self, channel_id: int) -> None:
+        """Of a channel that an intent names."""
+        await self._store.drop_channel(channel_id)
+        faults.reach("drop-channel.emptied")
+        await self._catalog.removals.forget(CHANNEL, [str(channel_id)])
 
     def _first(self, entry: ChannelEntry, query: SharedQuery) -> Execution:
         """What is there when a channel is made is not new to it."""

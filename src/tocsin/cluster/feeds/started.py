@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,6 +26,8 @@ from tocsin.cluster.feeds.sifting import Enrich
 from tocsin.cluster.feeds.sockets import SocketServer
 from tocsin.cluster.feeds.standstill import Standstill
 from tocsin.cluster.intake.log import IntakeLog
+from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.removals import FEED
 from tocsin.cluster.tables import Tables
 from tocsin.patience import to_the_end
 from tocsin.pipeline.landing.checkpoint import Checkpoint
@@ -40,6 +41,8 @@ log = structlog.get_logger()
 AnyFeed: TypeAlias = RunningFeed | FileFeed
 
 _RETRY_S: Final = (1.0, 5.0, 30.0)
+# A file with which an operator says that a lost log may begin where its datasets are.
+_BEGIN_ANEW: Final = "begin-anew"
 
 
 class StartedFeeds:
@@ -66,10 +69,13 @@ class StartedFeeds:
 
     # ------------------------------------------------------------ life
 
-    async def start(self) -> None:
-        """Feeds that were started go on; logs that no feed owns any more go."""
+    async def start(self, lost: LostFolder) -> None:
+        """Feeds that were started go on; logs of dropped ones go, and logs that nothing explains are set aside."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.sweep()
+        await self.sweep()
+        known = {entry.folder for entry in self._catalog.catalog.feeds}
+        strange = await self._catalog.removals.unexplained(FEED, self._folder, known)
+        await asyncio.to_thread(lost.set_aside, strange, FEED)
         for entry in self._catalog.catalog.feeds:
             if entry.started:
                 try:
@@ -78,11 +84,11 @@ class StartedFeeds:
                     # One feed's trouble is not everybody's.
                     log.error("a feed could not be started", feed=entry.name, reason=str(error))
 
-    def sweep(self) -> None:
+    async def sweep(self) -> None:
+        """Remove the logs of dropped feeds that have ended."""
         known = {entry.folder for entry in self._catalog.catalog.feeds}
-        for found in self._folder.iterdir():
-            if found.name not in known:
-                shutil.rmtree(found, ignore_errors=True)
+        used = known | {feed.entry.folder for feed in self._running.values()}
+        await self._catalog.removals.carry_out(FEED, self._folder, lambda one: one.name not in used)
         for folder in set(self._counts) - known:
             self._counts.pop(folder, None)
 
@@ -176,7 +182,7 @@ class StartedFeeds:
         decode = decoder_of(options, entry.type)
         folder = self.folder(entry)
         seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
-        intake = await self._opened(folder, max(target.position for target in targets), seen)
+        intake = await self._opened(entry, max(target.position for target in targets), seen)
         feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
         if options.polling is not None and seen is not None:
             # It asks nobody before the feed is open.
@@ -200,11 +206,22 @@ class StartedFeeds:
     def _dataset(self, ref: Ref) -> DatasetEntry:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
 
-    async def _opened(self, folder: Path, landed: int, seen: SeenItems | None) -> IntakeLog:
+    async def _opened(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
         """The feed's log, which is never behind its datasets: what it would take up to there would never land."""
+        folder = self.folder(entry)
 
         def opened() -> IntakeLog:
-            return IntakeLog.open(folder, landed=None if folder.exists() else landed, witness=seen)
+            if any(folder.glob("*.log")):
+                return IntakeLog.open(folder, witness=seen)
+            if (entry.started or landed) and not (folder / _BEGIN_ANEW).exists():
+                raise StoreError(
+                    f"the intake log {folder} is gone, and with it whatever was acknowledged and had not landed",
+                    hint=f"bring it back from a copy of the disk; to go on without it, mkdir -p {folder} and "
+                    f"touch {folder / _BEGIN_ANEW}, then START FEED {entry.name}",
+                )
+            begun = IntakeLog.open(folder, landed=landed, witness=seen)
+            (folder / _BEGIN_ANEW).unlink(missing_ok=True)
+            return begun
 
         intake = await asyncio.to_thread(opened)
         if intake.end < landed:

@@ -1,0 +1,42 @@
+"""Channels that the channels' store has rows of and the catalog does not know, when a cluster starts."""
+
+from __future__ import annotations
+
+from tocsin.cluster.catalog import CatalogStore
+from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.removals import CHANNEL
+from tocsin.store.channel_store import ChannelStore
+from tocsin.store.store import Removal
+from tocsin.wire.errors import NotFoundError
+
+
+class UnknownChannels:
+    """Those that an intent names go. Of others a copy of the whole store is set aside first."""
+
+    def __init__(self, catalog: CatalogStore, store: ChannelStore) -> None:
+        self._catalog = catalog
+        self._store = store
+
+    async def settle(self, lost: LostFolder) -> None:
+        removals = self._catalog.removals
+        known = {one.channel_id for one in self._catalog.catalog.channels}
+        unknown = [one for one in await self._store.channel_ids() if one not in known]
+        named = {removal.name for removal in await removals.of(CHANNEL)}
+        strange = [one for one in unknown if str(one) not in named and await self._was_used(one)]
+        if strange:
+            place = lost.place("channels.db")
+            await self._store.backup_to(place)
+            # From here on an intent names them: a start that is killed now makes no second copy.
+            await removals.record([Removal(CHANNEL, str(one), removals.clock()) for one in strange])
+            about = f"rows of {len(strange)} channels, numbers {', '.join(map(str, strange))}"
+            lost.tell("channels in the channels' store", about, place)
+        for channel_id in unknown:
+            await self._store.drop_channel(channel_id)
+        await removals.forget(CHANNEL, named | {str(one) for one in strange})
+
+    async def _was_used(self, channel_id: int) -> bool:
+        """Whether it is more than a number that was given out, or the rest of rows that are being dropped."""
+        try:
+            return (await self._store.state(channel_id)).last_execution > 0
+        except NotFoundError:
+            return False

@@ -1,0 +1,120 @@
+"""What may be removed from the data folder. Nothing else is, whatever a start finds there.
+
+    CREATE   intent ─▶ folder ─▶ catalog: the entry comes and the intent goes, in one transaction
+    DROP     catalog: the entry goes and an intent comes, in one transaction ─▶ the folder goes ─▶ the intent goes
+
+So a crash at any place leaves a folder that either an entry or an intent names. A folder that neither names was not
+made by this catalog: the start sets it aside (see `lost`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from tocsin import faults
+from tocsin.cluster.entries import CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
+from tocsin.pipeline.datasets.durability import sync_folder
+from tocsin.store.store import ClusterStore, Removal, Transaction
+
+DATASET: Final = "dataset"
+FEED: Final = "feed"
+CHANNEL: Final = "channel"
+
+Step: TypeAlias = Callable[[Transaction], Awaitable[object]]
+
+
+def possession(entry: CatalogEntry) -> Removal | None:
+    """What an entry has beside the catalog, as it would be removed."""
+    match entry:
+        case DatasetEntry():
+            return Removal(DATASET, entry.folder)
+        case FeedEntry():
+            return Removal(FEED, entry.folder)
+        case ChannelEntry():
+            return Removal(CHANNEL, str(entry.channel_id))
+    return None
+
+
+def steps_between(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry], now: datetime) -> list[Step]:
+    """What a change of the catalog records: what went may be removed, what came may not be any more."""
+    had, has = _possessions(before), _possessions(after)
+    gone = [Removal(*key, dropped_at=now) for key in had if key not in has]
+    return [
+        *(_adding(removal) for removal in gone),
+        *(_forgetting(*key) for key in has if key not in had),
+    ]
+
+
+def _possessions(entries: Iterable[CatalogEntry]) -> Mapping[tuple[str, str], None]:
+    found = (possession(entry) for entry in entries)
+    return dict.fromkeys((removal.kind, removal.name) for removal in found if removal is not None)
+
+
+def _adding(removal: Removal) -> Step:
+    return lambda tx: tx.add_removal(removal)
+
+
+def _forgetting(kind: str, name: str) -> Step:
+    return lambda tx: tx.forget_removal(kind, name)
+
+
+class Removals:
+    """The recorded intents, and how they are carried out."""
+
+    def __init__(self, store: ClusterStore, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._store = store
+        self.clock = clock
+
+    async def of(self, kind: str) -> list[Removal]:
+        return [removal for removal in await self._store.removals() if removal.kind == kind]
+
+    async def intend(self, entry: CatalogEntry) -> None:
+        """Before a CREATE makes anything of this entry's on the disk: what it makes goes unless the catalog gets it."""
+        removal = possession(entry)
+        assert removal is not None, "only what is on the disk can be removed"
+        await self.record([removal])
+
+    async def record(self, removals: Iterable[Removal]) -> None:
+        async with self._store.transaction() as transaction:
+            for removal in removals:
+                await transaction.add_removal(removal)
+
+    async def forget(self, kind: str, names: Collection[str]) -> None:
+        if not names:
+            return
+        async with self._store.transaction() as transaction:
+            for name in names:
+                await transaction.forget_removal(kind, name)
+
+    async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
+        """Remove those folders in `folder` that an intent names and that are due. One that cannot be removed now stays
+        recorded, and is tried again."""
+        due = [removal.name for removal in await self.of(kind) if is_due(removal)]
+        done = [name for name in due if await asyncio.to_thread(_remove, folder / name, folder)]
+        if done:
+            # The folders' names are gone for good before the intents are.
+            await asyncio.to_thread(sync_folder, folder)
+            faults.reach("removal.carried-out")
+            await self.forget(kind, done)
+
+    async def unexplained(self, kind: str, folder: Path, known: Collection[str]) -> list[Path]:
+        """What lies in the folder though neither the catalog (`known`) nor an intent names it."""
+        named = {removal.name for removal in await self.of(kind)} | set(known)
+        return [path for path in await asyncio.to_thread(_paths_in, folder) if path.name not in named]
+
+
+def _paths_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def _remove(path: Path, folder: Path) -> bool:
+    """Whether it is gone."""
+    if path.parent != folder or path.name in ("", ".", ".."):
+        raise ValueError(f"{path} is not a folder in {folder}")
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()

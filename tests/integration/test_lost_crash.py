@@ -1,0 +1,208 @@
+"""A start removes what an intent names, and nothing else: without its catalog, or with an older one, it sets data aside.
+
+A start that is killed while it sets something aside is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.integration.processes import environment
+from tests.integration.sparkless import opened
+from tocsin import compose, faults
+from tocsin.cluster.lost import LOST
+from tocsin.store.channel_rows import Execution
+from tocsin.wire.errors import StoreError
+
+VISITS = [point for point in faults.POINTS if point.startswith("lost.")]
+TYPE = "CREATE DATAVERSE v; CREATE TYPE v.T AS { id: int };"
+FEED = """
+CREATE FEED v.F WITH {"adapter-name": "http_adapter", "type-name": "T"};
+CONNECT FEED v.F TO DATASET v.D;
+START FEED v.F;
+"""
+
+
+def dataset(name: str) -> str:
+    return f'CREATE DATASET v.{name}(T) PRIMARY KEY id; INSERT INTO v.{name} {{"id": 1}};'
+
+
+def copied_catalog(data: Path, to: Path) -> None:
+    """As a plain copy of the file without its log would be, once it was checkpointed."""
+    with closing(sqlite3.connect(data / "catalog.sqlite")) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+
+
+def put_back(data: Path, catalog: Path) -> None:
+    for path in data.glob("catalog.sqlite*"):
+        path.unlink()
+    shutil.copyfile(catalog, data / "catalog.sqlite")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def data_newer_than_catalog(data: Path) -> Path:
+    """A cluster that made a dataset, a feed and a channel after the copy of its catalog that is returned."""
+    older = data.parent / "older.sqlite"
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("C"))
+        copied_catalog(data, older)
+        await parts.run(dataset("D") + FEED)
+        await parts.feeds.accept("v.F", json.dumps({"id": 7}).encode(), None, visible=True)
+        channel_id = await parts.channel_store.add_channel()
+        await parts.channel_store.commit_execution(channel_id, Execution(1, 1, 1, {}, 1), (), ())
+    return older
+
+
+def lost(data: Path, kind: str) -> list[Path]:
+    return sorted(path for path in (data / LOST).glob("*") if path.name.partition("-")[2].startswith(kind))
+
+
+async def test_what_an_older_catalog_does_not_know_is_set_aside_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    put_back_from = await data_newer_than_catalog(data)
+    before = {path.name: contents(path) for path in (data / "datasets").iterdir()}
+    logs = {path.name: contents(path) for path in (data / "intake").iterdir()}
+    put_back(data, put_back_from)
+    async with opened(data) as parts:
+        assert [entry.name for entry in parts.catalog.catalog.datasets] == ["C"]
+        assert parts.table("C").row_count == 1
+        assert await parts.channel_store.channel_ids() == []
+        kept = {entry.folder for entry in parts.catalog.catalog.datasets}
+        assert {path.name for path in (data / "datasets").iterdir()} == kept
+        assert list((data / "intake").iterdir()) == []
+    found = {path.name.rpartition("-")[2]: contents(path) for path in lost(data, "dataset-")}
+    assert found == {name: content for name, content in before.items() if name not in kept}
+    assert len(found) == 2, "the dataset, and the one of the records that the feed refused"
+    assert {path.name.rpartition("-")[2]: contents(path) for path in lost(data, "feed-")} == logs
+    (copy,) = lost(data, "channels.db")
+    with closing(sqlite3.connect(copy)) as channels:
+        assert channels.execute("SELECT last_execution FROM channels").fetchall() == [(1,)]
+    told = capsys.readouterr().err
+    for path in (data / LOST).iterdir():
+        assert str(path) in told
+    assert "a dataset with the fields id" in told
+    # The catalog of the same time brought back with its folders, all is as it was.
+    async with opened(data) as parts:
+        await parts.run("CREATE TYPE v.U AS { id: int }")
+    assert len(list((data / LOST).iterdir())) == 4, "told once"
+
+
+async def test_what_was_set_aside_earlier_is_never_replaced(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with opened(data):
+        pass
+    for _ in range(2):
+        (data / "datasets" / "mine").mkdir()
+        (data / "datasets" / "mine" / "notes").write_text("a")
+        async with opened(data, set_aside=True):
+            pass
+    assert [path.read_text() for path in (data / LOST).rglob("notes")] == ["a", "a"]
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_data_without_a_catalog_refuse_to_start_and_lose_nothing(tmp_path: Path, emptied: bool) -> None:
+    data = tmp_path / "data"
+    await data_newer_than_catalog(data)
+    whole = contents(data / "datasets") | contents(data / "intake")
+    (data / "catalog.sqlite").rename(tmp_path / "kept.sqlite")
+    if emptied:
+        await compose.SqliteStore(data / "catalog.sqlite").open()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"catalog\.sqlite") as refused:
+            async with opened(data):
+                pass
+        assert "--set-aside" in (refused.value.hint or "")
+        assert contents(data / "datasets") | contents(data / "intake") == whole
+    assert (data / "catalog.sqlite").exists() == emptied, "an empty one would be in the way of the one brought back"
+    put_back(data, tmp_path / "kept.sqlite")
+    async with opened(data) as parts:
+        assert parts.table("D").row_count == 2
+
+
+async def test_an_operator_begins_anew_and_the_data_are_kept(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    await data_newer_than_catalog(data)
+    whole = contents(data / "datasets")
+    (data / "catalog.sqlite").unlink()
+    async with opened(data, set_aside=True) as parts:
+        assert not parts.catalog.catalog.datasets
+        await parts.run(TYPE + dataset("C"))
+    assert sum(len(contents(path)) for path in lost(data, "dataset-")) == len(whole)
+    async with opened(data) as parts:
+        assert parts.table("C").row_count == 1
+
+
+async def test_a_dropped_dataset_stays_for_outside_readers_also_over_restarts(tmp_path: Path) -> None:
+    data, now = tmp_path / "data", datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+    waiting = {"cluster.datasets.outside_readers_s": 3_600}
+
+    async def folders(at: datetime) -> int:
+        async with opened(data, clock=lambda: at, **waiting):
+            return len(list((data / "datasets").iterdir()))
+
+    async with opened(data, clock=lambda: now, **waiting) as parts:
+        await parts.run(TYPE + dataset("D") + "DROP DATASET v.D;" + dataset("D"))
+        assert parts.table("D").row_count == 1
+        assert len(list((data / "datasets").iterdir())) == 2
+    assert await folders(now + timedelta(seconds=3_599)) == 2
+    assert await folders(now + timedelta(seconds=3_600)) == 1
+    assert not (data / LOST).exists()
+    async with opened(data, clock=lambda: now, **waiting) as parts:
+        assert parts.table("D").row_count == 1
+
+
+async def test_upkeep_removes_what_was_dropped_when_its_time_has_come(tmp_path: Path) -> None:
+    data, clock = tmp_path / "data", [datetime(2026, 11, 16, 12, 0, tzinfo=UTC)]
+    flags = {"cluster.datasets.outside_readers_s": 60, "cluster.datasets.upkeep_period_s": 0.01}
+    async with opened(data, clock=lambda: clock[0], **flags) as parts:
+        await parts.run(TYPE + dataset("D") + "DROP DATASET v.D;")
+        assert len(list((data / "datasets").iterdir())) == 1
+        clock[0] += timedelta(seconds=61)
+        async with asyncio.timeout(60):
+            while list((data / "datasets").iterdir()) or await parts.store.removals():
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("point", VISITS)
+async def test_a_start_killed_while_it_sets_aside_goes_on_with_the_next(point: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    older = await data_newer_than_catalog(data)
+    whole = sum(len(contents(data / folder)) for folder in ("datasets", "intake"))
+    put_back(data, older)
+    process = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "tests.integration.test_lost_crash", str(data)],
+        env=environment(TOCSIN_CRASH_AT=point), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    async with opened(data) as parts:
+        assert parts.table("C").row_count == 1
+    kept = contents(data / "datasets")
+    set_aside = lost(data, "dataset-") + lost(data, "feed-")
+    assert len(set_aside) == 3
+    assert len(kept) + sum(len(contents(path)) for path in set_aside) == whole
+
+
+async def _start(data: Path) -> None:
+    async with opened(data):
+        pass
+
+
+if __name__ == "__main__":
+    asyncio.run(_start(Path(sys.argv[1])))
