@@ -42,6 +42,7 @@ POINTS: Final[dict[str, str]] = {
     "drop-dataset.catalog-done": "the catalog has forgotten a dataset, its files are still there",
     "removal.carried-out": "what an intent names is removed, the intent is still recorded",
     "lost.set-aside": "something that nothing explains is set aside, the folders are not synced",
+    "recovery.set-aside": "a torn log entry is set aside, the folders are not synced",
     "dataset.create.written": "a dataset's first log entry is written, not synced",
     "dataset.load.rows": "some rows of a bulk load have passed, the stream goes on",
     "dataset.data.written": "data files are written and synced, no log entry names them",

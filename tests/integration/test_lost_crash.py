@@ -1,4 +1,4 @@
-"""A start removes what an intent names, and nothing else: without its catalog, or with an older one, it sets data aside.
+"""A start removes what an intent names, and nothing else: what an older catalog does not know, it sets aside.
 
 A start that is killed while it sets something aside is made again.
 """
@@ -22,10 +22,12 @@ from tests.integration.processes import environment
 from tests.integration.sparkless import opened
 from tocsin import compose, faults
 from tocsin.cluster.lost import LOST
+from tocsin.pipeline.datasets.durability import entry_path
 from tocsin.store.channel_rows import Execution
-from tocsin.wire.errors import StoreError
+from tocsin.wire.errors import StoreError, UnavailableError
 
 VISITS = [point for point in faults.POINTS if point.startswith("lost.")]
+TORN = [point for point in faults.POINTS if point.startswith("recovery.")]
 TYPE = "CREATE DATAVERSE v; CREATE TYPE v.T AS { id: int };"
 FEED = """
 CREATE FEED v.F WITH {"adapter-name": "http_adapter", "type-name": "T"};
@@ -185,11 +187,7 @@ async def test_a_start_killed_while_it_sets_aside_goes_on_with_the_next(point: s
     older = await data_newer_than_catalog(data)
     whole = sum(len(contents(data / folder)) for folder in ("datasets", "intake"))
     put_back(data, older)
-    process = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "tests.integration.test_lost_crash", str(data)],
-        env=environment(TOCSIN_CRASH_AT=point), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    process = await asyncio.to_thread(killed_at, point, data)
     assert process.returncode == -signal.SIGKILL, process.stderr
     async with opened(data) as parts:
         assert parts.table("C").row_count == 1
@@ -199,9 +197,77 @@ async def test_a_start_killed_while_it_sets_aside_goes_on_with_the_next(point: s
     assert len(kept) + sum(len(contents(path)) for path in set_aside) == whole
 
 
+@pytest.mark.parametrize("point", TORN)
+async def test_a_start_killed_while_it_sets_a_torn_entry_aside_goes_on_with_the_next(
+    point: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("C") + 'INSERT INTO v.C {"id": 2}')
+        entry = entry_path(parts.table("C").log.folder, 2)
+    torn = entry.read_bytes()[:-5]
+    entry.write_bytes(torn)
+    process = await asyncio.to_thread(killed_at, point, data)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    async with opened(data) as parts:
+        assert parts.table("C").row_count == 1
+        await parts.run('INSERT INTO v.C {"id": 2}')
+    assert [path.read_bytes() for path in entry.parents[1].glob("_lost/*")] == [torn]
+
+
+def killed_at(point: str, data: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.integration.test_lost_crash", str(data)],
+        env=environment(TOCSIN_CRASH_AT=point), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+async def test_a_damaged_dataset_refuses_and_the_others_go_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("C") + dataset("D") + FEED)
+        entry = entry_path(parts.table("C").log.folder, 1)
+    whole = entry.read_bytes()
+    entry.write_bytes(whole.replace(b"tocsin.at", b"tocsin.au"))
+    async with opened(data) as parts:
+        for _ in range(2):
+            with pytest.raises(StoreError, match=entry.name) as refused:
+                await parts.run('INSERT INTO v.C {"id": 2}')
+        assert "copy of the disk" in (refused.value.hint or "")
+        await parts.run('INSERT INTO v.D {"id": 2}')
+        await parts.feeds.accept("v.F", b'{"id": 7}', None, visible=True)
+        assert parts.table("D").row_count == 3
+        entry.write_bytes(whole)
+        await parts.run('INSERT INTO v.C {"id": 2}')
+
+
+async def test_a_lost_log_of_a_feed_is_told_and_not_begun_anew(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("D") + FEED)
+        await parts.feeds.accept("v.F", b'{"id": 7}', None, visible=True)
+        (folder,) = (data / "intake").iterdir()
+    shutil.rmtree(folder)
+    async with opened(data) as parts:
+        with pytest.raises(UnavailableError, match="intake log"):
+            await parts.feeds.accept("v.F", b'{"id": 8}', None, visible=True)
+        with pytest.raises(StoreError, match=str(folder)) as refused:
+            await parts.run("START FEED v.F")
+        assert not folder.exists()
+        # What the hint says is what helps.
+        assert f"touch {folder / 'begin-anew'}" in (refused.value.hint or "")
+        folder.mkdir()
+        (folder / "begin-anew").touch()
+        await parts.run("START FEED v.F")
+        await parts.feeds.accept("v.F", b'{"id": 8}', None, visible=True)
+        assert sorted(row["id"] for row in parts.rows(parts.catalog.catalog.dataset("v", "D"))) == [1, 7, 8]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".log"]
+
+
 async def _start(data: Path) -> None:
-    async with opened(data):
-        pass
+    async with opened(data) as parts:
+        for entry in parts.catalog.catalog.datasets:
+            parts.tables.table(entry)
 
 
 if __name__ == "__main__":

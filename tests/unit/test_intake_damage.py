@@ -213,6 +213,9 @@ async def test_a_sync_that_failed_is_not_trusted_when_it_succeeds_the_second_tim
             with pytest.raises(StoreError, match="Input/output error"):
                 await log.append(b"refused", 1)
         assert all_of(log) == [b"before"]
+    # Nor does a restarted process believe what the system still has in memory of it.
+    async with opened(tmp_path / "log") as log:
+        assert all_of(log) == [b"before"]
 
 
 async def test_a_segment_that_cannot_be_made_refuses_and_is_made_later(

@@ -10,6 +10,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -294,6 +295,9 @@ class SegmentWriter:
             if problem.errno not in NO_ROOM:
                 # What the system could not write it forgets: a second try would succeed without having written.
                 self._broken = problem
+                # But it may still show it to whoever reads: a restarted process would take what was refused for kept.
+                with suppress(OSError):
+                    os.ftruncate(self._handle, self._end_bytes)
             raise
 
     def close(self) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from tocsin import faults
@@ -27,13 +28,14 @@ from tocsin.pipeline.datasets.durability import (
     entry_path,
     is_full_disk,
     log_versions,
-    mend_log,
     sync_file,
     sync_folder,
 )
 from tocsin.pipeline.datasets.history import Entry
+from tocsin.pipeline.datasets.log_entries import add_mark, remove_mark, transaction_mark, with_check
+from tocsin.pipeline.datasets.log_recovery import files_set_aside, recover_log
 from tocsin.rules.model.columns import AT, COMMIT
-from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError
+from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
 
 # App transactions: they live in the table's state, so that opening it needs no look at old log entries.
 _NUMBER_TXN: Final = "tocsin.commit"
@@ -71,6 +73,14 @@ class State:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Undecided:
+    """An entry that was refused, as long as it is not known to be gone, and the data files that it adds."""
+
+    version: int
+    files: frozenset[str]
+
+
 class DeltaLog:
     """Not thread-safe: writers take turns. `state` may be read at any time."""
 
@@ -80,6 +90,7 @@ class DeltaLog:
         self._positions: dict[str, int | None] = {}
         self._stale = False
         self._settled_us = 0
+        self._undecided: _Undecided | None = None
         self.checkpoint_version = -1
         self.state: State
         self._reload()
@@ -88,7 +99,7 @@ class DeltaLog:
     def create(cls, folder: Path, schema: pa.Schema) -> DeltaLog:
         """An empty table, on the disk when this returns."""
         folder.mkdir(parents=True, exist_ok=True)
-        mend_log(folder)
+        recover_log(folder)
         if log_versions(folder)[0]:
             raise ConflictError(f"there is a dataset in {folder} already")
         try:
@@ -108,10 +119,22 @@ class DeltaLog:
 
     @classmethod
     def open(cls, folder: Path, schema: pa.Schema) -> DeltaLog:
-        mend_log(folder)
-        if not (log_versions(folder)[0] or log_versions(folder)[1]):
-            raise NotFoundError(f"there is no dataset in {folder}")
-        return cls(folder, schema)
+        """StoreError where the log is damaged; UnavailableError where it cannot be read now, which may pass."""
+        try:
+            recover_log(folder)
+            if not (log_versions(folder)[0] or log_versions(folder)[1]):
+                raise NotFoundError(f"there is no dataset in {folder}")
+            return cls(folder, schema)
+        except OSError as error:
+            raise UnavailableError(
+                f"the dataset's log in {folder} cannot be read: {error.strerror or error}",
+                hint="nothing was changed; try again, and look at the disk if it stays so",
+            ) from error
+        except DeltaError as error:
+            raise StoreError(
+                f"the dataset in {folder} cannot be opened: {str(error).splitlines()[0]}",
+                hint="nothing was changed; tocsin check names what is damaged",
+            ) from error
 
     def next_number(self) -> int:
         return self.state.number + 1
@@ -132,8 +155,20 @@ class DeltaLog:
 
     def refresh_if_stale(self) -> None:
         """After an error that left doubt, look at the disk before anything else."""
-        if self._stale:
+        if self._undecided is not None:
+            self._take_back(self._undecided)
+        elif self._stale:
             self._reload()
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether an entry was refused and could not be taken back: it may still be there, with the files it names."""
+        return self._undecided is not None
+
+    def files_to_leave(self) -> set[str]:
+        """Data files that no state needs and that stay all the same: an undecided entry's, and those set aside."""
+        undecided = self._undecided.files if self._undecided is not None else frozenset()
+        return files_set_aside(self.folder) | undecided
 
     def reopen(self) -> None:
         """Read the log anew from its latest checkpoint: delta-rs pays per log entry since the one it knows."""
@@ -161,9 +196,6 @@ class DeltaLog:
             history.REWRITE_KEY: rewrite,
             history.REWRITTEN_KEY: before.last_rewrite,
         }
-        properties = CommitProperties(
-            custom_metadata=said, app_transactions=[Transaction(name, mark) for name, mark in marks.items()]
-        )
         entry = Entry(
             version=before.version + 1,
             number=number,
@@ -173,7 +205,7 @@ class DeltaLog:
             added=tuple(file.name for file in added),
             removed=tuple(file.name for file in removed),
         )
-        self._write(added, removed, at_us, properties, data_change=True, step="commit")
+        self._write(added, removed, at_us, said, marks, data_change=True, step="commit")
         self._positions.update(positions)
         return self._changed(entry, added, removed), entry
 
@@ -183,8 +215,8 @@ class DeltaLog:
         version = self.state.version + 1
         names = tuple(file.name for file in added), tuple(file.name for file in removed)
         entry = Entry(version, None, 0, False, self.state.last_rewrite, *names)
-        properties = CommitProperties(custom_metadata={"tocsin.upkeep": step})
-        self._write(added, removed, time.time_ns() // 1000, properties, data_change=data_change, step=step)
+        said = {"tocsin.upkeep": step}
+        self._write(added, removed, time.time_ns() // 1000, said, {}, data_change=data_change, step=step)
         return self._changed(entry, added, removed), entry
 
     def _write(
@@ -192,14 +224,27 @@ class DeltaLog:
         added: Sequence[DataFile],
         removed: Sequence[DataFile],
         at_us: int,
-        properties: CommitProperties,
+        said: Mapping[str, Any],
+        transactions: Mapping[str, int],
         *,
         data_change: bool,
         step: str,
     ) -> None:
         version = self.state.version + 1
-        actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in added]
-        actions += [file.remove_action(at_us, data_change=data_change) for file in removed]
+        adds = [file.add_action(data_change=data_change) for file in added]
+        actions: list[AddAction | RemoveAction] = [
+            *adds,
+            *(file.remove_action(at_us, data_change=data_change) for file in removed),
+        ]
+        marks = [
+            *(add_mark(action) for action in adds),
+            *(remove_mark(file.name, file.size_bytes, at_us // 1000, data_change) for file in removed),
+            *(transaction_mark(name, mark) for name, mark in transactions.items()),
+        ]
+        properties = CommitProperties(
+            custom_metadata=with_check(said, marks),
+            app_transactions=[Transaction(name, mark) for name, mark in transactions.items()],
+        )
         try:
             if added:
                 sync_folder(self.folder)
@@ -215,7 +260,7 @@ class DeltaLog:
             sync_file(entry_path(self.folder, version))
             sync_folder(self.folder / LOG_FOLDER)
         except BaseException as error:
-            self._take_back(version)
+            self._take_back(_Undecided(version, frozenset(file.name for file in added)), error)
             if is_full_disk(error):
                 raise StorageFullError("the disk is full: nothing was changed") from error
             raise
@@ -226,11 +271,24 @@ class DeltaLog:
         except Exception:
             self._stale = True  # the commit is safe; whoever writes next looks at the disk first
 
-    def _take_back(self, version: int) -> None:
-        """The entry, if it was written at all, was told to nobody: remove it, and believe only the disk."""
+    def _take_back(self, entry: _Undecided, cause: BaseException | None = None) -> None:
+        """The entry, if it was written at all, was told to nobody: remove it, and believe only the disk.
+
+        Where that fails, nothing more is written before it succeeds, and the data files that the entry names stay.
+        """
         self._stale = True
-        entry_path(self.folder, version).unlink(missing_ok=True)
-        sync_folder(self.folder / LOG_FOLDER)
+        self._undecided = entry
+        path = entry_path(self.folder, entry.version)
+        try:
+            path.unlink(missing_ok=True)
+            sync_folder(self.folder / LOG_FOLDER)
+        except OSError as error:
+            raise StoreError(
+                f"a change could not be made, and its log entry {path} could not be taken back: "
+                f"{error.strerror or error}",
+                hint="it is not known whether the change was made; look at the disk, then try again",
+            ) from (cause or error)
+        self._undecided = None
         self._reload()
 
     def _changed(self, entry: Entry, added: Sequence[DataFile], removed: Sequence[DataFile]) -> State:

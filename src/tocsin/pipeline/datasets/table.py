@@ -250,7 +250,7 @@ class DatasetTable:
                 rows = sum(file.rows for file in files)
                 commit = self._commit(files, [], rows, rewrite=False, positions=positions, at_us=at_us)
             except BaseException:
-                self.data.remove(file.name for file in files)
+                self._discard(files)
                 raise
             self.lookup.appended(hashed, files)
             return commit
@@ -363,9 +363,14 @@ class DatasetTable:
         try:
             state, entry = change()
         except BaseException:
-            self.data.remove(file.name for file in added)
+            self._discard(added)
             raise
         self.past.show(state, entry)
+
+    def _discard(self, added: Sequence[DataFile]) -> None:
+        """Files of a change that was not made; those that an entry may still name stay."""
+        if not self.log.is_undecided:
+            self.data.remove(file.name for file in added)
 
     def _unchanged(self) -> Commit:
         state = self.log.state

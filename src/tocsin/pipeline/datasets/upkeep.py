@@ -211,7 +211,7 @@ def clean_up(table: DatasetTable) -> tuple[int, int]:
 def _remove_leftovers(table: DatasetTable) -> int:
     """Data files that a crash left: no state mentions them. No writer may be at work, it may have begun one."""
     with table.writing:
-        kept = table.past.kept_files()
+        kept = table.past.kept_files() | table.log.files_to_leave()
         removed = table.data.remove(name for name in table.data.names() if name not in kept)
         table.leftovers = False
         return removed

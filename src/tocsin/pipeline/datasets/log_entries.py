@@ -1,0 +1,115 @@
+"""Whether an entry of a dataset's log is as it was written, was torn by a power cut, or was damaged later.
+
+An entry says how many actions it has, and has a checksum of what they say. A power cut leaves a beginning of the entry,
+or blocks that were never written and read as zeros. Everything else that is not whole was whole once: it is damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from deltalake.transaction import AddAction
+
+CHECK_KEY: Final = "tocsin.check"
+ACTIONS_KEY: Final = "tocsin.actions"
+_OURS: Final = "tocsin."
+# What an action is checked by, in the order in which `marks_of` gives it.
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "add": ("path", "size", "modificationTime", "dataChange", "stats"),
+    "remove": ("path", "size", "deletionTimestamp", "dataChange"),
+    "txn": ("appId", "version"),
+}
+Mark = Sequence[Any]
+
+
+class EntryState(Enum):
+    WHOLE = "whole"
+    TORN = "torn"
+    DAMAGED = "damaged"
+
+
+def add_mark(action: AddAction) -> Mark:
+    return ("add", action.path, action.size, action.modification_time, action.data_change, action.stats)
+
+
+def remove_mark(path: str, size_bytes: int, at_ms: int, data_change: bool) -> Mark:
+    return ("remove", path, size_bytes, at_ms, data_change)
+
+
+def transaction_mark(name: str, version: int) -> Mark:
+    return ("txn", name, version)
+
+
+def with_check(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, Any]:
+    """What a commit says of itself, with a checksum of that and of its actions."""
+    counted = {**said, ACTIONS_KEY: len(marks)}
+    return {**counted, CHECK_KEY: _checksum(counted, marks)}
+
+
+def state_of(content: bytes) -> EntryState:
+    """Of an entry that the disk gave without an error."""
+    if not content or b"\0" in content:
+        return EntryState.TORN
+    lines = content.decode("utf-8", "surrogateescape").splitlines()
+    actions: list[dict[str, Any]] = []
+    for line in lines:
+        try:
+            action = json.loads(line)
+        except json.JSONDecodeError as error:
+            cut = line is lines[-1] and _is_cut_short(line, error)
+            return EntryState.TORN if cut else EntryState.DAMAGED
+        except RecursionError:
+            return EntryState.DAMAGED
+        if not isinstance(action, dict):
+            return EntryState.DAMAGED
+        actions.append(action)
+    return _state_of_actions(actions)
+
+
+def _state_of_actions(actions: Sequence[Mapping[str, Any]]) -> EntryState:
+    infos = (action["commitInfo"] for action in actions if isinstance(action.get("commitInfo"), dict))
+    said: dict[str, Any] = next(infos, {})
+    if CHECK_KEY not in said:
+        # Written before there were checksums, or the one that made the table.
+        return EntryState.WHOLE
+    ours = {key: value for key, value in said.items() if key.startswith(_OURS) and key != CHECK_KEY}
+    marks = [_mark(kind, action[kind]) for action in actions for kind in _FIELDS if kind in action]
+    if said[CHECK_KEY] == _checksum(ours, marks):
+        return EntryState.WHOLE
+    wanted = said.get(ACTIONS_KEY)
+    return EntryState.TORN if isinstance(wanted, int) and len(actions) <= wanted else EntryState.DAMAGED
+
+
+def files_named_in(content: bytes) -> set[str]:
+    """The data files that an entry adds, as far as it can be read."""
+    named = set()
+    for line in content.decode("utf-8", "replace").splitlines():
+        try:
+            action = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(action, dict) and isinstance(action.get("add"), dict):
+            named.add(str(action["add"].get("path")))
+    return named
+
+
+def _mark(kind: str, action: Any) -> Mark:
+    return (kind, *(action.get(field) if isinstance(action, dict) else None for field in _FIELDS[kind]))
+
+
+def _checksum(said: Mapping[str, Any], marks: Iterable[Mark]) -> str:
+    listed = [["said", key, said[key]] for key in sorted(said)] + sorted((list(mark) for mark in marks), key=repr)
+    return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
+
+
+def _is_cut_short(line: str, error: json.JSONDecodeError) -> bool:
+    """Whether this is the beginning of a line. In doubt it is not: a damaged entry is refused, a torn one given up."""
+    if line.endswith("}}"):
+        return False
+    rest = line[error.pos :]
+    unfinished = error.msg.startswith(("Unterminated string", "Invalid \\"))
+    return not rest or unfinished or any(word.startswith(rest) for word in ("true", "false", "null", "-"))

@@ -1,0 +1,203 @@
+"""A dataset's log that cannot be read, was torn or was damaged: nothing acknowledged goes without a word."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.unit.dataset_table.tables import content, reopened, rows
+from tocsin.pipeline.datasets import commits, durability
+from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
+from tocsin.pipeline.datasets.log_entries import EntryState, state_of
+from tocsin.pipeline.datasets.log_recovery import LOST_FOLDER
+from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.wire.errors import StoreError, UnavailableError
+
+
+@contextmanager
+def unreadable(path: Path, number: int) -> Iterator[None]:
+    """The system answers a read of this file with an error."""
+    read = Path.read_bytes
+
+    def failing(self: Path) -> bytes:
+        if self == path:
+            raise OSError(number, os.strerror(number), str(path))
+        return read(self)
+
+    with mock.patch.object(Path, "read_bytes", failing):
+        yield
+
+
+def lost(table: DatasetTable) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((table.log.folder / LOST_FOLDER).glob("*"))]
+
+
+def log_of(table: DatasetTable) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (table.log.folder / "_delta_log").iterdir()}
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM, errno.ESTALE])
+def test_a_read_that_fails_is_an_error_and_no_torn_entry(table: DatasetTable, number: int) -> None:
+    for each in (1, 2, 3):
+        table.insert(rows(each))
+    before = log_of(table)
+    with unreadable(entry_path(table.log.folder, 3), number), pytest.raises(UnavailableError, match="cannot be read"):
+        reopened(table)
+    assert log_of(table) == before
+    assert content(reopened(table).snapshot()) == {1: "a", 2: "a", 3: "a"}
+    assert not lost(table)
+
+
+def test_an_entry_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
+    table.insert(rows(1))
+    table.insert(rows(2), positions={"feed": 3})
+    entry = entry_path(table.log.folder, 2)
+    whole = entry.read_bytes()
+    states = {length: state_of(whole[:length]) for length in range(len(whole))}
+    assert EntryState.WHOLE not in states.values()
+    # In doubt an entry is refused, not given up: where a cut looks as an end does.
+    doubtful = [length for length, state in states.items() if state is EntryState.DAMAGED]
+    assert all(whole[:length].endswith(b"}}") for length in doubtful)
+    assert len(doubtful) < len(whole) // 100
+    for torn in (b"", whole[:100] + bytes(100), whole[: len(whole) // 2], whole[:-1]):
+        table.close()
+        entry.write_bytes(torn)
+        table = reopened(table)
+        assert content(table.snapshot()) == {1: "a"}
+        assert lost(table)[-1] == torn or torn in lost(table)
+    assert len(lost(table)) == 4, "each has a name of its own"
+    upkeep(table)
+    assert len(table.data.names()) == 2, "the file that a torn entry names stays beside it"
+    table.insert(rows(3))
+    assert content(reopened(table).snapshot()) == {1: "a", 3: "a"}
+
+
+def test_no_flipped_bit_takes_a_commit_back(table: DatasetTable) -> None:
+    table.insert(rows(1))
+    table.upsert(rows(1, 2, said="b"), positions={"feed": 3})
+    whole = entry_path(table.log.folder, 2).read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            state = state_of(bytes(damaged))
+            assert state is not EntryState.TORN or 0 in damaged, (place, bit)
+            refused += state is EntryState.DAMAGED
+    # The rest lies in words that nobody reads: which program wrote the entry, and when.
+    assert refused > len(whole) * 8 * 0.7
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_damaged_entry_is_named_and_the_dataset_refuses(table: DatasetTable, version: int) -> None:
+    for each in (1, 2, 3):
+        table.insert(rows(each))
+    entry = entry_path(table.log.folder, version)
+    whole = entry.read_bytes()
+    entry.write_bytes(whole.replace(b'"path":"part-', b'"path":"pbrt-'))
+    before = log_of(table)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=entry.name) as refused:
+            reopened(table)
+        assert "copy of the disk" in (refused.value.hint or "")
+    assert log_of(table) == before
+    entry.write_bytes(whole)
+    assert content(reopened(table).snapshot()) == {1: "a", 2: "a", 3: "a"}
+
+
+def test_an_entry_that_is_gone_between_others_is_named(table: DatasetTable) -> None:
+    for each in (1, 2, 3):
+        table.insert(rows(each))
+    entry_path(table.log.folder, 2).unlink()
+    with pytest.raises(StoreError, match=entry_path(table.log.folder, 2).name):
+        reopened(table)
+
+
+def test_a_torn_checkpoint_is_set_aside_and_one_that_is_needed_is_an_error(table: DatasetTable) -> None:
+    for each in range(30):
+        table.insert(rows(each))
+    upkeep(table)
+    version = log_versions(table.log.folder)[1][-1]
+    checkpoint = checkpoint_path(table.log.folder, version)
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[:-10])
+    table = reopened(table)
+    assert len(content(table.snapshot())) == 30
+    assert lost(table) == [whole[:-10]]
+    table.close()
+    # Where the entries are trimmed, the checkpoint was synced long ago.
+    checkpoint.write_bytes(whole[:-10])
+    entry_path(table.log.folder, 0).unlink()
+    with pytest.raises(StoreError, match=checkpoint.name):
+        reopened(table)
+    assert checkpoint.read_bytes() == whole[:-10]
+
+
+def test_every_entry_of_a_busy_life_is_whole(table: DatasetTable) -> None:
+    for each in range(40):
+        table.upsert(rows(each, each + 1, said="ü\n"), positions={"feed ä": each})
+        if each % 10 == 9:
+            table.delete(rows(each))
+            upkeep(table)
+    table.delete_all()
+    entries = log_versions(table.log.folder)[0]
+    assert {state_of(entry_path(table.log.folder, version).read_bytes()) for version in entries} == {EntryState.WHOLE}
+    assert reopened(table).row_count == 0
+
+
+def test_an_entry_of_an_older_tocsin_has_no_checksum_and_is_read(table: DatasetTable) -> None:
+    table.insert(rows(1))
+    entry = entry_path(table.log.folder, 1)
+    lines = entry.read_text().splitlines()
+    lines[0] = lines[0].replace("tocsin.check", "other.check")
+    entry.write_text("\n".join(lines))
+    assert content(reopened(table).snapshot()) == {1: "a"}
+
+
+def test_where_an_entry_cannot_be_taken_back_the_files_that_it_names_stay(table: DatasetTable) -> None:
+    table.insert(rows(1))
+    entry = entry_path(table.log.folder, 2)
+    unlink = Path.unlink
+
+    def failing(path: object, *_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    def kept(self: Path, missing_ok: bool = False) -> None:
+        failing(self) if self == entry else unlink(self, missing_ok)
+
+    with mock.patch.object(commits, "sync_file", failing), mock.patch.object(Path, "unlink", kept):
+        with pytest.raises(StoreError, match=entry.name):
+            table.insert(rows(2))
+        table.leftovers = True
+        upkeep(table)
+        # Nothing is written on top of what may be there or not.
+        with pytest.raises(StoreError, match=entry.name):
+            table.insert(rows(3))
+    assert content(table.snapshot()) == {1: "a"}
+    # A restart finds it, whole, with the rows that it names.
+    assert content(reopened(table).snapshot()) == {1: "a", 2: "a"}
+
+
+def test_an_entry_is_taken_back_before_the_next_is_written(table: DatasetTable) -> None:
+    table.insert(rows(1))
+
+    def failing(path: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with (
+        mock.patch.object(commits, "sync_file", failing),
+        mock.patch.object(commits, "sync_folder", failing),
+        pytest.raises(StoreError),
+    ):
+        table.delete(rows(1))
+    table.insert(rows(2))
+    assert content(table.snapshot()) == {1: "a", 2: "a"}
+    assert content(reopened(table).snapshot()) == {1: "a", 2: "a"}
+    assert durability.log_versions(table.log.folder)[0] == [0, 1, 2]
