@@ -33,6 +33,7 @@ from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
+from tocsin.cluster.inspection.inspection import Inspection
 from tocsin.cluster.lock import FolderLock
 from tocsin.cluster.lost import LostFolder, refuse_lost_catalog
 from tocsin.cluster.removals import Removals
@@ -50,6 +51,7 @@ from tocsin.store import saved_broker
 from tocsin.store.channel_rows import Committed
 from tocsin.store.channel_store import ChannelStore
 from tocsin.store.sqlite import SqliteStore
+from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.store.store import ClusterStore, TokenRow
 from tocsin.wire.errors import NotFoundError, UnauthorizedError
@@ -388,6 +390,16 @@ async def restore(settings: Settings, source: Path, on_progress: Progress) -> Ma
         settle_broker=saved_broker.settle, on_progress=on_progress,
     )  # fmt: skip
     return manifest.summary()
+
+
+def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, str], None]) -> Mapping[str, Any]:
+    """What is damaged in the data folder, read beside whoever works on it."""
+    layouts = {
+        "catalog": SqliteStore.layout,
+        "channels": SqliteChannelStore.layout,
+        "broker": SqliteBrokerStore.layout,
+    }
+    return Inspection(settings.data.absolute(), layouts, deep=deep, on_progress=on_progress).run().to_json()
 
 
 def folder_holder(settings: Settings) -> holder.Holder | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -27,14 +28,20 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
         yield made
 
 
-async def cancelled_after(parts: Parts, script: str, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
-    """Run the script; its task is cancelled when this method has done its work, but has not returned yet."""
+async def cancelled_after(
+    parts: Parts, script: str, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, nth: int = 1
+) -> None:
+    """Run the script; its task is cancelled when this method has done its work for the nth time, but has not returned
+    yet."""
+    calls = itertools.count(1)
     loop = asyncio.get_running_loop()
     original: Callable[..., Any] = getattr(owner, name)
     delivered = threading.Event()
 
     def cancelling(*arguments: Any) -> Any:
         result = original(*arguments)
+        if next(calls) != nth:
+            return result
         loop.call_soon_threadsafe(task.cancel)
         loop.call_soon_threadsafe(delivered.set)
         assert delivered.wait(10)
@@ -50,8 +57,20 @@ async def cancelled_after(parts: Parts, script: str, monkeypatch: pytest.MonkeyP
 async def test_cancelled_during_the_catalogs_commit_the_dataset_is_made(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await cancelled_after(parts, CREATE, monkeypatch, SqliteTransaction, "commit")
+    # The first commit of a CREATE is its intent.
+    await cancelled_after(parts, CREATE, monkeypatch, SqliteTransaction, "commit", nth=2)
     await parts.run(INSERT)
+    assert seen(parts).rows == {"D": {1: "a"}}
+    assert await parts.store.removals() == []
+
+
+async def test_cancelled_when_only_the_intent_is_recorded_nothing_is_left(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = seen(parts)
+    await cancelled_after(parts, CREATE, monkeypatch, SqliteTransaction, "commit")
+    assert seen(parts) == before
+    await parts.run(f"{CREATE}; {INSERT}")
     assert seen(parts).rows == {"D": {1: "a"}}
 
 

@@ -18,7 +18,7 @@ from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds import sifting
 from tocsin.cluster.feeds.landing import Landing
 from tocsin.cluster.intake.log import Entry
-from tocsin.wire.errors import ConflictError, InputError, NotFoundError, ReusedKeyError, TocsinError
+from tocsin.wire.errors import ConflictError, InputError, NotFoundError, ReusedKeyError, StoreError, TocsinError
 
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
 
@@ -438,7 +438,7 @@ def test_a_cluster_that_starts_again_goes_on_with_its_started_feeds(spark: Spark
 
 
 def test_a_feed_whose_log_is_gone_loses_nothing_that_comes_afterwards(fed: Place, cluster: LocalCluster) -> None:
-    """As after a restore: the datasets are further than a log that would begin anew."""
+    """An operator gives up what it held: the datasets are further than a log that would begin anew."""
     fed.send({"id": 1, "said": "a"}, {"id": 2, "said": "a"}, {"id": 3, "said": "a"})
     fed.run("STOP FEED F")
     (entry,) = (one for one in cluster.cluster.catalog.catalog.feeds if one.dataverse == fed.dataverse)
@@ -446,6 +446,10 @@ def test_a_feed_whose_log_is_gone_loses_nothing_that_comes_afterwards(fed: Place
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
+    with pytest.raises(StoreError, match="is gone"):
+        fed.run("START FEED F")
+    folder.mkdir()
+    (folder / "begin-anew").touch()
     fed.run("START FEED F")
     fed.send({"id": 4, "said": "b"})
     assert fed.held() == {1: "a", 2: "a", 3: "a", 4: "b"}

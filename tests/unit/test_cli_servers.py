@@ -38,7 +38,7 @@ async def cluster(settings, address):
     yield SimpleNamespace(app=cluster_application(settings.cluster, FakeStatements(), FakeCredentials()))
     lock.release()
 
-def serve_cluster(settings, on_ready):
+def serve_cluster(settings, on_ready, *_beside, **_options):
     http = settings.cluster.http
     return serve(lambda address: cluster(settings, address), host=http.host, port=http.port, on_ready=on_ready)
 

@@ -190,7 +190,7 @@ def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
     return Segment(path, first, salt, before_bytes)
 
 
-def _entries(segment: Segment, *, newest: bool) -> Iterator[Entry]:
+def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[Entry]:
     size_bytes = segment.path.stat().st_size
     with segment.path.open("rb", buffering=_READ_BYTES) as file:
         file.seek(SEGMENT_HEAD_BYTES)
@@ -201,10 +201,11 @@ def _entries(segment: Segment, *, newest: bool) -> Iterator[Entry]:
             except BadBytes as problem:
                 if not newest or _was_synced(segment, offset):
                     raise damaged(segment.path, offset, str(problem)) from None
-                _log.warning(
-                    "an unfinished write at the end of the intake log is cut off",
-                    file=str(segment.path), at_bytes=offset, cut_bytes=size_bytes - offset,
-                )  # fmt: skip
+                if warn:
+                    _log.warning(
+                        "an unfinished write at the end of the intake log is cut off",
+                        file=str(segment.path), at_bytes=offset, cut_bytes=size_bytes - offset,
+                    )  # fmt: skip
                 return
             if frame.entry.first != segment.end or frame.entry.rows < 1:
                 raise damaged(segment.path, offset, f"there is position {frame.entry.first}, not {segment.end}")
@@ -228,6 +229,26 @@ def _was_synced(segment: Segment, offset: int) -> bool:
             pass
         at = tail.find(FRAME_MAGIC, at + 1)
     return False
+
+
+def inspect(folder: Path) -> int:
+    """Reads a log that another process may be writing to, and changes nothing; the position after the last whole entry.
+
+    StoreError where it is damaged; FileNotFoundError where files went meanwhile, since all in them had landed.
+    """
+    firsts = sorted(int(name[1]) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)))
+    end: int | None = None
+    for first in firsts:
+        if end is not None and end != first:
+            raise StoreError(
+                f"the intake log {folder} has a gap: the positions from {end} to {first} are missing", hint=_RESTORE
+            )
+        segment = _opened(folder, first, 0)
+        # Behind the last whole frame a write may be on its way.
+        for _ in _entries(segment, newest=first == firsts[-1], warn=False):
+            pass
+        end = segment.end
+    return end or 0
 
 
 def writer(segment: Segment) -> SegmentWriter:

@@ -32,7 +32,7 @@ from tocsin.pipeline.datasets.durability import (
     sync_folder,
 )
 from tocsin.pipeline.datasets.history import Entry
-from tocsin.pipeline.datasets.log_entries import add_mark, remove_mark, transaction_mark, with_check
+from tocsin.pipeline.datasets.log_entries import add_mark, checkpoint_mark, remove_mark, transaction_mark, with_check
 from tocsin.pipeline.datasets.log_recovery import files_set_aside, recover_log
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
@@ -91,6 +91,7 @@ class DeltaLog:
         self._stale = False
         self._settled_us = 0
         self._undecided: _Undecided | None = None
+        self._checkpoint_mark: Mapping[str, str] = {}
         self.checkpoint_version = -1
         self.state: State
         self._reload()
@@ -170,6 +171,12 @@ class DeltaLog:
         undecided = self._undecided.files if self._undecided is not None else frozenset()
         return files_set_aside(self.folder) | undecided
 
+    def checkpointed(self, version: int, digest: str) -> None:
+        """There is a checkpoint of this version, synced; the next entry tells its digest."""
+        self.checkpoint_version = version
+        self._checkpoint_mark = checkpoint_mark(version, digest)
+        self.reopen()
+
     def reopen(self) -> None:
         """Read the log anew from its latest checkpoint: delta-rs pays per log entry since the one it knows."""
         self._delta = DeltaTable(str(self.folder))
@@ -242,7 +249,7 @@ class DeltaLog:
             *(transaction_mark(name, mark) for name, mark in transactions.items()),
         ]
         properties = CommitProperties(
-            custom_metadata=with_check(said, marks),
+            custom_metadata=with_check({**said, **self._checkpoint_mark}, marks),
             app_transactions=[Transaction(name, mark) for name, mark in transactions.items()],
         )
         try:
@@ -264,6 +271,7 @@ class DeltaLog:
             if is_full_disk(error):
                 raise StorageFullError("the disk is full: nothing was changed") from error
             raise
+        self._checkpoint_mark = {}
         faults.reach(f"dataset.{step}.synced")
         try:
             self._delta.update_incremental()

@@ -160,7 +160,11 @@ class DataFolder:
                 seen = _Seen()
                 with pa.OSFile(self.full_path(name), "wb") as sink:
                     with pq.ParquetWriter(
-                        sink, self.schema, compression="snappy", use_dictionary=self._dictionary
+                        sink,
+                        self.schema,
+                        compression="snappy",
+                        use_dictionary=self._dictionary,
+                        write_page_checksum=True,
                     ) as writer:
                         while group is not None and sink.tell() < largest_bytes:
                             writer.write_table(group)

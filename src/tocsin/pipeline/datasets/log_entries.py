@@ -10,12 +10,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from deltalake.transaction import AddAction
 
 CHECK_KEY: Final = "tocsin.check"
 ACTIONS_KEY: Final = "tocsin.actions"
+CHECKPOINT_KEY: Final = "tocsin.checkpoint"
 _OURS: Final = "tocsin."
 # What an action is checked by, in the order in which `marks_of` gives it.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -82,6 +84,27 @@ def _state_of_actions(actions: Sequence[Mapping[str, Any]]) -> EntryState:
         return EntryState.WHOLE
     wanted = said.get(ACTIONS_KEY)
     return EntryState.TORN if isinstance(wanted, int) and len(actions) <= wanted else EntryState.DAMAGED
+
+
+def checkpoint_mark(version: int, digest: str) -> dict[str, str]:
+    """What the first entry after a checkpoint says of it."""
+    return {CHECKPOINT_KEY: f"{version} {digest}"}
+
+
+def checkpoint_in(content: bytes) -> tuple[int, str] | None:
+    """The checkpoint that a whole entry tells of: its version, and its file's digest."""
+    for line in content.decode("utf-8", "replace").splitlines():
+        action = json.loads(line)
+        said = action["commitInfo"].get(CHECKPOINT_KEY) if "commitInfo" in action else None
+        if isinstance(said, str):
+            version, _, digest = said.partition(" ")
+            return int(version), digest
+    return None
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def files_named_in(content: bytes) -> set[str]:

@@ -24,7 +24,7 @@ from tocsin.pipeline.datasets.durability import (
     remove_files,
     sync_folder,
 )
-from tocsin.pipeline.datasets.log_entries import EntryState, files_named_in, state_of
+from tocsin.pipeline.datasets.log_entries import EntryState, checkpoint_in, digest_of, files_named_in, state_of
 from tocsin.wire.errors import StoreError
 
 # Readers of Delta tables pass over folders that begin so.
@@ -70,11 +70,15 @@ def _torn_entry(folder: Path, versions: list[int], base: int) -> list[Path]:
         path = entry_path(folder, version)
         if version != base + 1 + place:
             raise damaged(entry_path(folder, base + 1 + place), "is missing, and later ones are there")
-        state = state_of(path.read_bytes())
+        content = path.read_bytes()
+        state = state_of(content)
         if state is EntryState.TORN and version == versions[-1]:
             return [path]
         if state is not EntryState.WHOLE:
             raise damaged(path, "is not as it was written")
+        told = checkpoint_in(content)
+        if told is not None and told[0] == base and digest_of(checkpoint_path(folder, base)) != told[1]:
+            raise damaged(checkpoint_path(folder, base), "is not as it was written")
     return []
 
 

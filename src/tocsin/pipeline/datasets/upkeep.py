@@ -27,6 +27,7 @@ from tocsin.pipeline.datasets.durability import (
     sync_file,
     sync_folder,
 )
+from tocsin.pipeline.datasets.log_entries import digest_of
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import AT
 from tocsin.wire.errors import StorageFullError
@@ -186,9 +187,9 @@ def _checkpoint(table: DatasetTable) -> int | None:
     sync_file(checkpoint_path(folder, version))
     sync_file(folder / LOG_FOLDER / "_last_checkpoint")
     sync_folder(folder / LOG_FOLDER)
+    digest = digest_of(checkpoint_path(folder, version))
     with table.writing:
-        table.log.checkpoint_version = version
-        table.log.reopen()
+        table.log.checkpointed(version, digest)
     return version
 
 

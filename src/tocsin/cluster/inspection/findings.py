@@ -1,0 +1,78 @@
+"""What an inspection of a data folder found, and how it tells damage from what a living cluster changes meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+Severity = Literal["damaged", "unchecked", "note"]
+
+# A cluster at work may remove or replace what was just named: what is damaged is so each time.
+ATTEMPTS: Final = 4
+PAUSE_S: Final = 0.25
+
+BRING_BACK: Final = "bring the file back from a copy of the disk, or restore a backup (tocsin restore)"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`what` is its name for a person, such as `dataset v.D`."""
+
+    severity: Severity
+    path: Path
+    what: str
+    problem: str
+    remedy: str = BRING_BACK
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": str(self.path), "what": self.what, "problem": self.problem, "remedy": self.remedy}
+
+
+@dataclass(slots=True)
+class Report:
+    data: Path
+    findings: list[Finding] = field(default_factory=list)
+    stores: int = 0
+    datasets: int = 0
+    files: int = 0
+    feeds: int = 0
+    size_bytes: int = 0
+
+    def of(self, severity: Severity) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == severity]
+
+    @property
+    def status(self) -> Literal["clean", "damaged", "unchecked"]:
+        return "damaged" if self.of("damaged") else "unchecked" if self.of("unchecked") else "clean"
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {name: getattr(self, name) for name in ("stores", "datasets", "files", "feeds", "size_bytes")}
+        found = {f"{name}": [one.to_json() for one in self.of(name)] for name in ("damaged", "unchecked")}
+        notes = [one.to_json() for one in self.of("note")]
+        return {"data": str(self.data), "status": self.status, "checked": counts, **found, "notes": notes}
+
+
+def settled(
+    look: Callable[[], Iterable[Finding]], *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep
+) -> list[Finding]:
+    """What every one of several looks finds. `look` begins anew each time."""
+    found = list(look())
+    for _ in range(attempts - 1):
+        if not found:
+            break
+        pause(PAUSE_S)
+        again = {(one.severity, one.path): one for one in look()}
+        found = [again[one.severity, one.path] for one in found if (one.severity, one.path) in again]
+    return found
+
+
+def unreadable(error: OSError, path: Path, what: str) -> Finding:
+    """An error of the disk is damage; one of rights or of limits leaves the question open."""
+    reason = f"cannot be read: {error.strerror or error}"
+    if error.errno == errno.EIO:
+        return Finding("damaged", path, what, reason, f"look at the disk; {BRING_BACK}")
+    return Finding("unchecked", path, what, reason, "run tocsin check as the user that the cluster runs as")

@@ -1,0 +1,209 @@
+"""Everything durable of a data folder, read beside a cluster that may be at work on it. Nothing is changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
+from tocsin.cluster.channel_entries import ChannelEntry
+from tocsin.cluster.entries import CatalogEntry, DatasetEntry, FeedEntry, entry_from_json
+from tocsin.cluster.feeds.options import feed_options
+from tocsin.cluster.inspection.datasets import DatasetInspection
+from tocsin.cluster.inspection.feeds import inspect_log, inspect_notes, inspect_seen
+from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, settled, unreadable
+from tocsin.cluster.lost import LOST, describe
+from tocsin.store.broker_files import PATTERN, broker_of
+from tocsin.store.sqlite_file import Layout
+from tocsin.store.sqlite_inspection import catalog_contents, channel_numbers, problems_of
+from tocsin.wire.errors import NotFoundError, TocsinError
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the catalog says at one moment."""
+
+    entries: Sequence[CatalogEntry] = ()
+    removed: frozenset[tuple[str, str]] = frozenset()
+    readable: bool = False
+
+    @property
+    def datasets(self) -> list[DatasetEntry]:
+        return [entry for entry in self.entries if isinstance(entry, DatasetEntry)]
+
+    @property
+    def feeds(self) -> list[FeedEntry]:
+        return [entry for entry in self.entries if isinstance(entry, FeedEntry)]
+
+    @property
+    def folders(self) -> set[str]:
+        return {entry.folder for entry in self.datasets} | {entry.folder for entry in self.feeds}
+
+    @property
+    def channels(self) -> list[ChannelEntry]:
+        return [entry for entry in self.entries if isinstance(entry, ChannelEntry)]
+
+
+class Inspection:
+    """`layouts`: how the stores of the catalog, of the channels and of brokers are recognised."""
+
+    def __init__(self, data: Path, layouts: Mapping[str, Layout], *, deep: bool, on_progress: Progress) -> None:
+        self._data = data
+        self._layouts = layouts
+        self._deep = deep
+        self._on_progress = on_progress
+        self._report = Report(data)
+        self._unreadable: list[Finding] = []
+
+    def run(self) -> Report:
+        if not self._data.is_dir():
+            raise NotFoundError(f"there is no data folder {self._data}", hint="choose it with --data")
+        known = self._known()
+        brokers = sorted(self._data.glob(PATTERN))
+        steps: list[tuple[str, Callable[[], list[Finding]]]] = [
+            ("catalog", lambda: self._store(self._data / CATALOG, "catalog", "the catalog")),
+            ("channels", lambda: self._store(self._data / CHANNELS, "channels", "the channels' store")),
+            *((path.name, lambda path=path: self._store(path, "broker", _broker(path))) for path in brokers),
+            *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in known.datasets),
+            *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in known.feeds),
+            ("channels' rows", lambda: settled(self._channels)),
+            ("lost", lambda: [*settled(self._unexplained), *self._lost()]),
+        ]  # fmt: skip
+        found = list(self._unreadable)
+        for place, (what, step) in enumerate(steps):
+            self._on_progress(place, len(steps), what)
+            found += step()
+        self._on_progress(len(steps), len(steps), "")
+        # What was dropped meanwhile is nobody's loss.
+        after = self._known()
+        gone = known.folders - after.folders if after.readable else set()
+        self._report.findings = [one for one in found if gone.isdisjoint(one.path.parts)]
+        return self._report
+
+    def _known(self) -> _Known:
+        path = self._data / CATALOG
+        entries: list[CatalogEntry] = []
+        self._unreadable = []
+        try:
+            if not path.exists():
+                return _Known()
+            rows, removals = catalog_contents(path)
+        except (sqlite3.DatabaseError, OSError):
+            return _Known()  # what is wrong with it, the look at the store itself says
+        except ValueError as error:
+            self._unreadable.append(Finding("damaged", path, "the catalog", f"an entry cannot be read: {error}"))
+            return _Known()
+        for row in rows:
+            try:
+                entries.append(entry_from_json(row))
+            except (TocsinError, KeyError, TypeError, ValueError) as error:
+                problem = f"the entry of the {row.kind} {row.dataverse}.{row.name} cannot be read: {error}"
+                self._unreadable.append(Finding("damaged", path, "the catalog", problem))
+        return _Known(entries, frozenset((one.kind, one.name) for one in removals), readable=True)
+
+    # ------------------------------------------------------------ stores
+
+    def _store(self, path: Path, kind: str, what: str) -> list[Finding]:
+        def look() -> Iterator[Finding]:
+            try:
+                if not path.exists():
+                    if kind == "catalog" and any((self._data / DATASETS).glob("*")):
+                        yield Finding("damaged", path, what, "is missing, and there are data", _CATALOG_REMEDY)
+                    return
+                if path.stat().st_size == 0:
+                    return  # one that is just being made
+                for problem in problems_of(path, self._layouts[kind]):
+                    yield Finding("damaged", path, what, problem, _CATALOG_REMEDY if kind == "catalog" else BRING_BACK)
+            except OSError as error:
+                yield unreadable(error, path, what)
+
+        if path.exists():
+            self._report.stores += 1
+            self._report.size_bytes += path.stat().st_size
+        return settled(look)
+
+    def _channels(self) -> Iterator[Finding]:
+        """Channels of the catalog whose rows are missing."""
+        path = self._data / CHANNELS
+        known = self._known().channels
+        try:
+            there = channel_numbers(path) if path.exists() else set()
+        except (sqlite3.DatabaseError, OSError):
+            return  # said of the store itself
+        for entry in known:
+            if entry.channel_id not in there:
+                problem = f"has no rows of the channel {_named(entry)}"
+                yield Finding("damaged", path / str(entry.channel_id), _named(entry), problem)
+
+    # ------------------------------------------------------------ folders
+
+    def _dataset(self, entry: DatasetEntry) -> list[Finding]:
+        self._report.datasets += 1
+        inspection = DatasetInspection(
+            self._data / DATASETS / entry.folder, _named(entry), self._report, deep=self._deep
+        )
+        return [*settled(inspection.look), *inspection.set_aside()]
+
+    def _feed(self, entry: FeedEntry) -> list[Finding]:
+        self._report.feeds += 1
+        folder, what = self._data / INTAKE / entry.folder, _named(entry)
+        options = feed_options(dict(entry.options))
+        if options.files is not None:
+            return settled(lambda: inspect_notes(folder, what))
+
+        def look() -> Iterator[Finding]:
+            # Before the log, which goes on.
+            landed = self._landed(entry)
+            yield from inspect_log(folder, what, begun=entry.started, landed=landed)
+            if options.polling is not None:
+                yield from inspect_seen(folder, what)
+
+        return settled(look)
+
+    def _landed(self, feed: FeedEntry) -> int:
+        known = {entry.ref: entry for entry in self._known().datasets}
+        targets = [known[ref] for ref in (feed.rejected, *(one.dataset for one in feed.connections)) if ref in known]
+        return max(
+            (
+                DatasetInspection(self._data / DATASETS / entry.folder, "", self._report, deep=False).landed(
+                    feed.folder
+                )
+                for entry in targets
+            ),
+            default=0,
+        )
+
+    # ------------------------------------------------------------ what nobody owns
+
+    def _unexplained(self) -> Iterator[Finding]:
+        known = self._known()
+        if not known.entries:
+            return  # the catalog itself is missing, damaged or empty
+        for parent, kind, owned in (
+            (DATASETS, "dataset", {entry.folder for entry in known.datasets}),
+            (INTAKE, "feed", {entry.folder for entry in known.feeds}),
+        ):
+            for path in sorted((self._data / parent).glob("*")):
+                if path.name not in owned and (kind, path.name) not in known.removed:
+                    remedy = f"the next start of the cluster sets it aside under {self._data / LOST}"
+                    yield Finding("note", path, describe(path, kind), "is not known to the catalog", remedy)
+
+    def _lost(self) -> Iterator[Finding]:
+        for path in sorted((self._data / LOST).glob("*")):
+            kind = path.name.split("-")[1] if path.name.count("-") > 1 else ""
+            yield Finding("note", path, describe(path, kind), "was set aside", "remove it if unneeded")
+
+
+_CATALOG_REMEDY = "put catalog.sqlite back together with its -wal file, or restore a backup (tocsin restore)"
+
+
+def _named(entry: DatasetEntry | FeedEntry | ChannelEntry) -> str:
+    return f"{entry.ref.kind} {entry.dataverse}.{entry.name}"
+
+
+def _broker(path: Path) -> str:
+    return f"the store of the broker {broker_of(path.name)}"
