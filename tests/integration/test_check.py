@@ -179,6 +179,15 @@ def test_each_damaged_thing_is_named_with_its_remedy(places: dict[str, Path], wh
     assert all(one["problem"] and one["remedy"] and one["what"] for one in found["damaged"])
 
 
+def test_without_a_readable_catalog_the_folders_are_looked_at_all_the_same(places: dict[str, Path]) -> None:
+    damaged = [places["data"] / "catalog.sqlite", data_file(places), segment(places)]
+    cut(damaged[0])
+    damaged[1].unlink()
+    flip(damaged[2], 0.3)
+    named = {Path(one["path"]) for one in check(places["data"])["damaged"]}
+    assert {damaged[0], damaged[1], damaged[2].parent} <= named
+
+
 def test_a_flipped_bit_among_the_rows_is_found_by_a_deep_check(places: dict[str, Path]) -> None:
     path = data_file(places)
     flip(path, 0.2)
@@ -244,7 +253,7 @@ def test_the_command_says_what_it_found_and_ends_with_a_status(places: dict[str,
     assert "there is no data folder" in nowhere.stderr
 
 
-CHECKS = 6
+CHECKS = 4
 
 
 async def test_beside_a_cluster_at_work_nothing_is_called_damaged(tmp_path: Path) -> None:
@@ -273,9 +282,11 @@ async def test_beside_a_cluster_at_work_nothing_is_called_damaged(tmp_path: Path
             working = [asyncio.create_task(work()) for work in (change, publish, define)]
             try:
                 for place in range(CHECKS):
-                    found = await asyncio.to_thread(check, data, deep=place % 2 == 0)
-                    assert (found["damaged"], found["unchecked"]) == ([], [])
-                    assert [one for one in found["notes"] if one["problem"] != "was set aside"] == []
+                    # In a process of its own, as it is meant to run: locks of SQLite's are a process's.
+                    words = ["check", "--data", str(data), "--format", "json", *(["--deep"] if place % 2 else [])]
+                    done_check = await asyncio.to_thread(tocsin, *words)
+                    assert done_check.returncode == 0, done_check.stdout + done_check.stderr
+                    assert json.loads(done_check.stdout)["notes"] == []
             finally:
                 done.set()
                 await asyncio.gather(*working)

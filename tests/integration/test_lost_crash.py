@@ -150,6 +150,31 @@ async def test_an_operator_begins_anew_and_the_data_are_kept(tmp_path: Path) -> 
         assert parts.table("C").row_count == 1
 
 
+async def test_a_data_folder_of_an_older_tocsin_opens(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("D") + FEED)
+        await parts.feeds.accept("v.F", b'{"id": 7}', None, visible=True)
+        entries = sorted((parts.table("D").log.folder / "_delta_log").glob("*.json"))
+    with closing(sqlite3.connect(data / "catalog.sqlite", isolation_level=None)) as catalog:
+        catalog.execute("DROP TABLE removals")
+        catalog.execute("PRAGMA user_version = 1")
+    for path in entries:
+        first, *others = path.read_text().splitlines()
+        info = json.loads(first)
+        for key in ("tocsin.check", "tocsin.actions"):
+            info["commitInfo"].pop(key, None)
+        path.write_text("\n".join([json.dumps(info), *others]))
+    async with opened(data) as parts:
+        assert parts.table("D").row_count == 2
+        await parts.feeds.accept("v.F", b'{"id": 8}', None, visible=True)
+        await parts.run("DROP FEED v.F; DROP DATASET v.D;")
+        assert list((data / "datasets").iterdir()) == []
+        assert list((data / "intake").iterdir()) == []
+        assert await parts.store.removals() == []
+    assert not (data / LOST).exists()
+
+
 async def test_a_dropped_dataset_stays_for_outside_readers_also_over_restarts(tmp_path: Path) -> None:
     data, now = tmp_path / "data", datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
     waiting = {"cluster.datasets.outside_readers_s": 3_600}

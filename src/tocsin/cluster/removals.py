@@ -16,14 +16,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import structlog
+
 from tocsin import faults
 from tocsin.cluster.entries import CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
 from tocsin.pipeline.datasets.durability import sync_folder
 from tocsin.store.store import ClusterStore, Removal, Transaction
+from tocsin.wire.errors import StorageFullError
 
 DATASET: Final = "dataset"
 FEED: Final = "feed"
 CHANNEL: Final = "channel"
+
+# A file system's own, where a folder is one.
+_NOT_OURS: Final = frozenset({"lost+found"})
+
+log = structlog.get_logger()
 
 Step: TypeAlias = Callable[[Transaction], Awaitable[object]]
 
@@ -85,11 +93,15 @@ class Removals:
                 await transaction.add_removal(removal)
 
     async def forget(self, kind: str, names: Collection[str]) -> None:
+        """They are removed. A full disk leaves the records, which harm nothing: a later start forgets them."""
         if not names:
             return
-        async with self._store.transaction() as transaction:
-            for name in names:
-                await transaction.forget_removal(kind, name)
+        try:
+            async with self._store.transaction() as transaction:
+                for name in names:
+                    await transaction.forget_removal(kind, name)
+        except StorageFullError as error:
+            log.warning("what was removed stays recorded for now", kind=kind, names=list(names), reason=error.message)
 
     async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
         """Remove those folders in `folder` that an intent names and that are due. One that cannot be removed now stays
@@ -105,11 +117,12 @@ class Removals:
     async def unexplained(self, kind: str, folder: Path, known: Collection[str]) -> list[Path]:
         """What lies in the folder though neither the catalog (`known`) nor an intent names it."""
         named = {removal.name for removal in await self.of(kind)} | set(known)
-        return [path for path in await asyncio.to_thread(_paths_in, folder) if path.name not in named]
+        return [path for path in await asyncio.to_thread(paths_in, folder) if path.name not in named]
 
 
-def _paths_in(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
+def paths_in(folder: Path) -> list[Path]:
+    """What lies in a folder of datasets or of feeds' logs, if there is one."""
+    return sorted(path for path in folder.iterdir() if path.name not in _NOT_OURS) if folder.is_dir() else []
 
 
 def _remove(path: Path, folder: Path) -> bool:

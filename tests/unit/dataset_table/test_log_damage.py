@@ -140,6 +140,28 @@ def test_a_torn_checkpoint_is_set_aside_and_one_that_is_needed_is_an_error(table
     assert checkpoint.read_bytes() == whole[:-10]
 
 
+def test_a_flipped_bit_in_a_checkpoint_is_found_when_the_dataset_is_opened(table: DatasetTable) -> None:
+    for each in range(30):
+        table.insert(rows(each))
+    upkeep(table)
+    table.insert(rows(30))
+    checkpoint = checkpoint_path(table.log.folder, log_versions(table.log.folder)[1][-1])
+    whole = checkpoint.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(damaged) // 2] ^= 1
+    checkpoint.write_bytes(damaged)
+    table = reopened(table)
+    assert len(content(table.snapshot())) == 31
+    assert lost(table) == [bytes(damaged)]
+    table.close()
+    checkpoint.write_bytes(damaged)
+    entry_path(table.log.folder, 0).unlink()
+    with pytest.raises(StoreError, match=checkpoint.name):
+        reopened(table)
+    checkpoint.write_bytes(whole)
+    assert len(content(reopened(table).snapshot())) == 31
+
+
 def test_every_entry_of_a_busy_life_is_whole(table: DatasetTable) -> None:
     for each in range(40):
         table.upsert(rows(each, each + 1, said="ü\n"), positions={"feed ä": each})

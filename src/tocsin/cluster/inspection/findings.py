@@ -28,6 +28,10 @@ class Finding:
     problem: str
     remedy: str = BRING_BACK
 
+    @property
+    def key(self) -> tuple[Severity, Path, str]:
+        return self.severity, self.path, self.what
+
     def to_json(self) -> dict[str, Any]:
         return {"path": str(self.path), "what": self.what, "problem": self.problem, "remedy": self.remedy}
 
@@ -51,7 +55,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in ("stores", "datasets", "files", "feeds", "size_bytes")}
-        found = {f"{name}": [one.to_json() for one in self.of(name)] for name in ("damaged", "unchecked")}
+        found = {name: [one.to_json() for one in self.of(name)] for name in ("damaged", "unchecked")}
         notes = [one.to_json() for one in self.of("note")]
         return {"data": str(self.data), "status": self.status, "checked": counts, **found, "notes": notes}
 
@@ -65,8 +69,8 @@ def settled(
         if not found:
             break
         pause(PAUSE_S)
-        again = {(one.severity, one.path): one for one in look()}
-        found = [again[one.severity, one.path] for one in found if (one.severity, one.path) in again]
+        again = {one.key: one for one in look()}
+        found = [again[one.key] for one in found if one.key in again]
     return found
 
 

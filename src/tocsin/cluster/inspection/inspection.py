@@ -15,6 +15,7 @@ from tocsin.cluster.inspection.datasets import DatasetInspection
 from tocsin.cluster.inspection.feeds import inspect_log, inspect_notes, inspect_seen
 from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, settled, unreadable
 from tocsin.cluster.lost import LOST, describe
+from tocsin.cluster.removals import paths_in
 from tocsin.store.broker_files import PATTERN, broker_of
 from tocsin.store.sqlite_file import Layout
 from tocsin.store.sqlite_inspection import catalog_contents, channel_numbers, problems_of
@@ -70,6 +71,7 @@ class Inspection:
             *((path.name, lambda path=path: self._store(path, "broker", _broker(path))) for path in brokers),
             *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in known.datasets),
             *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in known.feeds),
+            *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(known)),
             ("channels' rows", lambda: settled(self._channels)),
             ("lost", lambda: [*settled(self._unexplained), *self._lost()]),
         ]  # fmt: skip
@@ -137,7 +139,7 @@ class Inspection:
         for entry in known:
             if entry.channel_id not in there:
                 problem = f"has no rows of the channel {_named(entry)}"
-                yield Finding("damaged", path / str(entry.channel_id), _named(entry), problem)
+                yield Finding("damaged", path, _named(entry), problem)
 
     # ------------------------------------------------------------ folders
 
@@ -164,6 +166,17 @@ class Inspection:
 
         return settled(look)
 
+    def _folders_alone(self, known: _Known) -> list[Path]:
+        """Where the catalog cannot be read: the folders as they are."""
+        return [] if known.readable else paths_in(self._data / DATASETS) + paths_in(self._data / INTAKE)
+
+    def _folder(self, path: Path) -> list[Finding]:
+        if path.parent.name == DATASETS:
+            return settled(DatasetInspection(path, f"dataset {path.name}", self._report, deep=self._deep).look)
+        if not any(path.glob("*.log")):
+            return settled(lambda: inspect_notes(path, f"feed {path.name}"))
+        return settled(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
+
     def _landed(self, feed: FeedEntry) -> int:
         known = {entry.ref: entry for entry in self._known().datasets}
         targets = [known[ref] for ref in (feed.rejected, *(one.dataset for one in feed.connections)) if ref in known]
@@ -187,7 +200,7 @@ class Inspection:
             (DATASETS, "dataset", {entry.folder for entry in known.datasets}),
             (INTAKE, "feed", {entry.folder for entry in known.feeds}),
         ):
-            for path in sorted((self._data / parent).glob("*")):
+            for path in paths_in(self._data / parent):
                 if path.name not in owned and (kind, path.name) not in known.removed:
                     remedy = f"the next start of the cluster sets it aside under {self._data / LOST}"
                     yield Finding("note", path, describe(path, kind), "is not known to the catalog", remedy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -93,10 +93,9 @@ def checkpoint_mark(version: int, digest: str) -> dict[str, str]:
 
 def checkpoint_in(content: bytes) -> tuple[int, str] | None:
     """The checkpoint that a whole entry tells of: its version, and its file's digest."""
-    for line in content.decode("utf-8", "replace").splitlines():
-        action = json.loads(line)
-        said = action["commitInfo"].get(CHECKPOINT_KEY) if "commitInfo" in action else None
-        if isinstance(said, str):
+    for action in _actions_in(content):
+        info = action.get("commitInfo")
+        if isinstance(info, dict) and isinstance(said := info.get(CHECKPOINT_KEY), str):
             version, _, digest = said.partition(" ")
             return int(version), digest
     return None
@@ -109,15 +108,18 @@ def digest_of(path: Path) -> str:
 
 def files_named_in(content: bytes) -> set[str]:
     """The data files that an entry adds, as far as it can be read."""
-    named = set()
+    added = (action.get("add") for action in _actions_in(content))
+    return {str(action.get("path")) for action in added if isinstance(action, dict)}
+
+
+def _actions_in(content: bytes) -> Iterator[dict[str, Any]]:
     for line in content.decode("utf-8", "replace").splitlines():
         try:
             action = json.loads(line)
         except ValueError:
             continue
-        if isinstance(action, dict) and isinstance(action.get("add"), dict):
-            named.add(str(action["add"].get("path")))
-    return named
+        if isinstance(action, dict):
+            yield action
 
 
 def _mark(kind: str, action: Any) -> Mark:

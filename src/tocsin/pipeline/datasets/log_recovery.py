@@ -70,31 +70,36 @@ def _torn_entry(folder: Path, versions: list[int], base: int) -> list[Path]:
         path = entry_path(folder, version)
         if version != base + 1 + place:
             raise damaged(entry_path(folder, base + 1 + place), "is missing, and later ones are there")
-        content = path.read_bytes()
-        state = state_of(content)
+        state = state_of(path.read_bytes())
         if state is EntryState.TORN and version == versions[-1]:
             return [path]
         if state is not EntryState.WHOLE:
             raise damaged(path, "is not as it was written")
-        told = checkpoint_in(content)
-        if told is not None and told[0] == base and digest_of(checkpoint_path(folder, base)) != told[1]:
-            raise damaged(checkpoint_path(folder, base), "is not as it was written")
     return []
 
 
 def _torn_checkpoint(folder: Path) -> list[Path]:
-    """The newest checkpoint, where a power cut tore it.
+    """The newest checkpoint, where it is not as it was written and nothing is lost without it.
 
     Log entries go only after a later checkpoint was synced: without a torn one, all it said is still there.
     """
     entries, checkpoints = log_versions(folder)
-    if not checkpoints or is_whole_parquet(checkpoint_path(folder, checkpoints[-1])):
+    if not checkpoints or _is_whole_checkpoint(folder, checkpoints[-1], entries):
         return []
     newest = checkpoint_path(folder, checkpoints[-1])
     before = max(checkpoints[:-1], default=-1)
     if set(range(before + 1, checkpoints[-1] + 1)) <= set(entries):
         return [newest]
     raise damaged(newest, "is not as it was written, and the entries that it stands for are removed")
+
+
+def _is_whole_checkpoint(folder: Path, version: int, entries: list[int]) -> bool:
+    path = checkpoint_path(folder, version)
+    if not is_whole_parquet(path):
+        return False
+    after = (checkpoint_in(entry_path(folder, each).read_bytes()) for each in entries if each > version)
+    told = next((digest for told in after if told is not None for of, digest in [told] if of == version), None)
+    return told is None or digest_of(path) == told
 
 
 def set_aside(folder: Path, path: Path) -> None:
@@ -111,7 +116,7 @@ def set_aside(folder: Path, path: Path) -> None:
     sync_folder(lost)
     sync_folder(folder)
     log.warning(
-        "a write to a dataset's log was torn before anybody was told of it; it is set aside",
+        "a file of a dataset's log is not as it was written, and nothing acknowledged needs it: it is set aside",
         path=str(path), now=str(place),
     )  # fmt: skip
 
