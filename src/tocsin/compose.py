@@ -35,8 +35,8 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.inspection.inspection import Inspection
 from tocsin.cluster.lock import FolderLock
-from tocsin.cluster.lost import LostFolder, refuse_lost_catalog
-from tocsin.cluster.removals import Removals, paths_in
+from tocsin.cluster.lost_folder import LostFolder, refuse_lost_catalog
+from tocsin.cluster.removals import Removals, list_paths
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline import session
@@ -261,7 +261,7 @@ async def opened_channel_store(settings: Settings) -> AsyncIterator[ChannelStore
 
 def _data_in(settings: Settings) -> list[Path]:
     """Folders of datasets and of feeds' logs."""
-    return paths_in(settings.data / DATASETS) + paths_in(settings.data / INTAKE)
+    return list_paths(settings.data / DATASETS) + list_paths(settings.data / INTAKE)
 
 
 async def refuse_empty_catalog(settings: Settings, store: ClusterStore, channels: ChannelStore) -> None:

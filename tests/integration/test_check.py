@@ -295,9 +295,9 @@ async def test_beside_a_cluster_at_work_nothing_is_called_damaged(tmp_path: Path
 
 
 def test_a_find_that_a_second_look_does_not_confirm_is_none() -> None:
-    from tocsin.cluster.inspection.findings import Finding, settled
+    from tocsin.cluster.inspection.findings import Finding, confirm_findings
 
     once = Finding("damaged", Path("a"), "a", "gone for a moment")
     always = Finding("damaged", Path("b"), "b", "gone")
     looks: Iterator[list[Finding]] = iter([[once, always], [always], [always], [always]])
-    assert settled(lambda: next(looks), pause=lambda _seconds: None) == [always]
+    assert confirm_findings(lambda: next(looks), pause=lambda _seconds: None) == [always]

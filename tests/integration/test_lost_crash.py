@@ -21,7 +21,7 @@ import pytest
 from tests.integration.processes import environment
 from tests.integration.sparkless import opened
 from tocsin import compose, faults
-from tocsin.cluster.lost import LOST
+from tocsin.cluster.lost_folder import LOST
 from tocsin.pipeline.datasets.durability import entry_path
 from tocsin.store.channel_rows import Execution
 from tocsin.wire.errors import StoreError, UnavailableError
@@ -115,6 +115,19 @@ async def test_what_was_set_aside_earlier_is_never_replaced(tmp_path: Path) -> N
         async with opened(data, set_aside=True):
             pass
     assert [path.read_text() for path in (data / LOST).rglob("notes")] == ["a", "a"]
+
+
+async def test_what_cannot_be_set_aside_stays_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("D"))
+    strange = data / "datasets" / "mine"
+    strange.mkdir()
+    (data / LOST).touch()  # a file in the place of the folder
+    async with opened(data) as parts:
+        assert parts.table("D").row_count == 1
+    assert strange.is_dir()
+    assert f"{strange}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("emptied", [False, True])

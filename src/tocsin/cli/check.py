@@ -62,8 +62,8 @@ def check(
 
 def _told(found: Mapping[str, Any]) -> Iterator[str]:
     for title, severity in (("damaged", "damaged"), ("not checked", "unchecked"), ("note", "notes")):
-        for one in found[severity]:
-            yield f"{title}: {one['path']} ({one['what']})\n  {one['problem']}\n  {one['remedy']}\n"
+        for finding in found[severity]:
+            yield f"{title}: {finding['path']} ({finding['what']})\n  {finding['problem']}\n  {finding['remedy']}\n"
     checked = found["checked"]
     counts = ", ".join(_counted(checked[name], name) for name in ("stores", "datasets", "feeds", "files"))
     outcome = {

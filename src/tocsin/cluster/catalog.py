@@ -46,7 +46,7 @@ from tocsin.cluster.entries import (
     unqualified,
 )
 from tocsin.cluster.refs import nearest
-from tocsin.cluster.removals import Removals, Step, steps_between
+from tocsin.cluster.removals import Removals, Step, plan_removals
 from tocsin.cluster.type_json import type_from_json, type_to_json
 from tocsin.store.store import ClusterStore, Transaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
@@ -345,7 +345,7 @@ class CatalogStore:
             following, steps = _plan(self.catalog, changes)
             if steps:
                 before, after = self.catalog.entries.values(), following.entries.values()
-                steps += steps_between(before, after, self.removals.clock())
+                steps += plan_removals(before, after, self.removals.clock())
                 transaction: Transaction | None = None
                 try:
                     async with self._store.transaction() as transaction:

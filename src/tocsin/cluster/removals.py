@@ -36,7 +36,7 @@ log = structlog.get_logger()
 Step: TypeAlias = Callable[[Transaction], Awaitable[object]]
 
 
-def possession(entry: CatalogEntry) -> Removal | None:
+def removal_of(entry: CatalogEntry) -> Removal | None:
     """What an entry has beside the catalog, as it would be removed."""
     match entry:
         case DatasetEntry():
@@ -48,7 +48,7 @@ def possession(entry: CatalogEntry) -> Removal | None:
     return None
 
 
-def steps_between(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry], now: datetime) -> list[Step]:
+def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry], now: datetime) -> list[Step]:
     """What a change of the catalog records: what went may be removed, what came may not be any more."""
     had, has = _possessions(before), _possessions(after)
     gone = [Removal(*key, dropped_at=now) for key in had if key not in has]
@@ -59,7 +59,7 @@ def steps_between(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry],
 
 
 def _possessions(entries: Iterable[CatalogEntry]) -> Mapping[tuple[str, str], None]:
-    found = (possession(entry) for entry in entries)
+    found = (removal_of(entry) for entry in entries)
     return dict.fromkeys((removal.kind, removal.name) for removal in found if removal is not None)
 
 
@@ -78,12 +78,12 @@ class Removals:
         self._store = store
         self.clock = clock
 
-    async def of(self, kind: str) -> list[Removal]:
+    async def list_for(self, kind: str) -> list[Removal]:
         return [removal for removal in await self._store.removals() if removal.kind == kind]
 
     async def intend(self, entry: CatalogEntry) -> None:
         """Before a CREATE makes anything of this entry's on the disk: what it makes goes unless the catalog gets it."""
-        removal = possession(entry)
+        removal = removal_of(entry)
         assert removal is not None, "only what is on the disk can be removed"
         await self.record([removal])
 
@@ -106,7 +106,7 @@ class Removals:
     async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
         """Remove those folders in `folder` that an intent names and that are due. One that cannot be removed now stays
         recorded, and is tried again."""
-        due = [removal.name for removal in await self.of(kind) if is_due(removal)]
+        due = [removal.name for removal in await self.list_for(kind) if is_due(removal)]
         done = [name for name in due if await asyncio.to_thread(_remove, folder / name, folder)]
         if done:
             # The folders' names are gone for good before the intents are.
@@ -114,13 +114,13 @@ class Removals:
             faults.reach("removal.carried-out")
             await self.forget(kind, done)
 
-    async def unexplained(self, kind: str, folder: Path, known: Collection[str]) -> list[Path]:
+    async def find_unexplained(self, kind: str, folder: Path, known: Collection[str]) -> list[Path]:
         """What lies in the folder though neither the catalog (`known`) nor an intent names it."""
-        named = {removal.name for removal in await self.of(kind)} | set(known)
-        return [path for path in await asyncio.to_thread(paths_in, folder) if path.name not in named]
+        named = {removal.name for removal in await self.list_for(kind)} | set(known)
+        return [path for path in await asyncio.to_thread(list_paths, folder) if path.name not in named]
 
 
-def paths_in(folder: Path) -> list[Path]:
+def list_paths(folder: Path) -> list[Path]:
     """What lies in a folder of datasets or of feeds' logs, if there is one."""
     return sorted(path for path in folder.iterdir() if path.name not in _NOT_OURS) if folder.is_dir() else []
 

@@ -14,7 +14,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.entries import DatasetEntry
-from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.removals import DATASET, Removals
 from tocsin.pipeline.datasets import layout, upkeep
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -47,8 +47,10 @@ class Tables:
         """What a crash left of a CREATE or a DROP goes; a folder that nothing explains is set aside."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._removals = removals
-        await removals.carry_out(DATASET, self._folder, lambda one: one.name not in known and self._is_due(one))
-        strange = await removals.unexplained(DATASET, self._folder, known)
+        await removals.carry_out(
+            DATASET, self._folder, lambda removal: removal.name not in known and self._is_due(removal)
+        )
+        strange = await removals.find_unexplained(DATASET, self._folder, known)
         await asyncio.to_thread(lost.set_aside, strange, DATASET)
         self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
 
@@ -117,7 +119,7 @@ class Tables:
         """Of a CREATE that came to nothing: nobody has seen it."""
         await asyncio.to_thread(self._close, (folder,))
         assert self._removals is not None, "the tables are not started"
-        await self._removals.carry_out(DATASET, self._folder, lambda one: one.name == folder)
+        await self._removals.carry_out(DATASET, self._folder, lambda removal: removal.name == folder)
 
     def _close(self, folders: Sequence[str]) -> None:
         for folder in folders:
@@ -132,11 +134,11 @@ class Tables:
         assert self._removals is not None, "the tables are not started"
         with self._lock:
             opened = set(self._open)
-        await self._removals.carry_out(
-            DATASET,
-            self._folder,
-            lambda one: one.dropped_at is not None and one.name not in opened and self._is_due(one),
-        )
+
+        def is_due(removal: Removal) -> bool:
+            return removal.dropped_at is not None and removal.name not in opened and self._is_due(removal)
+
+        await self._removals.carry_out(DATASET, self._folder, is_due)
 
     def _is_due(self, removal: Removal) -> bool:
         assert self._removals is not None, "the tables are not started"

@@ -19,12 +19,12 @@ PROBLEMS_LIMIT: Final = 10
 _BUSY_S: Final = 10.0
 
 
-def problems_of(path: Path, layout: Layout) -> list[str]:
+def find_problems(path: Path, layout: Layout) -> list[str]:
     """What is wrong with the store in this file. OSError where it cannot be read."""
     with path.open("rb"):
         pass  # says why it cannot be opened, which SQLite does not
     try:
-        with opened_for_reading(path) as connection:
+        with open_read_only(path) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if application != layout.application_id:
@@ -37,23 +37,23 @@ def problems_of(path: Path, layout: Layout) -> list[str]:
         return [str(error)]
 
 
-def catalog_contents(path: Path) -> tuple[list[Entry], list[Removal]]:
+def read_catalog(path: Path) -> tuple[list[Entry], list[Removal]]:
     """The entries of a cluster's store, and what may be removed. sqlite3.DatabaseError or ValueError where it is
     damaged."""
-    with opened_for_reading(path) as connection:
+    with open_read_only(path) as connection:
         connection.execute("BEGIN")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         return rows.entries(connection), rows.removals(connection) if version >= 2 else []
 
 
-def channel_numbers(path: Path) -> set[int]:
+def read_channel_numbers(path: Path) -> set[int]:
     """The channels that the channels' store has rows of."""
-    with opened_for_reading(path) as connection:
+    with open_read_only(path) as connection:
         return {row[0] for row in connection.execute("SELECT id FROM channels WHERE NOT dropped")}
 
 
 @contextmanager
-def opened_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
+def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that sees the last committed state.
 
     Beside the log of somebody who was killed SQLite would make a file to share it with others, which might then belong

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.dataset_table.tables import content, reopened, rows
 from tocsin.pipeline.datasets import commits, durability
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
-from tocsin.pipeline.datasets.log_entries import EntryState, state_of
+from tocsin.pipeline.datasets.log_entries import EntryState, classify_entry
 from tocsin.pipeline.datasets.log_recovery import LOST_FOLDER
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import upkeep
@@ -60,7 +60,7 @@ def test_an_entry_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
     table.insert(rows(2), positions={"feed": 3})
     entry = entry_path(table.log.folder, 2)
     whole = entry.read_bytes()
-    states = {length: state_of(whole[:length]) for length in range(len(whole))}
+    states = {length: classify_entry(whole[:length]) for length in range(len(whole))}
     assert EntryState.WHOLE not in states.values()
     # In doubt an entry is refused, not given up: where a cut looks as an end does.
     doubtful = [length for length, state in states.items() if state is EntryState.DAMAGED]
@@ -88,7 +88,7 @@ def test_no_flipped_bit_takes_a_commit_back(table: DatasetTable) -> None:
         for bit in range(8):
             damaged = bytearray(whole)
             damaged[place] ^= 1 << bit
-            state = state_of(bytes(damaged))
+            state = classify_entry(bytes(damaged))
             assert state is not EntryState.TORN or 0 in damaged, (place, bit)
             refused += state is EntryState.DAMAGED
     # The rest lies in words that nobody reads: which program wrote the entry, and when.
@@ -170,7 +170,9 @@ def test_every_entry_of_a_busy_life_is_whole(table: DatasetTable) -> None:
             upkeep(table)
     table.delete_all()
     entries = log_versions(table.log.folder)[0]
-    assert {state_of(entry_path(table.log.folder, version).read_bytes()) for version in entries} == {EntryState.WHOLE}
+    assert {classify_entry(entry_path(table.log.folder, version).read_bytes()) for version in entries} == {
+        EntryState.WHOLE
+    }
     assert reopened(table).row_count == 0
 
 

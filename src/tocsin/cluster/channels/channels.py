@@ -24,7 +24,7 @@ from tocsin.cluster.channels.reading import entry_of
 from tocsin.cluster.channels.unknown_channels import UnknownChannels
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import BrokerEntry, ChannelEntry, FunctionEntry
-from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.refs import Ref, broker_ref, channel_ref
 from tocsin.cluster.removals import CHANNEL
 from tocsin.cluster.scope import StatementScope
@@ -72,7 +72,7 @@ class Channels:
     async def start(self, lost: LostFolder) -> None:
         """Channels go on where they were; rows of unfinished and dropped ones go, and others that the catalog does not
         know are set aside."""
-        await UnknownChannels(self._catalog, self._store).settle(lost)
+        await UnknownChannels(self._catalog, self._store).remove_or_set_aside(lost)
         await self._follow_datasets()
         async with self._changing:
             for entry in self._catalog.catalog.channels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.cluster.catalog import CatalogStore
-from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.removals import CHANNEL
 from tocsin.store.channel_store import ChannelStore
 from tocsin.store.store import Removal
@@ -17,22 +17,24 @@ class UnknownChannels:
         self._catalog = catalog
         self._store = store
 
-    async def settle(self, lost: LostFolder) -> None:
+    async def remove_or_set_aside(self, lost: LostFolder) -> None:
         removals = self._catalog.removals
-        known = {one.channel_id for one in self._catalog.catalog.channels}
-        unknown = [one for one in await self._store.channel_ids() if one not in known]
-        named = {removal.name for removal in await removals.of(CHANNEL)}
-        strange = [one for one in unknown if str(one) not in named and await self._was_used(one)]
+        known = {entry.channel_id for entry in self._catalog.catalog.channels}
+        unknown = [channel_id for channel_id in await self._store.channel_ids() if channel_id not in known]
+        named = {removal.name for removal in await removals.list_for(CHANNEL)}
+        strange = [
+            channel_id for channel_id in unknown if str(channel_id) not in named and await self._was_used(channel_id)
+        ]
         if strange:
-            place = lost.place("channels.db")
+            place = lost.choose_place("channels.db")
             await self._store.backup_to(place)
             # From here on an intent names them: a start that is killed now makes no second copy.
-            await removals.record([Removal(CHANNEL, str(one), removals.clock()) for one in strange])
+            await removals.record([Removal(CHANNEL, str(channel_id), removals.clock()) for channel_id in strange])
             about = f"rows of {len(strange)} channels, numbers {', '.join(map(str, strange))}"
-            lost.tell("channels in the channels' store", about, place)
+            lost.report("channels in the channels' store", about, place)
         for channel_id in unknown:
             await self._store.drop_channel(channel_id)
-        await removals.forget(CHANNEL, named | {str(one) for one in strange})
+        await removals.forget(CHANNEL, named | {str(channel_id) for channel_id in strange})
 
     async def _was_used(self, channel_id: int) -> bool:
         """Whether it is more than a number that was given out, or the rest of rows that are being dropped."""

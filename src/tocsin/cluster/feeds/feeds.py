@@ -34,7 +34,7 @@ from tocsin.cluster.feeds.sifting import Enrich
 from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of
 from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables, new_folder
 from tocsin.language import statements as st

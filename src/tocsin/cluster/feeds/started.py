@@ -26,7 +26,7 @@ from tocsin.cluster.feeds.sifting import Enrich
 from tocsin.cluster.feeds.sockets import SocketServer
 from tocsin.cluster.feeds.standstill import Standstill
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.cluster.lost import LostFolder
+from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.removals import FEED
 from tocsin.cluster.tables import Tables
 from tocsin.patience import to_the_end
@@ -74,7 +74,7 @@ class StartedFeeds:
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.sweep()
         known = {entry.folder for entry in self._catalog.catalog.feeds}
-        strange = await self._catalog.removals.unexplained(FEED, self._folder, known)
+        strange = await self._catalog.removals.find_unexplained(FEED, self._folder, known)
         await asyncio.to_thread(lost.set_aside, strange, FEED)
         for entry in self._catalog.catalog.feeds:
             if entry.started:
@@ -88,7 +88,7 @@ class StartedFeeds:
         """Remove the logs of dropped feeds that have ended."""
         known = {entry.folder for entry in self._catalog.catalog.feeds}
         used = known | {feed.entry.folder for feed in self._running.values()}
-        await self._catalog.removals.carry_out(FEED, self._folder, lambda one: one.name not in used)
+        await self._catalog.removals.carry_out(FEED, self._folder, lambda removal: removal.name not in used)
         for folder in set(self._counts) - known:
             self._counts.pop(folder, None)
 

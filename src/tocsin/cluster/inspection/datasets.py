@@ -11,9 +11,15 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, unreadable
+from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, unreadable_finding
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
-from tocsin.pipeline.datasets.log_entries import EntryState, checkpoint_in, digest_of, files_named_in, state_of
+from tocsin.pipeline.datasets.log_entries import (
+    EntryState,
+    classify_entry,
+    compute_digest,
+    list_added_files,
+    read_checkpoint_mark,
+)
 from tocsin.pipeline.datasets.log_recovery import LOST_FOLDER
 
 _NEWEST_TORN: Final = "the next start of the cluster sets it aside: nobody was told of it"
@@ -21,7 +27,7 @@ _DERIVED: Final = f"stop the cluster and move it away, if all log entries before
 
 
 class DatasetInspection:
-    """Of one folder. `look` may be asked several times: data files that were whole are not read again."""
+    """Of one folder. `find_damage` may be asked several times: data files that were whole are not read again."""
 
     def __init__(self, folder: Path, what: str, report: Report, *, deep: bool) -> None:
         self._folder = folder
@@ -30,7 +36,7 @@ class DatasetInspection:
         self._deep = deep
         self._whole: set[Path] = set()
 
-    def look(self) -> Iterator[Finding]:
+    def find_damage(self) -> Iterator[Finding]:
         if not self._folder.is_dir():
             yield self._damaged(self._folder, "is missing")
             return
@@ -38,7 +44,7 @@ class DatasetInspection:
             named = yield from self._log()
             yield from self._state(named)
         except OSError as error:
-            yield unreadable(error, Path(error.filename or self._folder), self._what)
+            yield unreadable_finding(error, Path(error.filename or self._folder), self._what)
 
     def _damaged(self, path: Path, problem: str, remedy: str = BRING_BACK) -> Finding:
         return Finding("damaged", path, self._what, problem, remedy)
@@ -63,14 +69,14 @@ class DatasetInspection:
             except FileNotFoundError:
                 continue  # clean-up went by
             self._count(path, len(content))
-            state = state_of(content)
+            state = classify_entry(content)
             if state is EntryState.TORN and version == entries[-1]:
                 yield Finding("note", path, self._what, "was torn by a power cut", _NEWEST_TORN)
             elif state is not EntryState.WHOLE:
                 yield self._damaged(path, "is not as it was written")
             else:
-                named |= files_named_in(content)
-                digests.update([found] if (found := checkpoint_in(content)) is not None else [])
+                named |= list_added_files(content)
+                digests.update([found] if (found := read_checkpoint_mark(content)) is not None else [])
         for version in checkpoints:
             yield from self._checkpoint(checkpoint_path(self._folder, version), digests.get(version))
         if not entries and not checkpoints:
@@ -81,7 +87,7 @@ class DatasetInspection:
         try:
             if path in self._whole:
                 return
-            if digest is not None and digest_of(path) != digest:
+            if digest is not None and compute_digest(path) != digest:
                 yield self._damaged(path, "is not as it was written: its checksum differs", _DERIVED)
                 return
             size_bytes = path.stat().st_size
@@ -135,7 +141,7 @@ class DatasetInspection:
             return
         except (pa.ArrowException, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                yield unreadable(error, path, self._what)
+                yield unreadable_finding(error, path, self._what)
             else:
                 yield self._damaged(path, f"cannot be read as Parquet: {_first_line(error)}")
             return
@@ -149,19 +155,20 @@ class DatasetInspection:
 
     # ------------------------------------------------------------ beside it
 
-    def set_aside(self) -> Iterator[Finding]:
+    def list_set_aside(self) -> Iterator[Finding]:
         for path in sorted((self._folder / LOST_FOLDER).glob("*")):
             yield Finding(
                 "note", path, self._what, "was set aside when the dataset was opened", "remove it if unneeded"
             )
 
-    def landed(self, feed_folder: str) -> int:
-        """How far the feed with this log has landed here."""
-        try:
-            found = DeltaTable(str(self._folder)).transaction_version(f"tocsin.position.feed.{feed_folder}")
-        except (DeltaError, OSError, ValueError):
-            return 0
-        return found or 0
+
+def read_landed_position(folder: Path, feed_folder: str) -> int:
+    """How far the feed with this log has landed in the dataset."""
+    try:
+        found = DeltaTable(str(folder)).transaction_version(f"tocsin.position.feed.{feed_folder}")
+    except (DeltaError, OSError, ValueError):
+        return 0
+    return found or 0
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from tocsin.cluster.feeds.seen import NAME as SEEN
 from tocsin.cluster.feeds.seen import SeenItems
-from tocsin.cluster.inspection.findings import BRING_BACK, Finding, unreadable
+from tocsin.cluster.inspection.findings import BRING_BACK, Finding, unreadable_finding
 from tocsin.cluster.intake import segments
 from tocsin.wire.errors import StoreError
 
@@ -34,7 +34,7 @@ def inspect_log(folder: Path, what: str, *, begun: bool, landed: int) -> Iterato
     except FileNotFoundError:
         yield Finding("unchecked", folder, what, "changes all the time", "run tocsin check again")
     except OSError as error:
-        yield unreadable(error, Path(error.filename or folder), what)
+        yield unreadable_finding(error, Path(error.filename or folder), what)
 
 
 def inspect_seen(folder: Path, what: str) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def inspect_seen(folder: Path, what: str) -> Iterator[Finding]:
     except StoreError as error:
         yield Finding("damaged", path, what, error.message, _SEEN_AGAIN)
     except OSError as error:
-        yield unreadable(error, path, what)
+        yield unreadable_finding(error, path, what)
 
 
 def inspect_notes(folder: Path, what: str) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def inspect_notes(folder: Path, what: str) -> Iterator[Finding]:
             except ValueError:
                 whole = False
             except OSError as error:
-                yield unreadable(error, path, what)
+                yield unreadable_finding(error, path, what)
                 continue
             if not whole and number == max(notes):
                 yield Finding("note", path, what, "was torn by a power cut", "the next start takes it away")

@@ -55,12 +55,12 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in ("stores", "datasets", "files", "feeds", "size_bytes")}
-        found = {name: [one.to_json() for one in self.of(name)] for name in ("damaged", "unchecked")}
-        notes = [one.to_json() for one in self.of("note")]
+        found = {name: [finding.to_json() for finding in self.of(name)] for name in ("damaged", "unchecked")}
+        notes = [finding.to_json() for finding in self.of("note")]
         return {"data": str(self.data), "status": self.status, "checked": counts, **found, "notes": notes}
 
 
-def settled(
+def confirm_findings(
     look: Callable[[], Iterable[Finding]], *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep
 ) -> list[Finding]:
     """What every one of several looks finds. `look` begins anew each time."""
@@ -69,12 +69,12 @@ def settled(
         if not found:
             break
         pause(PAUSE_S)
-        again = {one.key: one for one in look()}
-        found = [again[one.key] for one in found if one.key in again]
+        again = {finding.key: finding for finding in look()}
+        found = [again[finding.key] for finding in found if finding.key in again]
     return found
 
 
-def unreadable(error: OSError, path: Path, what: str) -> Finding:
+def unreadable_finding(error: OSError, path: Path, what: str) -> Finding:
     """An error of the disk is damage; one of rights or of limits leaves the question open."""
     reason = f"cannot be read: {error.strerror or error}"
     if error.errno == errno.EIO:

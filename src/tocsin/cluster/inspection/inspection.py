@@ -11,14 +11,14 @@ from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.channel_entries import ChannelEntry
 from tocsin.cluster.entries import CatalogEntry, DatasetEntry, FeedEntry, entry_from_json
 from tocsin.cluster.feeds.options import feed_options
-from tocsin.cluster.inspection.datasets import DatasetInspection
+from tocsin.cluster.inspection.datasets import DatasetInspection, read_landed_position
 from tocsin.cluster.inspection.feeds import inspect_log, inspect_notes, inspect_seen
-from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, settled, unreadable
-from tocsin.cluster.lost import LOST, describe
-from tocsin.cluster.removals import paths_in
+from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, confirm_findings, unreadable_finding
+from tocsin.cluster.lost_folder import LOST, describe
+from tocsin.cluster.removals import list_paths
 from tocsin.store.broker_files import PATTERN, broker_of
 from tocsin.store.sqlite_file import Layout
-from tocsin.store.sqlite_inspection import catalog_contents, channel_numbers, problems_of
+from tocsin.store.sqlite_inspection import find_problems, read_catalog, read_channel_numbers
 from tocsin.wire.errors import NotFoundError, TocsinError
 
 Progress = Callable[[int, int, str], None]
@@ -72,8 +72,8 @@ class Inspection:
             *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in known.datasets),
             *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in known.feeds),
             *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(known)),
-            ("channels' rows", lambda: settled(self._channels)),
-            ("lost", lambda: [*settled(self._unexplained), *self._lost()]),
+            ("channels' rows", lambda: confirm_findings(self._channels)),
+            ("lost", lambda: [*confirm_findings(self._unexplained), *self._lost()]),
         ]  # fmt: skip
         found = list(self._unreadable)
         for place, (what, step) in enumerate(steps):
@@ -83,7 +83,7 @@ class Inspection:
         # What was dropped meanwhile is nobody's loss.
         after = self._known()
         gone = known.folders - after.folders if after.readable else set()
-        self._report.findings = [one for one in found if gone.isdisjoint(one.path.parts)]
+        self._report.findings = [finding for finding in found if gone.isdisjoint(finding.path.parts)]
         return self._report
 
     def _known(self) -> _Known:
@@ -93,7 +93,7 @@ class Inspection:
         try:
             if not path.exists():
                 return _Known()
-            rows, removals = catalog_contents(path)
+            rows, removals = read_catalog(path)
         except (sqlite3.DatabaseError, OSError):
             return _Known()  # what is wrong with it, the look at the store itself says
         except ValueError as error:
@@ -105,7 +105,7 @@ class Inspection:
             except (TocsinError, KeyError, TypeError, ValueError) as error:
                 problem = f"the entry of the {row.kind} {row.dataverse}.{row.name} cannot be read: {error}"
                 self._unreadable.append(Finding("damaged", path, "the catalog", problem))
-        return _Known(entries, frozenset((one.kind, one.name) for one in removals), readable=True)
+        return _Known(entries, frozenset((removal.kind, removal.name) for removal in removals), readable=True)
 
     # ------------------------------------------------------------ stores
 
@@ -118,22 +118,22 @@ class Inspection:
                     return
                 if path.stat().st_size == 0:
                     return  # one that is just being made
-                for problem in problems_of(path, self._layouts[kind]):
+                for problem in find_problems(path, self._layouts[kind]):
                     yield Finding("damaged", path, what, problem, _CATALOG_REMEDY if kind == "catalog" else BRING_BACK)
             except OSError as error:
-                yield unreadable(error, path, what)
+                yield unreadable_finding(error, path, what)
 
         if path.exists():
             self._report.stores += 1
             self._report.size_bytes += path.stat().st_size
-        return settled(look)
+        return confirm_findings(look)
 
     def _channels(self) -> Iterator[Finding]:
         """Channels of the catalog whose rows are missing."""
         path = self._data / CHANNELS
         known = self._known().channels
         try:
-            there = channel_numbers(path) if path.exists() else set()
+            there = read_channel_numbers(path) if path.exists() else set()
         except (sqlite3.DatabaseError, OSError):
             return  # said of the store itself
         for entry in known:
@@ -148,14 +148,14 @@ class Inspection:
         inspection = DatasetInspection(
             self._data / DATASETS / entry.folder, _named(entry), self._report, deep=self._deep
         )
-        return [*settled(inspection.look), *inspection.set_aside()]
+        return [*confirm_findings(inspection.find_damage), *inspection.list_set_aside()]
 
     def _feed(self, entry: FeedEntry) -> list[Finding]:
         self._report.feeds += 1
         folder, what = self._data / INTAKE / entry.folder, _named(entry)
         options = feed_options(dict(entry.options))
         if options.files is not None:
-            return settled(lambda: inspect_notes(folder, what))
+            return confirm_findings(lambda: inspect_notes(folder, what))
 
         def look() -> Iterator[Finding]:
             # Before the log, which goes on.
@@ -164,31 +164,29 @@ class Inspection:
             if options.polling is not None:
                 yield from inspect_seen(folder, what)
 
-        return settled(look)
+        return confirm_findings(look)
 
     def _folders_alone(self, known: _Known) -> list[Path]:
         """Where the catalog cannot be read: the folders as they are."""
-        return [] if known.readable else paths_in(self._data / DATASETS) + paths_in(self._data / INTAKE)
+        return [] if known.readable else list_paths(self._data / DATASETS) + list_paths(self._data / INTAKE)
 
     def _folder(self, path: Path) -> list[Finding]:
         if path.parent.name == DATASETS:
-            return settled(DatasetInspection(path, f"dataset {path.name}", self._report, deep=self._deep).look)
+            return confirm_findings(
+                DatasetInspection(path, f"dataset {path.name}", self._report, deep=self._deep).find_damage
+            )
         if not any(path.glob("*.log")):
-            return settled(lambda: inspect_notes(path, f"feed {path.name}"))
-        return settled(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
+            return confirm_findings(lambda: inspect_notes(path, f"feed {path.name}"))
+        return confirm_findings(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
 
     def _landed(self, feed: FeedEntry) -> int:
         known = {entry.ref: entry for entry in self._known().datasets}
-        targets = [known[ref] for ref in (feed.rejected, *(one.dataset for one in feed.connections)) if ref in known]
-        return max(
-            (
-                DatasetInspection(self._data / DATASETS / entry.folder, "", self._report, deep=False).landed(
-                    feed.folder
-                )
-                for entry in targets
-            ),
-            default=0,
-        )
+        folders = [
+            self._data / DATASETS / known[ref].folder
+            for ref in (feed.rejected, *(connection.dataset for connection in feed.connections))
+            if ref in known
+        ]
+        return max((read_landed_position(folder, feed.folder) for folder in folders), default=0)
 
     # ------------------------------------------------------------ what nobody owns
 
@@ -200,7 +198,7 @@ class Inspection:
             (DATASETS, "dataset", {entry.folder for entry in known.datasets}),
             (INTAKE, "feed", {entry.folder for entry in known.feeds}),
         ):
-            for path in paths_in(self._data / parent):
+            for path in list_paths(self._data / parent):
                 if path.name not in owned and (kind, path.name) not in known.removed:
                     remedy = f"the next start of the cluster sets it aside under {self._data / LOST}"
                     yield Finding("note", path, describe(path, kind), "is not known to the catalog", remedy)

@@ -32,8 +32,8 @@ from tocsin.pipeline.datasets.durability import (
     sync_folder,
 )
 from tocsin.pipeline.datasets.history import Entry
-from tocsin.pipeline.datasets.log_entries import add_mark, checkpoint_mark, remove_mark, transaction_mark, with_check
-from tocsin.pipeline.datasets.log_recovery import files_set_aside, recover_log
+from tocsin.pipeline.datasets.log_entries import add_checksum, mark_add, mark_checkpoint, mark_remove, mark_transaction
+from tocsin.pipeline.datasets.log_recovery import list_files_set_aside, recover_log
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
 
@@ -166,15 +166,15 @@ class DeltaLog:
         """Whether an entry was refused and could not be taken back: it may still be there, with the files it names."""
         return self._undecided is not None
 
-    def files_to_leave(self) -> set[str]:
+    def list_files_to_leave(self) -> set[str]:
         """Data files that no state needs and that stay all the same: an undecided entry's, and those set aside."""
         undecided = self._undecided.files if self._undecided is not None else frozenset()
-        return files_set_aside(self.folder) | undecided
+        return list_files_set_aside(self.folder) | undecided
 
     def checkpointed(self, version: int, digest: str) -> None:
         """There is a checkpoint of this version, synced; the next entry tells its digest."""
         self.checkpoint_version = version
-        self._checkpoint_mark = checkpoint_mark(version, digest)
+        self._checkpoint_mark = mark_checkpoint(version, digest)
         self.reopen()
 
     def reopen(self) -> None:
@@ -244,12 +244,12 @@ class DeltaLog:
             *(file.remove_action(at_us, data_change=data_change) for file in removed),
         ]
         marks = [
-            *(add_mark(action) for action in adds),
-            *(remove_mark(file.name, file.size_bytes, at_us // 1000, data_change) for file in removed),
-            *(transaction_mark(name, mark) for name, mark in transactions.items()),
+            *(mark_add(action) for action in adds),
+            *(mark_remove(file.name, file.size_bytes, at_us // 1000, data_change) for file in removed),
+            *(mark_transaction(name, mark) for name, mark in transactions.items()),
         ]
         properties = CommitProperties(
-            custom_metadata=with_check({**said, **self._checkpoint_mark}, marks),
+            custom_metadata=add_checksum({**said, **self._checkpoint_mark}, marks),
             app_transactions=[Transaction(name, mark) for name, mark in transactions.items()],
         )
         try:

@@ -19,7 +19,7 @@ CHECK_KEY: Final = "tocsin.check"
 ACTIONS_KEY: Final = "tocsin.actions"
 CHECKPOINT_KEY: Final = "tocsin.checkpoint"
 _OURS: Final = "tocsin."
-# What an action is checked by, in the order in which `marks_of` gives it.
+# What an action is checked by, in the order in which `mark_add` and the like give it.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "size", "modificationTime", "dataChange", "stats"),
     "remove": ("path", "size", "deletionTimestamp", "dataChange"),
@@ -34,25 +34,25 @@ class EntryState(Enum):
     DAMAGED = "damaged"
 
 
-def add_mark(action: AddAction) -> Mark:
+def mark_add(action: AddAction) -> Mark:
     return ("add", action.path, action.size, action.modification_time, action.data_change, action.stats)
 
 
-def remove_mark(path: str, size_bytes: int, at_ms: int, data_change: bool) -> Mark:
+def mark_remove(path: str, size_bytes: int, at_ms: int, data_change: bool) -> Mark:
     return ("remove", path, size_bytes, at_ms, data_change)
 
 
-def transaction_mark(name: str, version: int) -> Mark:
+def mark_transaction(name: str, version: int) -> Mark:
     return ("txn", name, version)
 
 
-def with_check(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, Any]:
+def add_checksum(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, Any]:
     """What a commit says of itself, with a checksum of that and of its actions."""
     counted = {**said, ACTIONS_KEY: len(marks)}
     return {**counted, CHECK_KEY: _checksum(counted, marks)}
 
 
-def state_of(content: bytes) -> EntryState:
+def classify_entry(content: bytes) -> EntryState:
     """Of an entry that the disk gave without an error."""
     if not content or b"\0" in content:
         return EntryState.TORN
@@ -86,12 +86,12 @@ def _state_of_actions(actions: Sequence[Mapping[str, Any]]) -> EntryState:
     return EntryState.TORN if isinstance(wanted, int) and len(actions) <= wanted else EntryState.DAMAGED
 
 
-def checkpoint_mark(version: int, digest: str) -> dict[str, str]:
+def mark_checkpoint(version: int, digest: str) -> dict[str, str]:
     """What the first entry after a checkpoint says of it."""
     return {CHECKPOINT_KEY: f"{version} {digest}"}
 
 
-def checkpoint_in(content: bytes) -> tuple[int, str] | None:
+def read_checkpoint_mark(content: bytes) -> tuple[int, str] | None:
     """The checkpoint that a whole entry tells of: its version, and its file's digest."""
     for action in _actions_in(content):
         info = action.get("commitInfo")
@@ -101,12 +101,12 @@ def checkpoint_in(content: bytes) -> tuple[int, str] | None:
     return None
 
 
-def digest_of(path: Path) -> str:
+def compute_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def files_named_in(content: bytes) -> set[str]:
+def list_added_files(content: bytes) -> set[str]:
     """The data files that an entry adds, as far as it can be read."""
     added = (action.get("add") for action in _actions_in(content))
     return {str(action.get("path")) for action in added if isinstance(action, dict)}

@@ -24,7 +24,13 @@ from tocsin.pipeline.datasets.durability import (
     remove_files,
     sync_folder,
 )
-from tocsin.pipeline.datasets.log_entries import EntryState, checkpoint_in, digest_of, files_named_in, state_of
+from tocsin.pipeline.datasets.log_entries import (
+    EntryState,
+    classify_entry,
+    compute_digest,
+    list_added_files,
+    read_checkpoint_mark,
+)
 from tocsin.wire.errors import StoreError
 
 # Readers of Delta tables pass over folders that begin so.
@@ -35,7 +41,7 @@ _PARQUET_MAGIC: Final = b"PAR1"
 log = structlog.get_logger("tocsin.datasets")
 
 
-def damaged(path: Path, why: str) -> StoreError:
+def damage_error(path: Path, why: str) -> StoreError:
     return StoreError(
         f"the dataset's log is damaged: {path} {why}",
         hint="nothing was changed; bring the file back from a copy of the disk, or restore a backup; "
@@ -55,7 +61,7 @@ def recover_log(folder: Path) -> bool:
     # A name that delta-rs gives to what it has not finished; only a hint, which readers do without.
     unneeded = [path for path in logs.iterdir() if path.suffix == ".tmp"]
     last = logs / LAST_CHECKPOINT
-    if last.exists() and (torn or state_of(last.read_bytes()) is not EntryState.WHOLE):
+    if last.exists() and (torn or classify_entry(last.read_bytes()) is not EntryState.WHOLE):
         unneeded.append(last)
     for path in torn:
         set_aside(folder, path)
@@ -69,12 +75,12 @@ def _torn_entry(folder: Path, versions: list[int], base: int) -> list[Path]:
     for place, version in enumerate(versions):
         path = entry_path(folder, version)
         if version != base + 1 + place:
-            raise damaged(entry_path(folder, base + 1 + place), "is missing, and later ones are there")
-        state = state_of(path.read_bytes())
+            raise damage_error(entry_path(folder, base + 1 + place), "is missing, and later ones are there")
+        state = classify_entry(path.read_bytes())
         if state is EntryState.TORN and version == versions[-1]:
             return [path]
         if state is not EntryState.WHOLE:
-            raise damaged(path, "is not as it was written")
+            raise damage_error(path, "is not as it was written")
     return []
 
 
@@ -90,16 +96,16 @@ def _torn_checkpoint(folder: Path) -> list[Path]:
     before = max(checkpoints[:-1], default=-1)
     if set(range(before + 1, checkpoints[-1] + 1)) <= set(entries):
         return [newest]
-    raise damaged(newest, "is not as it was written, and the entries that it stands for are removed")
+    raise damage_error(newest, "is not as it was written, and the entries that it stands for are removed")
 
 
 def _is_whole_checkpoint(folder: Path, version: int, entries: list[int]) -> bool:
     path = checkpoint_path(folder, version)
     if not is_whole_parquet(path):
         return False
-    after = (checkpoint_in(entry_path(folder, each).read_bytes()) for each in entries if each > version)
+    after = (read_checkpoint_mark(entry_path(folder, each).read_bytes()) for each in entries if each > version)
     told = next((digest for told in after if told is not None for of, digest in [told] if of == version), None)
-    return told is None or digest_of(path) == told
+    return told is None or compute_digest(path) == told
 
 
 def set_aside(folder: Path, path: Path) -> None:
@@ -121,13 +127,13 @@ def set_aside(folder: Path, path: Path) -> None:
     )  # fmt: skip
 
 
-def files_set_aside(folder: Path) -> set[str]:
+def list_files_set_aside(folder: Path) -> set[str]:
     """Data files that entries in `_lost` name: they stay, so that whoever looks there finds all of it."""
     try:
         found = list((folder / LOST_FOLDER).glob("*.json"))
     except FileNotFoundError:
         return set()
-    return {name for path in found for name in files_named_in(path.read_bytes())}
+    return {name for path in found for name in list_added_files(path.read_bytes())}
 
 
 def is_whole_parquet(path: Path) -> bool:

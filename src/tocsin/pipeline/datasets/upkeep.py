@@ -27,7 +27,7 @@ from tocsin.pipeline.datasets.durability import (
     sync_file,
     sync_folder,
 )
-from tocsin.pipeline.datasets.log_entries import digest_of
+from tocsin.pipeline.datasets.log_entries import compute_digest
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import AT
 from tocsin.wire.errors import StorageFullError
@@ -187,7 +187,7 @@ def _checkpoint(table: DatasetTable) -> int | None:
     sync_file(checkpoint_path(folder, version))
     sync_file(folder / LOG_FOLDER / "_last_checkpoint")
     sync_folder(folder / LOG_FOLDER)
-    digest = digest_of(checkpoint_path(folder, version))
+    digest = compute_digest(checkpoint_path(folder, version))
     with table.writing:
         table.log.checkpointed(version, digest)
     return version
@@ -212,7 +212,7 @@ def clean_up(table: DatasetTable) -> tuple[int, int]:
 def _remove_leftovers(table: DatasetTable) -> int:
     """Data files that a crash left: no state mentions them. No writer may be at work, it may have begun one."""
     with table.writing:
-        kept = table.past.kept_files() | table.log.files_to_leave()
+        kept = table.past.kept_files() | table.log.list_files_to_leave()
         removed = table.data.remove(name for name in table.data.names() if name not in kept)
         table.leftovers = False
         return removed

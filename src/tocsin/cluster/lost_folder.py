@@ -34,7 +34,7 @@ class LostFolder:
         self._clock = clock
         self._say = say
 
-    def place(self, name: str) -> Path:
+    def choose_place(self, name: str) -> Path:
         """A new path in it, for something that was called so."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_folder(self._folder.parent)
@@ -50,7 +50,7 @@ class LostFolder:
         for path in paths:
             about = describe(path, kind)
             try:
-                place = self.place(f"{kind}-{path.name}")
+                place = self.choose_place(f"{kind}-{path.name}")
                 path.rename(place)
                 faults.reach("lost.set-aside")
                 sync_folder(place.parent)
@@ -59,9 +59,9 @@ class LostFolder:
                 log.error("the catalog does not know this, and it cannot be set aside", path=str(path), about=about)
                 self._say(f"the catalog does not know {path} ({about}); it stays where it is: {error.strerror}")
                 continue
-            self.tell(str(path), about, place)
+            self.report(str(path), about, place)
 
-    def tell(self, what: str, about: str, place: Path) -> None:
+    def report(self, what: str, about: str, place: Path) -> None:
         log.warning("set aside, because the catalog does not know it", path=what, about=about, now=str(place))
         self._say(f"the catalog does not know {what} ({about}); it was set aside as {place}")
 
