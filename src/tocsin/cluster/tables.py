@@ -72,8 +72,10 @@ class Tables:
                 # The next one has its turn even where this one's failure cannot be told.
                 with suppress(Exception):
                     await self._kept_up(name, table)
-            with suppress(Exception):
+            try:
                 await self._remove_dropped()
+            except Exception as error:
+                log.warning("dropped datasets stay on the disk for now", reason=str(error))
 
     async def _kept_up(self, name: str, table: DatasetTable) -> None:
         try:

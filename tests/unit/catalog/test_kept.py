@@ -9,14 +9,25 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import tocsin
 from tests.unit.catalog.emergency_entries import EVERYTHING, E, emergency, near, near_3, place, report, reports, verse
-from tocsin.cluster.catalog import Catalog, CatalogStore, DataverseEntry, FunctionEntry, Put, Remove
+from tocsin.cluster.catalog import (
+    Catalog,
+    CatalogStore,
+    DatasetEntry,
+    DataverseEntry,
+    FunctionEntry,
+    Put,
+    Remove,
+)
+from tocsin.cluster.removals import Removals
 from tocsin.store.sqlite import SqliteStore
+from tocsin.store.store import Removal
 from tocsin.wire.errors import ConflictError, NotFoundError, UnavailableError
 
 SOURCE = Path(tocsin.__file__).parents[1]
@@ -153,6 +164,7 @@ import asyncio, sys
 from pathlib import Path
 from tocsin.cluster.catalog import CatalogStore, DataverseEntry, Put, Remove, dataverse_ref
 from tocsin.store.sqlite import SqliteStore
+from tocsin.store.store import Removal
 
 async def main():
     store = SqliteStore(Path(sys.argv[1]))
@@ -176,3 +188,21 @@ async def test_kill_during_a_change_leaves_all_of_it_or_nothing(tmp_path: Path, 
     await store.open()
     assert [entry.name for entry in (await loaded(store)).dataverses] == ["Metadata", "Default", there]
     await store.close()
+
+
+async def test_a_change_records_what_may_be_removed_in_the_same_transaction(opened: SqliteStore) -> None:
+    noon = datetime(2026, 11, 16, 12, tzinfo=UTC)
+    kept = CatalogStore(opened, Removals(opened, lambda: noon))
+    await kept.load()
+    await kept.removals.intend(reports)
+    assert await opened.removals() == [Removal("dataset", reports.folder)]
+    with pytest.raises(NotFoundError):
+        await kept.apply([Put(reports)])
+    assert await opened.removals() == [Removal("dataset", reports.folder)]
+    await kept.apply([Put(entry) for entry in EVERYTHING])
+    assert await opened.removals() == []
+    await kept.apply([Remove(verse.ref)])
+    datasets = [entry.folder for entry in EVERYTHING if isinstance(entry, DatasetEntry)]
+    assert [removal for removal in await opened.removals() if removal.kind == "dataset"] == [
+        Removal("dataset", folder, noon) for folder in datasets
+    ]

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
-from tests.unit.dataset_table.tables import content, reopened, rows
+from tests.unit.dataset_table.tables import KEYS, content, reopened, rows
 from tocsin.pipeline.datasets import commits, durability
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.log_entries import EntryState, classify_entry
@@ -225,3 +226,23 @@ def test_an_entry_is_taken_back_before_the_next_is_written(table: DatasetTable) 
     assert content(table.snapshot()) == {1: "a", 2: "a"}
     assert content(reopened(table).snapshot()) == {1: "a", 2: "a"}
     assert durability.log_versions(table.log.folder)[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("left", [None, b"", b"no footer at all"])
+def test_a_data_file_that_must_be_looked_into_and_is_lost_or_damaged_is_told(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    """Of a record so wide that the log has no statistics of our columns."""
+    wide = [(f"f{each}", pa.string()) for each in range(40)]
+    schema = pa.schema([("id", pa.int64()), ("zone", pa.struct([("x", pa.float64())])), *wide])
+    table = DatasetTable.create(tmp_path / "wide", schema, KEYS)
+    table.insert(pa.Table.from_pylist([{"id": 1}], schema=schema))
+    (name,) = table.data.names()
+    path = table.log.folder / name
+    whole = path.read_bytes()
+    path.unlink() if left is None else path.write_bytes(left)
+    with pytest.raises(StoreError) as refused:
+        reopened(table)
+    assert "tocsin check" in (refused.value.hint or "")
+    path.write_bytes(whole)
+    assert reopened(table).row_count == 1

@@ -44,6 +44,8 @@ _REWRITE_TXN: Final = "tocsin.rewrite"
 _REWRITE_AT_TXN: Final = "tocsin.rewrite-at"
 _POSITION_TXN: Final = "tocsin.position."
 
+_NAMED_BY_CHECK: Final = "nothing was changed; tocsin check names what is damaged, and what helps"
+
 # Checkpoints and the removal of old log entries are upkeep's: a commit must not pay for them.
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -126,15 +128,18 @@ class DeltaLog:
             if not (log_versions(folder)[0] or log_versions(folder)[1]):
                 raise NotFoundError(f"there is no dataset in {folder}")
             return cls(folder, schema)
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"the dataset in {folder} has lost a file: {error.filename or error}", hint=_NAMED_BY_CHECK
+            ) from error
         except OSError as error:
             raise UnavailableError(
                 f"the dataset's log in {folder} cannot be read: {error.strerror or error}",
                 hint="nothing was changed; try again, and look at the disk if it stays so",
             ) from error
-        except DeltaError as error:
+        except (DeltaError, pa.ArrowException) as error:
             raise StoreError(
-                f"the dataset in {folder} cannot be opened: {str(error).splitlines()[0]}",
-                hint="nothing was changed; tocsin check names what is damaged",
+                f"the dataset in {folder} cannot be opened: {str(error).splitlines()[0]}", hint=_NAMED_BY_CHECK
             ) from error
 
     def next_number(self) -> int:
