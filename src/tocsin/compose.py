@@ -126,12 +126,14 @@ async def serve_cluster(
 @asynccontextmanager
 async def cluster(settings: Settings, address: str | None = None, *, set_aside: bool = False) -> AsyncIterator[Cluster]:
     """A cluster on its data folder, which nobody else may use meanwhile."""
-    async with (
-        held_folder(settings, address) as lock,
-        started_spark(settings, lock) as spark,
-        assembled(settings, spark, set_aside=set_aside) as made,
-    ):
-        yield made
+    async with held_folder(settings, address) as lock:
+        if not set_aside:
+            refuse_missing_catalog(settings)  # before Spark takes its time to start
+        async with (
+            started_spark(settings, lock) as spark,
+            assembled(settings, spark, set_aside=set_aside) as made,
+        ):
+            yield made
 
 
 @asynccontextmanager
@@ -238,9 +240,8 @@ async def assembled(
 @asynccontextmanager
 async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncIterator[ClusterStore]:
     settings.data.mkdir(parents=True, exist_ok=True)
-    if not set_aside and not (settings.data / CATALOG).exists():
-        # Before it is made anew: an empty one in its place would only be in the way of the one that is brought back.
-        refuse_lost_catalog(settings.data, settings.data / CATALOG, _data_in(settings))
+    if not set_aside:
+        refuse_missing_catalog(settings)
     store = store_of(settings)
     await store.open()
     try:
@@ -262,6 +263,12 @@ async def opened_channel_store(settings: Settings) -> AsyncIterator[ChannelStore
 def _data_in(settings: Settings) -> list[Path]:
     """Folders of datasets and of feeds' logs."""
     return list_paths(settings.data / DATASETS) + list_paths(settings.data / INTAKE)
+
+
+def refuse_missing_catalog(settings: Settings) -> None:
+    """Before it is made anew: an empty one in its place would only be in the way of the one that is brought back."""
+    if not (settings.data / CATALOG).exists():
+        refuse_lost_catalog(settings.data, settings.data / CATALOG, _data_in(settings))
 
 
 async def refuse_empty_catalog(settings: Settings, store: ClusterStore, channels: ChannelStore) -> None:

@@ -172,9 +172,11 @@ class Inspection:
 
     def _folder(self, path: Path) -> list[Finding]:
         if path.parent.name == DATASETS:
+            self._report.datasets += 1
             return confirm_findings(
                 DatasetInspection(path, f"dataset {path.name}", self._report, deep=self._deep).find_damage
             )
+        self._report.feeds += 1
         if not any(path.glob("*.log")):
             return confirm_findings(lambda: inspect_notes(path, f"feed {path.name}"))
         return confirm_findings(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
