@@ -24,6 +24,7 @@ from tocsin import compose, faults
 from tocsin.cluster.lost_folder import LOST
 from tocsin.pipeline.datasets.durability import entry_path
 from tocsin.store.channel_rows import Execution
+from tocsin.store.upgrades import UPGRADES
 from tocsin.wire.errors import StoreError, UnavailableError
 
 VISITS = [point for point in faults.POINTS if point.startswith("lost.")]
@@ -169,9 +170,13 @@ async def test_a_data_folder_of_an_older_tocsin_opens(tmp_path: Path) -> None:
         await parts.run(TYPE + dataset("D") + FEED)
         await parts.feeds.accept("v.F", b'{"id": 7}', None, visible=True)
         entries = sorted((parts.table("D").log.folder / "_delta_log").glob("*.json"))
+    (data / "catalog.sqlite").rename(tmp_path / "newer.sqlite")
+    older = compose.SqliteStore(data / "catalog.sqlite", chain=UPGRADES[:1])
+    await older.open()
+    await older.close()
     with closing(sqlite3.connect(data / "catalog.sqlite", isolation_level=None)) as catalog:
-        catalog.execute("DROP TABLE removals")
-        catalog.execute("PRAGMA user_version = 1")
+        catalog.execute("ATTACH ? AS newer", (str(tmp_path / "newer.sqlite"),))
+        catalog.execute("INSERT INTO entries SELECT * FROM newer.entries")
     for path in entries:
         first, *others = path.read_text().splitlines()
         info = json.loads(first)

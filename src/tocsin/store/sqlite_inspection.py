@@ -42,8 +42,9 @@ def read_catalog(path: Path) -> tuple[list[Entry], list[Removal]]:
     damaged."""
     with open_read_only(path) as connection:
         connection.execute("BEGIN")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        return rows.entries(connection), rows.removals(connection) if version >= 2 else []
+        # One of an older version has none, and is upgraded by whoever starts on it, not here.
+        recorded = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'removals'").fetchone()[0]
+        return rows.entries(connection), rows.removals(connection) if recorded else []
 
 
 def read_channel_numbers(path: Path) -> set[int]:
