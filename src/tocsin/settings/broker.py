@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.settings.sections import Seconds, Section, Whole, is_loopback, number
+from tocsin.settings.sections import Networks, Seconds, Section, Whole, is_loopback, number
 from tocsin.wire.addresses import carries_password, http_address
 
 _CACHING = CachingSettings()
@@ -52,6 +52,8 @@ class BrokerHttpSettings(Section):
     """Connections of one address at once. 0: 2000, and of this machine's own (the cluster, a proxy) as many as come."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
+    trusted_proxies: Networks = ""
+    """Proxies, as addresses or networks with spaces between them, whose X-Forwarded-For tells who the client is."""
     origins: str = ""
     """Web pages of these origins may use the broker, separated by spaces; * for all. Those of its own always may."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tocsin.settings.sections import Folder, Memory, Seconds, Section, Whole, dotted, is_loopback, number
+from tocsin.settings.sections import Folder, Memory, Networks, Seconds, Section, Whole, dotted, is_loopback, number
 
 
 class HttpSettings(Section):
@@ -23,6 +23,8 @@ class HttpSettings(Section):
     """Connections at once; a further one is refused."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
+    trusted_proxies: Networks = ""
+    """Proxies, as addresses or networks with spaces between them, whose X-Forwarded-For tells who the client is."""
 
     @property
     def loopback(self) -> bool:

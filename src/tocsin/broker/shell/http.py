@@ -22,6 +22,7 @@ from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.subscriber_routes import SubscriberRoutes
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.rules.caching.settings import CachingSettings
+from tocsin.serving.addresses import Networks, is_forwarded
 from tocsin.serving.answers import Handler, answer
 from tocsin.serving.application import application
 from tocsin.serving.authentication import check_host, is_own_origin
@@ -45,6 +46,7 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
         connections_limit=http.connections_limit,
         address_connections_limit=http.address_connections_limit,
         read_timeout_s=http.read_timeout_s,
+        trusted_proxies=Networks(http.trusted_proxies.split()),
     )
     # What subscribers say is small; only announcements and records for feeds may be as large as the settings allow.
     small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
@@ -196,13 +198,13 @@ _ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)
 def origins(settings: BrokerSettings) -> Any:
     """No web page reaches a broker but those of its own origin, and of origins that are named.
 
-    Where everybody on this machine is the operator, no page may become one by a host name that leads here.
+    Where every program on this machine is the operator, no page may become one by a host name that leads here.
     """
     named = set(settings.http.origins.split())
 
     @web.middleware
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if settings.everybody_operates:
+        if settings.everybody_operates and not is_forwarded(request):
             check_host(request, hint="use localhost or an address; or set broker.accounts.admin_token")
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None:
