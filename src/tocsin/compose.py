@@ -40,6 +40,7 @@ from tocsin.pipeline import session
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.serving import tokens as minting
+from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
@@ -169,10 +170,13 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             chosen.python.call_timeout_s,
         )
         engine = Engine(spark, python, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
-        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
+        loopback = chosen.http.loopback
+        polled = AddressGuard.of(chosen.feeds.private, "cluster.feeds.private", loopback=loopback)
+        told = AddressGuard.of(chosen.channels.private, "cluster.channels.private", loopback=loopback)
+        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE, polled)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes)
-        announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s))
+        announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s), guard=told)
         retention = Retention(catalog, channel_store, chosen.channels)
 
         def committed(one: Committed) -> None:

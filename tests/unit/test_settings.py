@@ -11,6 +11,7 @@ from tocsin.cli.config import check, show, to_toml
 from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, known, read
 
 NAMES = "must be a name, or dataverse.name, such as Default.downtown"
+NETWORKS = "must be addresses or networks with spaces between them, such as 127.0.0.1 10.0.0.0/8"
 ADDRESSES = "must be an address such as http://127.0.0.1:8470"
 
 
@@ -92,6 +93,14 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
         (
             "broker.cluster.url = 'http://me:secret@x'",
             "broker.cluster.url: must not carry a password; there is broker.cluster.token, got 'http://me:secret@x'",
+        ),
+        (
+            "cluster.feeds.private = 'some'",
+            "cluster.feeds.private: must be auto, allowed, refused, or networks such as 10.0.0.0/8, got 'some'",
+        ),
+        (
+            "broker.http.trusted_proxies = 'proxy.example'",
+            f"broker.http.trusted_proxies: {NETWORKS}, got 'proxy.example'",
         ),
         ("data = ''", "data: must name a folder, got ''"),
         ("data = '~/x'", "data: must be written out, ~ is not expanded here, got '~/x'"),

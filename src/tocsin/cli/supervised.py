@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -41,3 +43,11 @@ def broker_commands(
             arguments.append("--verbose")
         made[f"Default.broker{number}"] = arguments
     return made
+
+
+def own_networks(settings: Settings) -> str:
+    """Where brokers beside a cluster are told: on this machine, at the address that they listen on."""
+    own = ["127.0.0.0/8", "::1/128", "0.0.0.0/32", "::/128"]
+    with suppress(ValueError):
+        own.append(str(ip_network(settings.broker.http.host)))
+    return " ".join(own)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.settings.sections import Networks, Seconds, Section, Whole, is_loopback, number
+from tocsin.settings.sections import Networks, Private, Seconds, Section, Whole, is_loopback, number
 from tocsin.wire.addresses import carries_password, http_address
 
 _CACHING = CachingSettings()
@@ -220,8 +220,8 @@ class WebhookSettings(Section):
     """How long to wait before the first further try."""
     last_retry_s: Seconds = 300.0
     """The longest wait between two tries."""
-    private: Literal["auto", "allowed", "refused"] = "auto"
-    """Whether receivers may be on this machine or in a private network. auto: where the broker is on loopback."""
+    private: Private = "auto"
+    """Private addresses of receivers: allowed, refused, or networks; auto: allowed where the broker is on loopback."""
 
 
 class PublishSettings(Section):

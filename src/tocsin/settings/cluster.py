@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tocsin.settings.sections import Folder, Memory, Networks, Seconds, Section, Whole, dotted, is_loopback, number
+from tocsin.settings.sections import (
+    Folder,
+    Memory,
+    Networks,
+    Private,
+    Seconds,
+    Section,
+    Whole,
+    dotted,
+    is_loopback,
+    number,
+)
 
 
 class HttpSettings(Section):
@@ -81,6 +92,13 @@ class PythonSettings(Section):
     """How long one call of a function in Python may take."""
 
 
+class FeedSettings(Section):
+    """Feeds."""
+
+    private: Private = "auto"
+    """Private addresses of feeds: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
+
+
 class ChannelSettings(Section):
     """Defaults and upkeep of channels."""
 
@@ -94,6 +112,8 @@ class ChannelSettings(Section):
     """Ticks of a repetitive channel that passed meanwhile and are executed one by one; older ones coalesce."""
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
+    private: Private = "auto"
+    """Private addresses of brokers: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
 
 
 class ClusterSettings(Section):
@@ -105,6 +125,7 @@ class ClusterSettings(Section):
     spark: SparkSettings = SparkSettings()
     datasets: DatasetSettings = DatasetSettings()
     python: PythonSettings = PythonSettings()
+    feeds: FeedSettings = FeedSettings()
     channels: ChannelSettings = ChannelSettings()
 
     @property

@@ -48,7 +48,17 @@ def networks(text: str) -> str:
     return text
 
 
+def private(text: str) -> str:
+    if text not in ("auto", "allowed", "refused"):
+        try:
+            networks(text or "-")
+        except ValueError:
+            raise ValueError("must be auto, allowed, refused, or networks such as 10.0.0.0/8") from None
+    return text
+
+
 Networks = Annotated[str, AfterValidator(networks)]
+Private = Annotated[str, AfterValidator(private)]
 Whole = Annotated[int, BeforeValidator(number)]
 Seconds = Annotated[float, BeforeValidator(number), Field(gt=0, le=86_400)]
 Folder = Annotated[Path, BeforeValidator(folder)]

@@ -31,6 +31,7 @@ from tocsin.broker.shell.pulls import Pulls
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.trace import Trace
 from tocsin.broker.shell.webhooks import Webhooks
+from tocsin.serving.address_guard import AddressGuard
 from tocsin.settings.broker import BrokerSettings
 from tocsin.store.broker_store import BrokerStore
 
@@ -82,8 +83,8 @@ async def running(
     fetcher = Fetcher(client, machine, figures, link.gone, cluster.fetches)
     acks = AckDesk(machine, store, figures, delivery.ack_every_s)
     service = Service(settings, store, machine, presence, desk, acks, pulls, link, client, figures, accounts)
-    private = settings.webhooks.private
-    webhooks = Webhooks(service, private=private == "allowed" or (private == "auto" and settings.http.loopback))
+    guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.loopback)
+    webhooks = Webhooks(service, guard)
 
     def deliver(action: ac.Deliver) -> None:
         (pulls if action.why is ac.Why.PULLED else presence).deliver(action)
