@@ -48,6 +48,7 @@ from tocsin.settings import Settings
 from tocsin.store import saved_broker
 from tocsin.store.channel_rows import Committed
 from tocsin.store.channel_store import ChannelStore
+from tocsin.store.private_folder import PRIVATE, make_private
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.store.store import ClusterStore, TokenRow
@@ -135,7 +136,7 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[A
     scratch = _scratch(settings)
     # What a killed cluster left there nobody needs.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     chosen = settings.cluster.spark
     starting = asyncio.create_task(
         asyncio.to_thread(
@@ -218,7 +219,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
 
 @asynccontextmanager
 async def opened_store(settings: Settings) -> AsyncIterator[ClusterStore]:
-    settings.data.mkdir(parents=True, exist_ok=True)
+    make_private(settings.data)
     store = store_of(settings)
     await store.open()
     try:
