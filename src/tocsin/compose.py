@@ -267,10 +267,10 @@ class StoredCredentials:
 class StoredTokens:
     store: ClusterStore
 
-    async def create(self, name: str, role: str) -> tuple[TokenRow, str]:
-        minted = minting.mint(name, role)
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenRow, str]:
+        minted = minting.mint(name, role, feeds)
         async with self.store.transaction() as tx:
-            row = await tx.add_token(minted.name, minted.digest, minted.role, datetime.now(UTC))
+            row = await tx.add_token(minted.name, minted.digest, minted.role, datetime.now(UTC), minted.feeds)
         return row, minted.secret
 
     async def list(self) -> Sequence[TokenRow]:

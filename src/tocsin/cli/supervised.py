@@ -21,7 +21,8 @@ def check_brokers(settings: Settings, count: int) -> None:
     if count and settings.cluster.token_needed and not settings.broker.cluster.token:
         raise InputError(
             "the cluster asks for tokens, and its brokers have none",
-            hint='make one with "tocsin token create brokers --role writer" and set broker.cluster.token',
+            hint='make one with "tocsin token create brokers --role broker" (--feeds names those that subscribers may '
+            "publish to) and set broker.cluster.token",
         )
 
 

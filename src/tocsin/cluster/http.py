@@ -20,6 +20,7 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
 from tocsin.cluster.outcome import Outcome, Statements
+from tocsin.cluster.path_names import path_name
 from tocsin.cluster.replies import NDJSON, StatementLimits, StreamedAnswer, WholeAnswer
 from tocsin.cluster.running import Running, RunningScripts
 from tocsin.serving.addresses import Networks
@@ -34,7 +35,7 @@ from tocsin.serving.authentication import (
 )
 from tocsin.serving.limits import Gate, Limits, Room, read_body
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.tokens import allows, require
+from tocsin.serving.tokens import allows, require, require_feed
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError, UnsupportedError
 
@@ -171,7 +172,7 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
 
 def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
-        require(request[PRINCIPAL], "writer")
+        require_feed(request[PRINCIPAL], ".".join(path_name(request)))
         for given in request.query:
             if given != "wait":
                 raise InputError(f'there is no parameter "{given[:100]}"', hint="known: wait")
@@ -189,7 +190,7 @@ def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[w
 
 def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def describe(request: web.Request) -> web.Response:
-        require(request[PRINCIPAL], "writer")
+        require_feed(request[PRINCIPAL], ".".join(path_name(request)))
         return answer(dict(feeds.described(request.match_info["name"])))
 
     return describe

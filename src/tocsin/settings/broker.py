@@ -69,7 +69,7 @@ class BrokerClusterSettings(Section):
     url: Address = "http://127.0.0.1:8470"
     """Where the cluster is."""
     token: str = ""
-    """What is shown there, of the role broker; of the role writer where subscribers publish through the broker."""
+    """What is shown there, of the role broker; it names the feeds that subscribers may publish to."""
     callback: Annotated[str, AfterValidator(lambda text: text and _address(text))] = ""
     """Where the cluster reaches the broker, if not at the address that it listens on: http://broker.example:8480"""
     timeout_s: Seconds = 30.0

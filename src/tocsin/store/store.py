@@ -49,6 +49,7 @@ class TokenRow:
     role: str
     created_at: datetime
     revoked_at: datetime | None = None
+    feeds: tuple[str, ...] = ()
 
 
 class Reads(Protocol):
@@ -88,7 +89,9 @@ class Transaction(Reads, Protocol):
     async def set_fact(self, name: str, value: Any) -> None:
         """The value is JSON and comes back equal."""
 
-    async def add_token(self, name: str, digest: str, role: str, created_at: datetime) -> TokenRow:
+    async def add_token(
+        self, name: str, digest: str, role: str, created_at: datetime, feeds: tuple[str, ...] = ()
+    ) -> TokenRow:
         """Raises ConflictError while another token of that name is not revoked, or when the digest is known."""
 
     async def revoke_token(self, token_id: int, revoked_at: datetime) -> bool:

@@ -44,6 +44,11 @@ UPGRADES: Final[tuple[Upgrade, ...]] = (
             )
         },
     ),
+    Upgrade(
+        2,
+        "tokens name the feeds that their holder may publish to",
+        {"sqlite": ("ALTER TABLE tokens ADD COLUMN feeds TEXT NOT NULL DEFAULT '[]'",)},
+    ),
 )
 
 

@@ -40,6 +40,21 @@ async def test_a_reader_may_query_but_neither_write_nor_publish() -> None:
         assert (await ask(url, path="/v1/feeds/News", data=b'{"id": 1}', headers=bob))[0] == 200
 
 
+async def test_a_broker_publishes_to_the_feeds_of_its_token_alone() -> None:
+    feeds = FakeFeeds()
+    east, west = ({"Authorization": f"Bearer tocsin_{name}"} for name in ("east", "west"))
+    async with serving(FakeStatements(), auth="on", feeds=feeds) as url:
+        for name in ("News", "Default.News"):
+            assert (await ask(url, path=f"/v1/feeds/{name}", data=b'{"id": 1}', headers=east))[0] == 200
+        assert (await ask(url, "GET", path="/v1/feeds/News", headers=east))[0] == 200
+        for name, who in (("News", west), ("Other", east), ("v.News", east), ("Default..News", east)):
+            status, said, _ = await ask(url, path=f"/v1/feeds/{name}", data=b'{"id": 1}', headers=who)
+            assert (status, said["error"]["code"]) == (403, "forbidden"), name
+            assert (await ask(url, "GET", path=f"/v1/feeds/{name}", headers=who))[0] == 403
+        assert (await ask(url, data="insert 1", headers=east))[0] == 403
+        assert len(feeds.taken) == 2
+
+
 async def test_by_default_tokens_are_asked_for_on_anything_but_loopback() -> None:
     async with serving(FakeStatements(), host="0.0.0.0") as url:
         assert (await ask(url, "GET", "/"))[0] == 401

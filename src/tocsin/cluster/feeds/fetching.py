@@ -99,7 +99,7 @@ class Fetcher:
             raise FetchError("shows a bad certificate", str(error.certificate_error)) from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, PrivateAddressError):
-                raise FetchError("is not allowed", error.os_error.strerror) from None
+                raise FetchError("is not allowed", error.os_error.strerror or "") from None
             raise FetchError("cannot be reached", str(error.os_error.strerror or error.os_error)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # Its text may hold the address, and that a secret.
