@@ -65,7 +65,7 @@ def broker_file(settings: Settings) -> Path:
 def account_policy(settings: BrokerSettings) -> AccountPolicy:
     accounts, limits = settings.accounts, settings.limits
     return AccountPolicy(
-        operator_token=accounts.admin_token,
+        operator_token=accounts.admin_token.get_secret_value(),
         everybody_operates=settings.everybody_operates,
         open_registration=settings.open_registration,
         token_s=accounts.token_s,

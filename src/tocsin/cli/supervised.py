@@ -46,9 +46,13 @@ def broker_commands(
     return made
 
 
-def own_networks(settings: Settings) -> str:
-    """Where brokers beside a cluster are told: on this machine, at the address that they listen on."""
+def told_on_this_machine(settings: Settings) -> Settings:
+    """Settings with which the brokers beside a cluster can be told, also where that is not on loopback."""
+    cluster = settings.cluster
+    if cluster.channels.private != "auto" or cluster.http.loopback:
+        return settings
     own = ["127.0.0.0/8", "::1/128", "0.0.0.0/32", "::/128"]
     with suppress(ValueError):
         own.append(str(ip_network(settings.broker.http.host)))
-    return " ".join(own)
+    channels = cluster.channels.model_copy(update={"private": " ".join(own)})
+    return settings.model_copy(update={"cluster": cluster.model_copy(update={"channels": channels})})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.settings.sections import Networks, Private, Seconds, Section, Whole, is_loopback, number
@@ -68,7 +68,7 @@ class BrokerClusterSettings(Section):
 
     url: Address = "http://127.0.0.1:8470"
     """Where the cluster is."""
-    token: str = ""
+    token: SecretStr = SecretStr("")
     """What is shown there, of the role broker; it names the feeds that subscribers may publish to."""
     callback: Annotated[str, AfterValidator(lambda text: text and _address(text))] = ""
     """Where the cluster reaches the broker, if not at the address that it listens on: http://broker.example:8480"""
@@ -164,7 +164,7 @@ class AccountSettings(Section):
 
     registration: Literal["auto", "open", "application"] = "auto"
     """Who may register subscribers of the application default: anybody (open), or who has its token (application)."""
-    admin_token: str = ""
+    admin_token: SecretStr = SecretStr("")
     """The operator's token. Empty: on loopback everybody is the operator, elsewhere nobody."""
     token_s: Seconds = 3_600.0
     """How long a subscriber's token is good."""

@@ -70,7 +70,7 @@ async def running(
     letters = Letters(
         settings.name, holdings.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
     )
-    client = ClusterClient(cluster.url, cluster.token, settings.name, cluster.timeout_s)
+    client = ClusterClient(cluster.url, cluster.token.get_secret_value(), settings.name, cluster.timeout_s)
     presence = Presence(machine, letters, figures, patience_s=delivery.patience_s)
     pulls = Pulls(machine, letters)
     holder = Holder(client, holdings, store, machine.core.holds)
