@@ -69,6 +69,7 @@ def account_policy(settings: BrokerSettings) -> AccountPolicy:
         everybody_operates=settings.everybody_operates,
         open_registration=settings.open_registration,
         token_s=accounts.token_s,
+        session_s=accounts.session_s,
         password_characters=accounts.password_characters,
         threads=accounts.password_threads,
         waiting=accounts.password_waiting,

@@ -168,6 +168,8 @@ class AccountSettings(Section):
     """The operator's token. Empty: on loopback everybody is the operator, elsewhere nobody."""
     token_s: Seconds = 3_600.0
     """How long a subscriber's token is good."""
+    session_s: Annotated[float, BeforeValidator(number), Field(gt=0, le=3_153_600_000)] = 2_592_000.0
+    """For how long after the login a token can be renewed."""
     password_characters: Annotated[Whole, Field(ge=1, le=200)] = 8
     """How long a password must be at least."""
     password_threads: Annotated[Whole, Field(ge=1, le=64)] = 1

@@ -162,17 +162,23 @@ async def test_a_subscriber_changes_its_password_who_knows_the_old_one(cluster: 
         assert (await made.ask("POST", "/v1/login", again))[0] == 200
 
 
-async def test_logging_out_ends_the_connections_of_that_token(cluster: Any, tmp_path: Path) -> None:
+async def test_logging_out_ends_the_connections_of_that_session(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here) as made:
         old = made.tokens["ada"]
-        new = (await made.ask("POST", "/v1/token", user="ada"))[1]["token"]
-        async with Listener(made.url, old) as first, Listener(made.url, new) as second:
-            await until(lambda: made.service.sessions.connections == 2)
+        renewed = (await made.ask("POST", "/v1/token", user="ada"))[1]["token"]
+        other = await made.login("ada")
+        async with (
+            Listener(made.url, old) as first,
+            Listener(made.url, renewed) as second,
+            Listener(made.url, other) as third,
+        ):
+            await until(lambda: made.service.sessions.connections == 3)
             assert (await made.ask("POST", "/v1/logout", token=old))[0] == 200
-            await first.until(lambda: first.close_code == 4401)
-            assert second.close_code is None
-            assert (await made.ask("GET", "/v1/subscriptions", token=old))[0] == 401
-            assert (await made.ask("GET", "/v1/subscriptions", token=new))[0] == 200
+            for ended in (first, second):
+                await ended.until(lambda ended=ended: ended.close_code == 4401)
+            assert third.close_code is None
+            for token, expected in ((old, 401), (renewed, 401), (other, 200)):
+                assert (await made.ask("GET", "/v1/subscriptions", token=token))[0] == expected
 
 
 async def test_another_password_ends_every_connection(cluster: Any, tmp_path: Path) -> None:

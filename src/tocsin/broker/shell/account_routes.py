@@ -108,7 +108,7 @@ class AccountRoutes:
     async def logout(self, request: web.Request) -> web.Response:
         who = await self._session(request)
         await self._accounts.logout(who)
-        self._service.sessions.end(who.token_id)
+        self._service.sessions.end(who)
         return answer({})
 
     # --- subscribers, for managers
