@@ -28,7 +28,7 @@ from tocsin.serving.application import application
 from tocsin.serving.authentication import check_host, is_own_origin
 from tocsin.serving.limits import Limits, Room
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import read_json
+from tocsin.serving.requests import check_query, read_json
 from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
 
@@ -109,15 +109,23 @@ class BrokerRoutes:
     async def healthz(self, _request: web.Request) -> web.Response:
         return answer({"status": "alive"})
 
-    async def readyz(self, _request: web.Request) -> web.Response:
-        """It serves subscribers also while the cluster is away; who routes new ones may want to know."""
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Whether subscribers are served: also while the cluster is away, unless `cluster=1` demands it. A broker that
+        the cluster has refused from the first is not ready: somebody must mend its settings."""
+        check_query(request, "cluster")
+        demanded = request.query.get("cluster", "0")
+        if demanded not in ("0", "1"):
+            raise InputError("cluster: must be 1 or 0")
         link = self._service.link
-        if (refusal := link.refusal) is not None:
-            hint = refusal.hint or "see broker.name and broker.cluster in the settings"
-            raise UnavailableError(f"the cluster refuses the broker: {refusal.message}", hint=hint)
-        if not (link.connected and await self._pulse.beats()):
+        if link.refusal is not None and (demanded == "1" or not link.has_met):
+            hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
+            raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
+        # Only who demands it has the cluster asked: a probe must not wait for one that hangs.
+        here = link.connected and (demanded == "0" or await self._pulse.beats())
+        if demanded == "1" and not here:
             raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
-        return answer({"status": "ready"})
+        cluster = "here" if here else "away" if link.refusal is None else "refuses"
+        return answer({"status": "ready", "cluster": cluster})
 
     async def metrics(self, request: web.Request) -> web.Response:
         await operator(self._service.accounts, request)
