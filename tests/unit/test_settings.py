@@ -278,6 +278,17 @@ def test_a_token_is_needed_for_anything_but_loopback_unless_said_otherwise(host:
     assert settings.cluster.token_needed is needed
 
 
+def test_behind_a_proxy_that_is_named_loopback_is_like_any_other_address() -> None:
+    for host, proxies, needed in (("127.0.0.1", "", False), ("127.0.0.1", "10.0.0.1", True), ("::1", "::1", True)):
+        flags = {"cluster.http.host": host, "cluster.http.trusted_proxies": proxies}
+        assert Settings.load(env={}, flags=flags).cluster.token_needed is needed
+        flags = {"broker.http.host": host, "broker.http.trusted_proxies": proxies}
+        broker = Settings.load(env={}, flags=flags).broker
+        assert (broker.everybody_operates, broker.open_registration) == (not needed, not needed)
+    off = {"cluster.http.trusted_proxies": "10.0.0.1", "cluster.auth.mode": "off"}
+    assert Settings.load(env={}, flags=off).cluster.token_needed is False
+
+
 def test_every_setting_has_a_description() -> None:
     assert [path for path, info in known().items() if not info.description] == []
 

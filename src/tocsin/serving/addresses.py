@@ -35,6 +35,8 @@ class Networks:
         self._networks = tuple(ipaddress.ip_network(text, strict=False) for text in named)
 
     def __contains__(self, address: object) -> bool:
+        if not self._networks:
+            return False
         found = parsed_address(address) if isinstance(address, str) else address
         return found is not None and any(found in network for network in self._networks)
 

@@ -62,6 +62,11 @@ class BrokerHttpSettings(Section):
         """Only this machine can reach it."""
         return is_loopback(self.host)
 
+    @property
+    def local(self) -> bool:
+        """Only this machine's own programs can reach it: no proxy that is known of forwards others' requests."""
+        return self.loopback and not self.trusted_proxies.strip()
+
 
 class BrokerClusterSettings(Section):
     """The cluster that the broker takes results from."""
@@ -165,7 +170,7 @@ class AccountSettings(Section):
     registration: Literal["auto", "open", "application"] = "auto"
     """Who may register subscribers of the application default: anybody (open), or who has its token (application)."""
     admin_token: SecretStr = SecretStr("")
-    """The operator's token. Empty: on loopback everybody is the operator, elsewhere nobody."""
+    """The operator's token. Empty: on loopback every program is the operator, elsewhere and behind a proxy nobody."""
     token_s: Seconds = 3_600.0
     """How long a subscriber's token is good."""
     session_s: Annotated[float, BeforeValidator(number), Field(gt=0, le=3_153_600_000)] = 2_592_000.0
@@ -259,10 +264,10 @@ class BrokerSettings(Section):
 
     @property
     def everybody_operates(self) -> bool:
-        """Whoever is on this machine is the operator, without a token."""
-        return self.http.loopback and not self.accounts.admin_token
+        """Every program on this machine is the operator, without a token."""
+        return self.http.local and not self.accounts.admin_token
 
     @property
     def open_registration(self) -> bool:
         mode = self.accounts.registration
-        return mode == "open" or (mode == "auto" and self.http.loopback)
+        return mode == "open" or (mode == "auto" and self.http.local)

@@ -42,12 +42,17 @@ class HttpSettings(Section):
         """Only this machine can reach it."""
         return is_loopback(self.host)
 
+    @property
+    def local(self) -> bool:
+        """Only this machine's own programs can reach it: no proxy that is known of forwards others' requests."""
+        return self.loopback and not self.trusted_proxies.strip()
+
 
 class AuthSettings(Section):
     """Who may ask."""
 
     mode: Literal["auto", "on", "off"] = "auto"
-    """Whether a token is needed. `auto`: for anything but loopback."""
+    """Whether a token is needed. `auto`: for anything but loopback without a trusted proxy."""
 
 
 class StatementSettings(Section):
@@ -130,5 +135,6 @@ class ClusterSettings(Section):
 
     @property
     def token_needed(self) -> bool:
-        """Nothing but loopback is served without a token unless somebody said `off`."""
-        return self.auth.mode == "on" or (self.auth.mode == "auto" and not self.http.loopback)
+        """Nothing but loopback, and that only without a proxy in front, is served without a token unless somebody said
+        `off`."""
+        return self.auth.mode == "on" or (self.auth.mode == "auto" and not self.http.local)
