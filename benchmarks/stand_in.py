@@ -70,7 +70,7 @@ async def broker(data: Path, cluster: str, **chosen: object) -> AsyncIterator[Se
     async with server(*command, env=settings) as started, aiohttp.ClientSession() as session:
         async with asyncio.timeout(60):
             while True:
-                async with session.get(f"{started.address}/readyz") as answer:
+                async with session.get(f"{started.address}/readyz?cluster=1") as answer:
                     if answer.status == 200:
                         break
                 await asyncio.sleep(0.05)

@@ -29,6 +29,7 @@ from tocsin.cluster.results_http import FetchLimits
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import Range
 from tocsin.rules.model.types import Type
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.application import bound, listening
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings
@@ -136,6 +137,7 @@ async def opened(
     pace: Pace = QUICK,
     news: Mapping[str, int] | None = None,
     upkeep_s: float = 3_600.0,
+    guard: AddressGuard = UNGUARDED,
     **channels: Any,
 ) -> AsyncIterator[World]:
     """A world on this folder; what was there before goes on."""
@@ -146,7 +148,7 @@ async def opened(
     settings = ClusterSettings.model_validate({"channels": {"upkeep_period_s": upkeep_s, **channels}})
     catalog = CatalogStore(store)
     await catalog.load()
-    announcer = Announcer(catalog, kept, news=NewsDesk(catalog, kept, **(news or {})), pace=pace)
+    announcer = Announcer(catalog, kept, news=NewsDesk(catalog, kept, **(news or {})), pace=pace, guard=guard)
     brokers = Brokers(catalog, kept, announcer)
     retention = Retention(catalog, kept, settings.channels)
     door = BrokerDoor(kept, Subscriptions(catalog, kept), brokers, announcer, retention, limits)

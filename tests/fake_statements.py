@@ -40,14 +40,14 @@ from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, Sta
 
 BATCH_ROWS = 100
 SECRETS = {
-    f"tocsin_{name}": Token(name, role)
-    for name, role in (
-        ("ada", "admin"),
-        ("bob", "writer"),
-        ("dan", "writer"),
-        ("cy", "reader"),
-        ("east", "broker"),
-        ("west", "broker"),
+    f"tocsin_{name}": Token(name, role, feeds)
+    for name, role, feeds in (
+        ("ada", "admin", ()),
+        ("bob", "writer", ()),
+        ("dan", "writer", ()),
+        ("cy", "reader", ()),
+        ("east", "broker", ("Default.News",)),
+        ("west", "broker", ()),
     )
 }
 

@@ -11,15 +11,17 @@ from pyspark.sql import SparkSession
 
 from tests.integration.processes import Client
 from tests.local_cluster import LocalCluster
+from tocsin.compose import StoredTokens
 from tocsin.serving.application import bound, listening
 
 
 class ServedCluster(LocalCluster):
-    """A `LocalCluster` that also listens on a free port; `client` asks it there."""
+    """A `LocalCluster` that also listens on a free port; `client` asks it there, as an admin."""
 
     def __init__(self, spark: SparkSession, data: Path, **flags: Any) -> None:
         super().__init__(spark, data, **flags)
-        self.client = Client(self.wait(self._stack.enter_async_context(self._served())))
+        _, secret = self.wait(StoredTokens(self.cluster.store).create("client", "admin"))
+        self.client = Client(self.wait(self._stack.enter_async_context(self._served())), secret)
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[str]:

@@ -43,6 +43,7 @@ from tocsin.pipeline import session
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.serving import tokens as minting
+from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
@@ -50,6 +51,7 @@ from tocsin.settings import Settings
 from tocsin.store import saved_broker
 from tocsin.store.channel_rows import Committed
 from tocsin.store.channel_store import ChannelStore
+from tocsin.store.private_folder import PRIVATE, make_private
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
@@ -150,7 +152,7 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[A
     scratch = _scratch(settings)
     # What a killed cluster left there nobody needs.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     chosen = settings.cluster.spark
     starting = asyncio.create_task(
         asyncio.to_thread(
@@ -194,10 +196,13 @@ async def assembled(
             chosen.python.call_timeout_s,
         )
         engine = Engine(spark, python, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
-        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
+        loopback = chosen.http.loopback
+        polled = AddressGuard.of(chosen.feeds.private, "cluster.feeds.private", loopback=loopback)
+        told = AddressGuard.of(chosen.channels.private, "cluster.channels.private", loopback=loopback)
+        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE, polled)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes)
-        announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s))
+        announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s), guard=told)
         retention = Retention(catalog, channel_store, chosen.channels)
 
         def committed(one: Committed) -> None:
@@ -239,7 +244,7 @@ async def assembled(
 
 @asynccontextmanager
 async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncIterator[ClusterStore]:
-    settings.data.mkdir(parents=True, exist_ok=True)
+    make_private(settings.data)
     if not set_aside:
         refuse_missing_catalog(settings)
     store = store_of(settings)
@@ -311,10 +316,10 @@ class StoredCredentials:
 class StoredTokens:
     store: ClusterStore
 
-    async def create(self, name: str, role: str) -> tuple[TokenRow, str]:
-        minted = minting.mint(name, role)
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenRow, str]:
+        minted = minting.mint(name, role, feeds)
         async with self.store.transaction() as tx:
-            row = await tx.add_token(minted.name, minted.digest, minted.role, datetime.now(UTC))
+            row = await tx.add_token(minted.name, minted.digest, minted.role, datetime.now(UTC), minted.feeds)
         return row, minted.secret
 
     async def list(self) -> Sequence[TokenRow]:

@@ -14,6 +14,7 @@ from tocsin.serving.application import serve
 from tocsin.settings import BrokerSettings, Settings
 from tocsin.store import saved_broker
 from tocsin.store.broker_files import file_of
+from tocsin.store.private_folder import make_private
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 
 
@@ -27,7 +28,7 @@ async def serve_broker(settings: Settings, on_ready: Callable[[str], None], trac
 async def broker(settings: Settings, address: str, trace: Path | None = None) -> AsyncIterator[RunningBroker]:
     """A broker on its own store in the data folder, which nobody else may use meanwhile."""
     chosen = settings.broker
-    settings.data.mkdir(parents=True, exist_ok=True)
+    make_private(settings.data)
     store = SqliteBrokerStore(broker_file(settings))
     await store.open()
     try:
@@ -52,6 +53,7 @@ async def restore(settings: Settings, source: Path, *, named: bool) -> tuple[str
     there, or else the one that was saved. The name, and that of the one that was saved where it says so."""
     saved = saved_broker.name_in(source)
     name = settings.broker.name if named or saved is None else saved
+    make_private(settings.data)
     await saved_broker.bring_back(source, settings.data / file_of(name))
     return name, saved
 
@@ -63,10 +65,11 @@ def broker_file(settings: Settings) -> Path:
 def account_policy(settings: BrokerSettings) -> AccountPolicy:
     accounts, limits = settings.accounts, settings.limits
     return AccountPolicy(
-        operator_token=accounts.admin_token,
+        operator_token=accounts.admin_token.get_secret_value(),
         everybody_operates=settings.everybody_operates,
         open_registration=settings.open_registration,
         token_s=accounts.token_s,
+        session_s=accounts.session_s,
         password_characters=accounts.password_characters,
         threads=accounts.password_threads,
         waiting=accounts.password_waiting,

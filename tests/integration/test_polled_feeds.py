@@ -170,3 +170,35 @@ async def test_what_the_adapter_does_not_know_is_refused(tmp_path: Path, more: s
     async with opened(tmp_path / "data") as parts:
         with pytest.raises(InputError):
             await parts.run(SETUP % ("http://127.0.0.1:1/", more))
+
+
+async def test_a_private_address_is_polled_only_where_that_is_allowed(at: Address, tmp_path: Path) -> None:
+    at.items = ids(1)
+    async with opened(tmp_path / "data") as parts:
+        await parts.run(SETUP % (at.url, ""))
+        await has(parts, 1)
+    asked = len(at.requests)
+    refused = {"cluster.feeds.private": "refused"}
+    async with opened(tmp_path / "data", **refused) as parts:
+        # It was started while that was allowed: it goes on with what it has, and asks nobody.
+        await until(lambda: parts.feeds.figures()[0].counts.polls > 0)
+        await parts.run("STOP FEED v.F")
+        for script in (
+            "START FEED v.F",
+            'CREATE FEED v.G WITH {"adapter-name": "url_adapter", "url": "http://2130706433/x", "type-name": "Item"}',
+            'CREATE FEED v.G WITH {"adapter-name": "url_adapter", "url": "http://localhost/x", "type-name": "Item"}',
+        ):
+            with pytest.raises(InputError, match="private network") as told:
+                await parts.run(script)
+            assert "cluster.feeds.private" in str(told.value.hint)
+    assert len(at.requests) == asked
+    # On an address that others reach, it is refused unless somebody has said otherwise.
+    async with opened(tmp_path / "data", **{"cluster.http.host": "0.0.0.0"}) as parts:
+        with pytest.raises(InputError, match="private network"):
+            await parts.run("START FEED v.F")
+    async with opened(
+        tmp_path / "data", **{"cluster.http.host": "0.0.0.0", "cluster.feeds.private": "127.0.0.1"}
+    ) as parts:
+        at.items = ids(1, 2)
+        await parts.run("START FEED v.F")
+        await has(parts, 1, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.integration.processes import Client, cluster
+from tests.integration.processes import Client, cluster, tocsin
 from tests.waiting import wait_until
 
 # Nothing that Python could end by itself: not even the limit of a call reaches it while it sleeps in C.
@@ -28,9 +28,12 @@ def test_a_hanging_function_ends_with_its_statements_time_and_with_a_killed_clus
     data = tmp_path / "data"
     (data / "python").mkdir(parents=True)
     (data / "python" / "hanging.py").write_text(HANGING)
+    secret = tocsin("token", "create", "ada", "--role", "admin", "--data", str(data)).stdout.strip()
     with cluster(data) as process:
         made = 'CREATE FUNCTION hang(x) LANGUAGE PYTHON AS "hanging:f"'
-        assert process.client.run(made).status == 200
+        refused = process.client.run(made)
+        assert (refused.status, "tocsin token create" in refused.error["hint"]) == (403, True)
+        assert Client(process.client.url, secret).run(made).status == 200
         first = tmp_path / "first"
         while not first.exists():  # on a busy machine its time may be up before it begins
             answer = process.client.run(f'hang("{first}")', "?timeout=3")

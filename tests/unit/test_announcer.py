@@ -9,10 +9,14 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from tests.broker_world import FakeBroker, World, fake_broker, world
+from tests.waiting import until
 from tocsin.cluster.channels.announcer import Pace
 from tocsin.rules.model.cursors import BEGINNING, Position
+from tocsin.serving.address_guard import AddressGuard
+from tocsin.serving.addresses import NO_NETWORKS
 from tocsin.store.channel_rows import Broker
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.cursors import parse_position, position_text
@@ -375,3 +379,22 @@ async def test_a_broker_is_told_now_and_then_that_there_was_nothing_for_it(tmp_p
         await east.until(lambda: len(east.got) == 2)
         assert east.got[1].is_empty
         assert (east.got[1].after, east.got[1].position) == (east.got[0].position, await here.store.position())
+
+
+async def test_no_broker_is_told_in_a_private_network_that_is_not_allowed(tmp_path: Path) -> None:
+    guard = AddressGuard("cluster.channels.private", NO_NETWORKS)
+    async with fake_broker() as east:
+        async with world(tmp_path) as here:
+            channel = await here.channel("c")
+            await joined(here, "v.east", east)
+            (one,) = await here.subscribe("v.c", "v.east", [1])
+        # It was registered while that was allowed, and is looked at again at every start.
+        with capture_logs() as logs:
+            async with world(tmp_path, guard=guard) as here:
+                await here.execute(channel, {one: ["a"]})
+                await until(lambda: any("cluster.channels.private" in str(line) for line in logs))
+                for url in (east.url, "http://localhost/", "http://2130706433/", "http://[::ffff:10.0.0.1]:80/x"):
+                    status, said = await here.ask("PUT", "/v1/brokers/v.east", {"url": url})
+                    assert (status, "cluster.channels.private" in said["error"]["hint"]) == (400, True)
+                assert (await here.ask("PUT", "/v1/brokers/v.east", {"url": None}))[0] == 200
+    assert east.asked == 0

@@ -406,8 +406,8 @@ async def test_what_brokers_are_told_and_fetch_is_counted(here: World) -> None:
         _, body = await here.ask("GET", "/metrics")
     lines = body.decode().splitlines()
     for line in (
-        'tocsin_broker_announcements_total{broker="v.east"} 1.0',
-        'tocsin_broker_announcements_failed_total{broker="v.east"} 1.0',
+        'tocsin_cluster_announcements_total{broker="v.east"} 1.0',
+        'tocsin_cluster_announcements_failed_total{broker="v.east"} 1.0',
         'tocsin_broker_lag_results{broker="v.east"} 0.0',
         "tocsin_results_fetched_total 2.0",
     ):

@@ -111,14 +111,16 @@ class KeptToken:
     role: str
     created_at: datetime
     revoked_at: datetime | None = None
+    feeds: tuple[str, ...] = ()
 
 
 class FakeTokens:
     def __init__(self) -> None:
         self.kept: dict[int, KeptToken] = {}
 
-    async def create(self, name: str, role: str) -> tuple[KeptToken, str]:
-        token = KeptToken(len(self.kept) + 1, name, role, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[KeptToken, str]:
+        made_at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        token = KeptToken(len(self.kept) + 1, name, role, made_at, feeds=tuple(feeds))
         self.kept[token.id] = token
         return token, f"tocsin_{name}"
 
@@ -166,10 +168,13 @@ def test_tokens_are_made_listed_and_revoked(
     assert capsys.readouterr().out == "token 2 of bob is revoked\n"
     assert token("revoke", "9") == 1
     assert capsys.readouterr().err == "error: there is no token 9\nhint: tocsin token list\n"
+    assert token("create", "east", "--role", "broker", "--feeds", "v.A,v.B") == 0
+    capsys.readouterr()
     assert token("list") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "ID  NAME  ROLE    CREATED              REVOKED",
+        "ID  NAME  ROLE    CREATED              REVOKED              FEEDS",
         "1   ada   admin   2026-01-02 03:04:05",
         "2   bob   writer  2026-01-02 03:04:05  2026-01-03 00:00:00",
+        "3   east  broker  2026-01-02 03:04:05                       v.A v.B",
     ]
     assert folders[0] == tmp_path

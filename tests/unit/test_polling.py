@@ -29,6 +29,8 @@ from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.readers.decoding import Decoded
 from tocsin.pipeline.readers.polled import judge
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
+from tocsin.serving.address_guard import AddressGuard
+from tocsin.serving.addresses import NO_NETWORKS, Networks
 from tocsin.wire.errors import ConflictError, LimitError
 
 KIND = ObjectType((Field("id", BIGINT),), open=True)
@@ -395,6 +397,26 @@ async def test_how_long_a_server_asks_to_wait(at: Address, said: str, expected_s
         with pytest.raises(polling.FetchError) as raised:
             await fetcher.fetch()
     assert raised.value.retry_after_s == expected_s
+
+
+async def test_no_redirect_leads_into_a_private_network(at: Address) -> None:
+    """The first address is allowed, and what it answers leads to another of this machine."""
+    inside = at.url.replace("127.0.0.1", "127.0.0.2")
+    at.says(b"", 302, Location=inside)
+    guard = AddressGuard("cluster.feeds.private", Networks(["127.0.0.1"]))
+    async with polling.Fetcher(Polling(at.url, "json"), guard=guard) as fetcher:
+        with pytest.raises(polling.FetchError, match=r"127\.0\.0\.2 is in a private network.*cluster\.feeds\.private"):
+            await fetcher.fetch()
+    assert len(at.requests) == 1
+
+
+async def test_a_feed_that_was_made_when_it_was_allowed_polls_no_more(at: Address, tmp_path: Path) -> None:
+    guard = AddressGuard("cluster.feeds.private", NO_NETWORKS)
+    with capture_logs() as logs:
+        async with polled(at.url, tmp_path / "log", guard=guard) as kept:
+            await until(lambda: kept.counts.polls >= 1 and bool(logs))
+    assert at.requests == []
+    assert "cluster.feeds.private" in str(logs)
 
 
 def test_pauses_grow_to_the_period_or_a_quarter_of_an_hour() -> None:

@@ -11,6 +11,7 @@ from tocsin.cli.config import check, show, to_toml
 from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, known, read
 
 NAMES = "must be a name, or dataverse.name, such as Default.downtown"
+NETWORKS = "must be addresses or networks with spaces between them, such as 127.0.0.1 10.0.0.0/8"
 ADDRESSES = "must be an address such as http://127.0.0.1:8470"
 
 
@@ -91,7 +92,15 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
         ("broker.cluster.url = ''", f"broker.cluster.url: {ADDRESSES}, got ''"),
         (
             "broker.cluster.url = 'http://me:secret@x'",
-            "broker.cluster.url: must not carry a password; there is broker.cluster.token, got 'http://me:secret@x'",
+            "broker.cluster.url: must not carry a password; there is broker.cluster.token, got 'http://…@x'",
+        ),
+        (
+            "cluster.feeds.private = 'some'",
+            "cluster.feeds.private: must be auto, allowed, refused, or networks such as 10.0.0.0/8, got 'some'",
+        ),
+        (
+            "broker.http.trusted_proxies = 'proxy.example'",
+            f"broker.http.trusted_proxies: {NETWORKS}, got 'proxy.example'",
         ),
         ("data = ''", "data: must name a folder, got ''"),
         ("data = '~/x'", "data: must be written out, ~ is not expanded here, got '~/x'"),
@@ -120,6 +129,114 @@ def test_an_error_names_the_variable_or_the_flag_that_set_the_value() -> None:
 def test_an_unknown_variable_fails_and_names_the_nearest() -> None:
     said = "TOCSIN_CLUSTER__PORT: unknown variable; did you mean TOCSIN_CLUSTER__HTTP__PORT? (in the environment)"
     assert problems("", {"TOCSIN_CLUSTER__PORT": "1"}) == [said]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOCSIN_SERVICE_HOST", "10.96.0.7"),
+        ("TOCSIN_SERVICE_PORT", "8470"),
+        ("TOCSIN_SERVICE_PORT_HTTP", "8470"),
+        ("TOCSIN_PORT", "tcp://10.96.0.7:8470"),
+        ("TOCSIN_PORT_8470_TCP", "tcp://10.96.0.7:8470"),
+        ("TOCSIN_PORT_8470_TCP_PROTO", "tcp"),
+        ("TOCSIN_PORT_8470_TCP_PORT", "8470"),
+        ("TOCSIN_PORT_8470_TCP_ADDR", "10.96.0.7"),
+        ("TOCSIN_BROKER_SERVICE_HOST", "10.96.0.8"),
+        ("TOCSIN_BROKER_PORT", "tcp://10.96.0.8:8480"),
+        ("TOCSIN_BROKER_PORT_8480_TCP_ADDR", "10.96.0.8"),
+        ("TOCSIN_IMAGE_VERSION", "1.2"),
+    ],
+)
+def test_variables_of_others_are_ignored_with_a_warning(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Settings.load(env={name: value}) == Settings()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert name in caplog.text
+
+
+def test_all_of_them_are_told_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    env = {"TOCSIN_SERVICE_HOST": "10.96.0.7", "TOCSIN_PORT": "tcp://10.96.0.7:8470"}
+    Settings.load(env=env)
+    assert len(caplog.records) == 1
+    assert all(name in caplog.text for name in env)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TOCSIN_CLUSTER_HTTP_PORT", "TOCSIN_CLUSTER__HTTP__PORT"),
+        ("TOCSIN_CLUSTER_NONSENSE", None),
+        ("TOCSIN_BROKER_NAME", "TOCSIN_BROKER__NAME"),
+        ("TOCSIN_DTA", "TOCSIN_DATA"),
+        ("TOCSIN_TOKN", "TOCSIN_TOKEN"),
+        ("TOCSIN_PORT", "TOCSIN_CLUSTER__HTTP__PORT"),
+        ("TOCSIN_CLUSTR__HTTP__PORT", "TOCSIN_CLUSTER__HTTP__PORT"),
+        ("TOCSIN_SERVICE__HOST", None),
+    ],
+)
+def test_a_misspelt_variable_of_ours_is_an_error(name: str, meant: str | None) -> None:
+    (problem,) = problems("", {name: "9000"})
+    assert problem.startswith(f"{name}: unknown variable")
+    assert meant is None or f"did you mean {meant}?" in problem
+
+
+SECRET = "s3cret-of-the-operator"
+SECRETS = {
+    "TOCSIN_BROKER__ACCOUNTS__ADMIN_TOKEN": SECRET,
+    "TOCSIN_BROKER__CLUSTER__TOKEN": f"tocsin_{SECRET}",
+    "TOCSIN_CLUSTER__SPARK__CONF": f'{{"spark.hadoop.fs.s3a.secret.key" = "{SECRET}", "spark.x" = "1"}}',
+}
+
+
+def test_show_prints_no_secret_and_what_it_prints_is_a_file_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    for explain in (False, True):
+        assert show(explain=explain) == 0
+        out, err = capsys.readouterr()
+        assert SECRET not in out + err
+        assert "# admin_token is set and not shown, for it is a secret  # from TOCSIN_BROKER__ACCOUNTS" in out
+        assert "spark.hadoop.fs.s3a.secret.key" in out
+        assert "broker.cluster.token" in err
+        # The file gives everything else again, and the secrets come from where they came from.
+        shown = Settings.model_validate(tomllib.loads(out))
+        assert shown.broker.accounts.admin_token.get_secret_value() == ""
+        assert shown.cluster.spark.conf == {"spark.x": "1"}
+    monkeypatch.delenv("TOCSIN_CLUSTER__SPARK__CONF")
+    loaded = read()
+    assert loaded.settings.broker.accounts.admin_token.get_secret_value() == SECRET
+    assert SECRET not in repr(loaded) + str(loaded.settings) + loaded.settings.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"broker.accounts.admin_token = ['{SECRET}']",
+        f"broker.accounts.admin_token.x = '{SECRET}'",
+        f"broker.accounts.admin_tokn = '{SECRET}'",
+        f"broker.accounts = '{SECRET}'",
+        f"broker = '{SECRET}'",
+        f"broker.cluster.token = {{a = '{SECRET}'}}",
+        f"broker.cluster.url = 'http://me:{SECRET}@x'",
+        f"broker.cluster.callback = 'http://me:a/{SECRET} @x'",
+        f"cluster.spark.conf = '{SECRET}'",
+        f"cluster.spark.conf.'a.password' = ['{SECRET}']",
+        f"x = {SECRET}",
+    ],
+)
+def test_no_error_of_settings_repeats_a_secret(text: str) -> None:
+    assert SECRET not in str(problems(text))
+
+
+def test_no_error_about_a_variable_repeats_a_secret() -> None:
+    for name in ("TOCSIN_CLUSTER__SPARK__CONF", "TOCSIN_BROKER__TOKEN", "TOCSIN_TOKN"):
+        told = str(problems("", {name: SECRET}))
+        assert name in told
+        assert SECRET not in told
 
 
 def test_variables_that_are_no_settings_pass() -> None:
@@ -159,6 +276,17 @@ def test_settings_of_spark_may_be_written_with_or_without_quotes() -> None:
 def test_a_token_is_needed_for_anything_but_loopback_unless_said_otherwise(host: str, mode: str, needed: bool) -> None:
     settings = Settings.load(env={}, flags={"cluster.http.host": host, "cluster.auth.mode": mode})
     assert settings.cluster.token_needed is needed
+
+
+def test_behind_a_proxy_that_is_named_loopback_is_like_any_other_address() -> None:
+    for host, proxies, needed in (("127.0.0.1", "", False), ("127.0.0.1", "10.0.0.1", True), ("::1", "::1", True)):
+        flags = {"cluster.http.host": host, "cluster.http.trusted_proxies": proxies}
+        assert Settings.load(env={}, flags=flags).cluster.token_needed is needed
+        flags = {"broker.http.host": host, "broker.http.trusted_proxies": proxies}
+        broker = Settings.load(env={}, flags=flags).broker
+        assert (broker.everybody_operates, broker.open_registration) == (not needed, not needed)
+    off = {"cluster.http.trusted_proxies": "10.0.0.1", "cluster.auth.mode": "off"}
+    assert Settings.load(env={}, flags=off).cluster.token_needed is False
 
 
 def test_every_setting_has_a_description() -> None:

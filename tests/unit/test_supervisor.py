@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.waiting import until
-from tocsin.cli.supervised import broker_commands, check_brokers
+from tocsin.cli.supervised import broker_commands, check_brokers, told_on_this_machine
+from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError
@@ -59,10 +61,30 @@ def test_brokers_beside_a_cluster_have_ports_and_names_of_their_own(tmp_path: Pa
     assert line[-3:] == ["--config", str(tmp_path / "t.toml"), "--verbose"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, True),
+        ({"cluster.http.host": "0.0.0.0"}, True),
+        ({"cluster.http.host": "0.0.0.0", "broker.http.host": "10.1.2.3"}, True),
+        ({"cluster.http.host": "0.0.0.0", "cluster.channels.private": "refused"}, False),
+    ],
+)
+def test_brokers_beside_a_cluster_can_be_told_on_this_machine(flags: dict[str, object], told: bool) -> None:
+    settings = told_on_this_machine(Settings.load(None, {}, flags))
+    chosen = settings.cluster
+    guard = AddressGuard.of(chosen.channels.private, "x", loopback=chosen.http.loopback)
+    assert guard.allows(ip_address(settings.broker.http.host)) is told
+    # And not all that is private for their sake.
+    assert guard.allows(ip_address("192.168.0.1")) is chosen.http.loopback
+
+
 def test_brokers_that_could_not_run_are_refused_before_anything_starts() -> None:
     with pytest.raises(InputError, match="from 0 to 64"):
         check_brokers(Settings(), 65)
     guarded = Settings.load(None, {}, {"cluster.auth.mode": "on"})
-    with pytest.raises(InputError, match="asks for tokens"):
+    with pytest.raises(InputError, match="asks for tokens") as refused:
         check_brokers(guarded, 1)
+    assert "--role broker" in str(refused.value.hint)
+    assert "writer" not in str(refused.value.hint)
     check_brokers(Settings.load(None, {}, {"cluster.auth.mode": "on", "broker.cluster.token": "x"}), 1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.serving.tokens import PREFIX, ROLES, Token, check, digest, mint, require, secret_in
+from tocsin.serving.tokens import PREFIX, ROLES, Token, check, digest, mint, require, require_feed, secret_in
 from tocsin.store.sqlite import SqliteStore
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
 
@@ -24,6 +24,7 @@ class Kept:
     digest: str
     role: str
     revoked_at: datetime | None = None
+    feeds: tuple[str, ...] = ()
 
 
 def test_a_secret_is_random_recognisable_and_kept_only_as_a_digest() -> None:
@@ -119,3 +120,27 @@ async def test_the_stores_rows_are_what_is_checked_against(tmp_path: Path) -> No
 
 def test_a_digest_is_the_same_every_time() -> None:
     assert digest("tocsin_x") == hashlib.sha256(b"tocsin_x").hexdigest()
+
+
+def test_a_broker_publishes_to_the_feeds_that_its_token_names_and_to_no_others() -> None:
+    minted = mint("east", "broker", ["emergency.Reports", " Mine", "emergency.Reports"])
+    assert minted.feeds == ("emergency.Reports", "Default.Mine")
+    east = check(minted.secret, [Kept("east", minted.digest, "broker", feeds=minted.feeds)])
+    for feed in minted.feeds:
+        require_feed(east, feed)
+    for token, feed in ((east, "emergency.Other"), (Token("b", "broker"), "v.F"), (Token("r", "reader"), "v.F")):
+        with pytest.raises(ForbiddenError, match="may not publish") as refused:
+            require_feed(token, feed)
+        assert f"--role broker --feeds {feed}" in str(refused.value.hint)
+    for role in ("writer", "admin"):
+        require_feed(Token("w", role), "v.F")
+    with pytest.raises(ForbiddenError):
+        require(east, "writer")
+
+
+@pytest.mark.parametrize(
+    ("role", "feeds"), [("writer", ["v.F"]), ("broker", [""]), ("broker", ["v."]), ("broker", [".F"])]
+)
+def test_feeds_that_cannot_be_named_are_refused(role: str, feeds: list[str]) -> None:
+    with pytest.raises(InputError):
+        mint("ops", role, feeds)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from pydantic import SecretStr
 
-from tocsin.settings import Loaded, Section, SettingsError, find_file, read
+from tocsin.settings import Loaded, Section, SettingsError, find_file, is_secret, read
 
 app = App(name="config", help="Show or check the settings.")
 
@@ -29,6 +30,8 @@ def show(*, config: Annotated[Path | None, Parameter(help="The settings file.")]
     except SettingsError as error:
         return _complain(error)
     print("\n".join(to_toml(loaded, explain=explain)))
+    if hidden := list(hidden_settings(loaded.settings)):
+        print(f"not shown, for they are secrets: {', '.join(hidden)}", file=sys.stderr)
     return 0
 
 
@@ -51,7 +54,7 @@ def check(file: Path | None = None, /) -> int:
 
 
 def to_toml(loaded: Loaded, *, explain: bool = False) -> Iterator[str]:
-    """Lines of a TOML file that gives the same settings again."""
+    """Lines of a TOML file that gives the same settings again, but for secrets, which are only said to be set."""
     yield from _table(loaded.settings, "", loaded.sources, explain)
 
 
@@ -65,13 +68,44 @@ def _table(section: Section, prefix: str, sources: Mapping[str, str], explain: b
         path = f"{prefix}{name}"
         if explain and info.description:
             yield f"# {info.description}"
-        yield f"{name} = {_literal(value)}{_origin(path, sources)}"
+        yield from _setting(path, value, _origin(path, sources))
     for name, value in inner:
         # A table that holds only tables needs no line of its own.
         if any(not isinstance(getattr(value, each), Section) for each in type(value).model_fields):
             yield ""
             yield f"[{prefix}{name}]"
         yield from _table(value, f"{prefix}{name}.", sources, explain)
+
+
+def _setting(path: str, value: Any, origin: str) -> Iterator[str]:
+    """The setting's line; where it is a secret, a comment in its place: a mask would be taken for the value."""
+    name = path.rpartition(".")[2]
+    hidden = list(_hidden(path, value))
+    if hidden == [path]:
+        yield f"# {name} is set and not shown, for it is a secret{origin}"
+        return
+    if hidden:
+        value = {key: inner for key, inner in value.items() if f"{path}.{key}" not in hidden}
+    yield f"{name} = {_literal(value)}{origin}"
+    for secret in hidden:
+        yield f"# {name} also has {_literal(secret.removeprefix(f'{path}.'))}, which is not shown, for it is a secret"
+
+
+def _hidden(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, SecretStr) and value:
+        yield path
+    elif isinstance(value, Mapping):
+        yield from (f"{path}.{key}" for key in value if is_secret(f"{path}.{key}"))
+
+
+def hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
+    """The paths of all secrets that are set."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from hidden_settings(value, f"{prefix}{name}.")
+        else:
+            yield from _hidden(f"{prefix}{name}", value)
 
 
 def _origin(path: str, sources: Mapping[str, str]) -> str:
@@ -86,6 +120,8 @@ def _literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_literal(key)} = {_literal(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
     # JSON's strings are TOML's but for the one control character that JSON leaves as it is.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
+
+# Tokens in addresses and headers, of ours in any place, of sessions (JWT), and secrets of webhooks.
+_SECRETS: Final = re.compile(
+    r"(access_token=)[^&\s\"'\\]+|(\bbearer\s+)[\w.~+/=-]+|(\btocsin_)[\w-]{43,}|(\beyJ)[\w-]+\.[\w-]+\.[\w-]*"
+    r"|(\bwhsec_)[\w+/=-]+",
+    re.IGNORECASE,
+)
+
+
+def without_secrets(text: str) -> str:
+    return _SECRETS.sub(lambda found: f"{next(kept for kept in found.groups() if kept)}…", text)
 
 
 class Forgiving:
-    """A stream that loses what cannot be written: to a full disk, or where nobody reads any more."""
+    """A stream that loses what cannot be written (to a full disk, or where nobody reads any more), and secrets.
+
+    Whatever is logged goes through here: libraries repeat what clients sent, and that may hold a token.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):
-            self._stream.write(text)
+            self._stream.write(without_secrets(text))
         return len(text)
 
     def flush(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,8 @@ def check_brokers(settings: Settings, count: int) -> None:
     if count and settings.cluster.token_needed and not settings.broker.cluster.token:
         raise InputError(
             "the cluster asks for tokens, and its brokers have none",
-            hint='make one with "tocsin token create brokers --role writer" and set broker.cluster.token',
+            hint='make one with "tocsin token create brokers --role broker" (--feeds names those that subscribers may '
+            "publish to) and set broker.cluster.token",
         )
 
 
@@ -41,3 +44,15 @@ def broker_commands(
             arguments.append("--verbose")
         made[f"Default.broker{number}"] = arguments
     return made
+
+
+def told_on_this_machine(settings: Settings) -> Settings:
+    """Settings with which the brokers beside a cluster can be told, also where that is not on loopback."""
+    cluster = settings.cluster
+    if cluster.channels.private != "auto" or cluster.http.loopback:
+        return settings
+    own = ["127.0.0.0/8", "::1/128", "0.0.0.0/32", "::/128"]
+    with suppress(ValueError):
+        own.append(str(ip_network(settings.broker.http.host)))
+    channels = cluster.channels.model_copy(update={"private": " ".join(own)})
+    return settings.model_copy(update={"cluster": cluster.model_copy(update={"channels": channels})})

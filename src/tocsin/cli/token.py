@@ -27,6 +27,7 @@ app = App(
 Examples:
 
     tocsin token create ada --role admin
+    tocsin token create brokers --role broker --feeds emergency.ReportFeed
     tocsin token list
     tocsin token revoke 3
 """,
@@ -49,12 +50,14 @@ class Token(Protocol):
     def created_at(self) -> datetime: ...
     @property
     def revoked_at(self) -> datetime | None: ...
+    @property
+    def feeds(self) -> Sequence[str]: ...
 
 
 class Tokens(Protocol):
     """The tokens of one data folder."""
 
-    async def create(self, name: str, role: str) -> tuple[Token, str]:
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[Token, str]:
         """A new token and its secret, which is known only now. `ConflictError` where a live token has the name."""
         ...
 
@@ -78,13 +81,16 @@ def create(
             "an admin may do everything."
         ),
     ] = "writer",
+    feeds: Annotated[
+        str | None, Parameter(help="Feeds that a broker may publish to, with commas between them; without it to none.")
+    ] = None,
     data: Data = None,
     config: Config = None,
 ) -> None:
     """Make a token. Its secret is printed once, alone on standard output, and kept nowhere."""
 
     async def work(tokens: Tokens) -> None:
-        token, secret = await tokens.create(name, role)
+        token, secret = await tokens.create(name, role, feeds.split(",") if feeds else ())
         sys.stdout.write(f"{secret}\n")
         sys.stderr.write(f"token {token.id} for {token.name} ({token.role}); this secret is not shown again\n")
 
@@ -96,9 +102,16 @@ def list_tokens(*, data: Data = None, config: Config = None) -> None:
     """List the tokens; their secrets are not known."""
 
     async def work(tokens: Tokens) -> None:
-        rows = [("ID", "NAME", "ROLE", "CREATED", "REVOKED")]
+        rows = [("ID", "NAME", "ROLE", "CREATED", "REVOKED", "FEEDS")]
         rows += [
-            (str(token.id), token.name, token.role, _time(token.created_at), _time(token.revoked_at))
+            (
+                str(token.id),
+                token.name,
+                token.role,
+                _time(token.created_at),
+                _time(token.revoked_at),
+                " ".join(token.feeds),
+            )
             for token in await tokens.list()
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

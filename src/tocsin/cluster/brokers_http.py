@@ -7,7 +7,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from tocsin.cluster.channels.announcer import Announcer
-from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.channels.brokers import Brokers, checked_url
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.path_names import path_name
 from tocsin.rules.model.cursors import Cursor
@@ -61,6 +61,8 @@ class BrokerRoutes:
         url = said["url"]
         if not (url is None or isinstance(url, str)):
             raise InputError("url: must be an address, or null")
+        if url is not None:
+            self._announcer.guard.check(checked_url(url))
         done = await self._brokers.register(dataverse, name, url, request[PRINCIPAL])
         told = _told(done.broker, done.url, position_text(done.position), await self._store.dropped())
         return answer(

@@ -20,14 +20,22 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
 from tocsin.cluster.outcome import Outcome, Statements
+from tocsin.cluster.path_names import path_name
 from tocsin.cluster.replies import NDJSON, StatementLimits, StreamedAnswer, WholeAnswer
 from tocsin.cluster.running import Running, RunningScripts
+from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
 from tocsin.serving.application import LIMITS, application
-from tocsin.serving.authentication import PRINCIPAL, Credentials, no_authentication, token_authentication
+from tocsin.serving.authentication import (
+    EVERYBODY,
+    PRINCIPAL,
+    Credentials,
+    optional_authentication,
+    token_authentication,
+)
 from tocsin.serving.limits import Gate, Limits, Room, read_body
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.tokens import allows, require
+from tocsin.serving.tokens import allows, require, require_feed
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError, UnsupportedError
 
@@ -59,12 +67,15 @@ def cluster_application(
     access = (
         token_authentication(credentials, OPEN_PATHS)
         if settings.token_needed
-        else no_authentication(loopback=settings.http.loopback)
+        else optional_authentication(
+            credentials, OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
+        )
     )
     server_limits = Limits(
         body_limit_bytes=settings.http.body_limit_bytes,
         connections_limit=settings.http.connections_limit,
         read_timeout_s=settings.http.read_timeout_s,
+        trusted_proxies=Networks(settings.http.trusted_proxies.split()),
     )
     app = application(limits=server_limits, metrics=metrics, access=access)
     scripts = ScriptRoutes(statements, ready, limits or StatementLimits.of(settings.statements), metrics)
@@ -161,7 +172,7 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
 
 def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
-        require(request[PRINCIPAL], "writer")
+        require_feed(request[PRINCIPAL], ".".join(path_name(request)))
         for given in request.query:
             if given != "wait":
                 raise InputError(f'there is no parameter "{given[:100]}"', hint="known: wait")
@@ -179,7 +190,7 @@ def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[w
 
 def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def describe(request: web.Request) -> web.Response:
-        require(request[PRINCIPAL], "writer")
+        require_feed(request[PRINCIPAL], ".".join(path_name(request)))
         return answer(dict(feeds.described(request.match_info["name"])))
 
     return describe
@@ -269,7 +280,7 @@ class ScriptRoutes:
                 running.script,
                 stream=streamed,
                 may_write=allows(asker, "writer"),
-                may_run_code=allows(asker, "admin"),
+                may_run_code=asker is not EVERYBODY and allows(asker, "admin"),
             )
         ) as outcomes:
             async for outcome in outcomes:

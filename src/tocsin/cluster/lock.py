@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]
 
+from tocsin.store.private_folder import make_private
 from tocsin.wire.errors import ConflictError, InputError, UnavailableError
 
 LOCK_NAME: Final = "lock"
@@ -107,7 +108,7 @@ class FolderLock:
 
 def _open(folder: Path) -> int:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         return os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as exc:
         raise InputError(

@@ -162,7 +162,7 @@ def _describe() -> dict[str, Any]:
     }
     return {
         "operationId": "describeFeed",
-        "summary": "How a feed's records are written; needs the role writer.",
+        "summary": "How a feed's records are written; needs the role writer, or broker with this feed.",
         "parameters": [_FEED_NAME],
         "responses": {
             "200": {"description": "The feed.", "content": {"application/json": {"schema": described}}},
@@ -176,7 +176,7 @@ def _publish() -> dict[str, Any]:
     body = {"schema": {"type": "string"}, "example": '{"id": 1}\n{"id": 2}\n'}
     return {
         "operationId": "publish",
-        "summary": "Send records to a feed; needs the role writer.",
+        "summary": "Send records to a feed; needs the role writer, or broker with this feed.",
         "description": (
             "One record, an array or one per line, in the feed's own format whatever the media type says. Each is "
             "judged by itself. When the answer comes, the accepted ones are durable."

@@ -94,8 +94,8 @@ class ScriptRunner:
                     raise ForbiddenError("this token may only run queries", hint="use one with the role writer")
                 if isinstance(statement, st.CreatePythonFunction) and not may_run_code:
                     raise ForbiddenError(
-                        "a function in Python runs as the cluster does: this token may not create one",
-                        hint="use one with the role admin",
+                        "a function in Python runs as the cluster does: only an admin's token may create one",
+                        hint='make one with "tocsin token create NAME --role admin" and show it: TOCSIN_TOKEN, --token',
                     )
                 outcome = await self._execute(number, statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:

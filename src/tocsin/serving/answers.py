@@ -18,6 +18,7 @@ import orjson
 import structlog
 from aiohttp import hdrs, web
 
+from tocsin.serving.addresses import client_address
 from tocsin.wire.errors import (
     InputError,
     LimitError,
@@ -147,6 +148,7 @@ async def answering(request: web.Request, handler: Handler) -> web.StreamRespons
         method=request.method,
         path=request.rel_url.raw_path,
         status=response.status,
+        client=client_address(request),
     )
     return response
 

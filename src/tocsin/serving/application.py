@@ -15,8 +15,9 @@ from typing import Final, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from tocsin.serving.addresses import TRUSTED_PROXIES
 from tocsin.serving.answers import answering, finish_headers, guarded
-from tocsin.serving.connections import LimitedServer
+from tocsin.serving.connections import LimitedServer, count_forwarded
 from tocsin.serving.limits import Limits
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.wire.errors import ConflictError, InputError
@@ -32,9 +33,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -> web.Application:
     """An application without routes that counts, answers in one form, and lets in whom `access` does."""
-    app = web.Application(middlewares=[metrics.counting, answering, access])
+    app = web.Application(middlewares=[metrics.counting, answering, count_forwarded, access])
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits
+    app[TRUSTED_PROXIES] = limits.trusted_proxies
     return app
 
 

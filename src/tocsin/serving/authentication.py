@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
+from tocsin.serving.addresses import is_forwarded
 from tocsin.serving.answers import Handler
 from tocsin.serving.tokens import Token, secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 
-# Where authentication is off, whoever reaches the server owns it.
+# Where no token is asked for, whoever reaches the server owns it; but brings no code into it, for that needs a token.
 EVERYBODY: Final = Token(name="everybody", role="admin")
 
 # Who a request comes from.
@@ -54,20 +55,33 @@ def _secret(request: web.Request) -> str:
     return secret_in(given[0] if given else None)
 
 
-def no_authentication(*, loopback: bool) -> Middleware:
-    """Whoever reaches the server may use it; but no web page may.
+def optional_authentication(
+    credentials: Credentials, open_paths: Collection[str], *, loopback: bool, forwarded: bool
+) -> Middleware:
+    """Programs need no token; web pages do, and so does, without `forwarded`, whatever a proxy forwards.
 
-    A page open in a browser must not reach the server behind its user's back, neither by posting to it from its own
-    origin nor, on a loopback server, by a host name of its own that resolves to this machine.
+    A proxy on this machine forwards for anybody, and a page open in a browser must not reach the server behind its
+    user's back, neither from its own origin nor, on a loopback server, by a host name of its own that resolves to this
+    machine. Whoever shows a token is its holder, here too.
     """
 
     @web.middleware
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if loopback:
-            check_host(request, hint="use localhost or an address")
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and not is_own_origin(request, origin):
-            raise ForbiddenError("requests from web pages of other origins are not taken", hint="use tokens")
+        if request.path in open_paths:
+            return await handler(request)
+        if hdrs.AUTHORIZATION in request.headers:
+            request[PRINCIPAL] = await credentials.check(_secret(request))
+            return await handler(request)
+        if hdrs.ORIGIN in request.headers:
+            raise ForbiddenError("requests from web pages are not taken without a token", hint="use tokens")
+        if not is_forwarded(request):
+            if loopback:
+                check_host(request, hint="use localhost or an address")
+        elif not forwarded:
+            raise UnauthorizedError(
+                "a request that comes through a proxy needs a token",
+                hint='make one with "tocsin token create NAME" and send it as Authorization: Bearer tocsin_…',
+            )
         request[PRINCIPAL] = EVERYBODY
         return await handler(request)
 

@@ -12,8 +12,8 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from tocsin.serving.addresses import is_own, place_of
-from tocsin.serving.answers import internal_answer, raw_refusal, refusal
+from tocsin.serving.addresses import client_address, is_own, place_of
+from tocsin.serving.answers import Handler, internal_answer, raw_refusal, refusal
 from tocsin.serving.limits import Limits
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
@@ -67,9 +67,9 @@ class Connection(web.RequestHandler):
             )
             self._refuse(manager, cast("asyncio.Transport", transport), many)
             return
-        if self._limits.address_connections_limit is not None:
+        if manager.counts_addresses:
             try:
-                self._together = manager.joined(transport)
+                self._together = manager.joined(_peer(transport))
             except LimitError as many:
                 self._refuse(manager, cast("asyncio.Transport", transport), many)
                 return
@@ -138,6 +138,7 @@ class Connection(web.RequestHandler):
             raise ConnectionError("the answer had begun already")
         response: web.Response
         if isinstance(exc, HttpProcessingError):
+            # Of a request that cannot be read nothing is known but the peer.
             _log.debug("not HTTP", peer=request.remote, message=message)
             response = refusal(_unreadable(exc))
         else:
@@ -175,10 +176,14 @@ class LimitedServer(web.Server):
     def __call__(self) -> Connection:
         return Connection(self, self._limits, loop=self._loop, **self._kwargs)
 
-    def joined(self, transport: asyncio.BaseTransport) -> Together | None:
-        """One connection more of its address, if that is counted; LimitError (429) where it has as many as it may."""
-        peer = transport.get_extra_info("peername")
-        address = peer[0] if isinstance(peer, tuple) else None
+    @property
+    def counts_addresses(self) -> bool:
+        return self._limits.address_connections_limit is not None
+
+    def joined(self, address: str | None) -> Together | None:
+        """One connection more of the address, if that is counted; LimitError (429) where it has as many as it may."""
+        if address in self._limits.trusted_proxies:
+            return None
         if not self._limits.address_connections_limit and is_own(address):
             return None
         place, at_most = place_of(address), self._limits.address_connections_limit or _OF_ONE_ADDRESS
@@ -201,3 +206,22 @@ class LimitedServer(web.Server):
         together.count -= 1
         if not together.count:
             del self._by_place[together.place]
+
+
+def _peer(transport: asyncio.BaseTransport) -> str | None:
+    peer = transport.get_extra_info("peername")
+    return peer[0] if isinstance(peer, tuple) else None
+
+
+@web.middleware
+async def count_forwarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What a trusted proxy forwards counts, while it lasts, as a connection of the client that it is forwarded for."""
+    server, client = request.protocol._manager, client_address(request)
+    if client == request.remote or not isinstance(server, LimitedServer):
+        return await handler(request)
+    together = server.joined(client) if server.counts_addresses else None
+    try:
+        return await handler(request)
+    finally:
+        if together is not None:
+            server.left(together)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
+from tocsin.serving.addresses import NO_NETWORKS, Networks
 from tocsin.wire.errors import InputError, LimitError, StoppedError, UnsupportedError
 
 
@@ -22,6 +23,8 @@ class Limits:
     connections_limit: int = 1_000
     address_connections_limit: int | None = None
     """None: as many as come. 0: some, and of this machine's own as many as come."""
+    trusted_proxies: Networks = NO_NETWORKS
+    """Whose word is taken for whom they forward for; each of their clients is counted by itself."""
     read_timeout_s: float = 30.0
     """For a request's head to be complete, and for its body to be."""
     keepalive_timeout_s: float = 75.0

@@ -3,6 +3,7 @@
 mint(name, role) ─▶ secret (shown once, never kept) + digest (kept)
 check(secret, kept) ─▶ Token(name, role), or UnauthorizedError
 require(token, role) ─▶ nothing, or ForbiddenError
+require_feed(token, feed) ─▶ nothing, or ForbiddenError
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
 PREFIX: Final = "tocsin_"
 SECRET_BYTES: Final = 32
 NAME_LIMIT: Final = 128
+FEED_LIMIT: Final = 800
+DEFAULT_DATAVERSE: Final = "Default"
 
 # What each role may do; whoever may do more may do all that stands above.
 ROLES: Final[dict[str, str]] = {
     "reader": "run queries",
-    "broker": "register as a broker, subscribe for it and be told",
+    "broker": "register as a broker, subscribe for it and be told, and publish to the feeds that its token names",
     "writer": "run every statement but CREATE FUNCTION … LANGUAGE PYTHON, and publish to feeds",
     "admin": "create functions in Python, stop the scripts of others, and back up the cluster",
 }
@@ -41,14 +44,17 @@ class KeptToken(Protocol):
     def role(self) -> str: ...
     @property
     def revoked_at(self) -> datetime | None: ...
+    @property
+    def feeds(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Who is asking."""
+    """Who is asking. `feeds`: the full names of those that a broker may publish to; a writer may to all."""
 
     name: str
     role: str
+    feeds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +65,28 @@ class MintedToken:
     role: str
     digest: str
     secret: str = field(repr=False)
+    feeds: tuple[str, ...] = ()
 
 
-def mint(name: str, role: str) -> MintedToken:
+def mint(name: str, role: str, feeds: Iterable[str] = ()) -> MintedToken:
     """A secret nobody can guess: 32 bytes of the system's randomness."""
     if not name or len(name) > NAME_LIMIT or not name.isprintable():
         raise InputError(f"a token's name has 1 to {NAME_LIMIT} printable characters")
     if role not in ROLES:
         raise InputError(f"there is no role {role!r}", hint=f"roles: {', '.join(ROLES)}")
+    named = tuple(dict.fromkeys(_feed(text.strip()) for text in feeds))
+    if named and role != "broker":
+        raise InputError(f"a token of the role {role} names no feeds", hint="those of the role broker may")
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-    return MintedToken(name, role, digest(secret), secret)
+    return MintedToken(name, role, digest(secret), secret, named)
+
+
+def _feed(text: str) -> str:
+    """The full name of a feed."""
+    dataverse, dot, name = text.rpartition(".")
+    if not name or (dot and not dataverse) or not text.isprintable() or len(text) > FEED_LIMIT:
+        raise InputError(f"expected a feed's name, got {text[:80]!r}", hint="such as emergency.ReportFeed")
+    return text if dot else f"{DEFAULT_DATAVERSE}.{text}"
 
 
 def digest(secret: str) -> str:
@@ -95,7 +113,7 @@ def check(secret: str, kept: Iterable[KeptToken]) -> Token:
         raise UnauthorizedError("this token is not known", hint="tocsin token create makes one")
     if found.revoked_at is not None:
         raise UnauthorizedError(f"the token {found.name} was revoked", hint="tocsin token create makes another")
-    return Token(found.name, found.role)
+    return Token(found.name, found.role, tuple(found.feeds))
 
 
 def allows(token: Token, role: str) -> bool:
@@ -110,4 +128,13 @@ def require(token: Token, role: str) -> None:
         raise ForbiddenError(
             f"the token {token.name} has the role {token.role}, and this needs {role}",
             hint=f"{role}: may {ROLES[role]}",
+        )
+
+
+def require_feed(token: Token, feed: str) -> None:
+    """Raises ForbiddenError unless the token may publish to the feed of this full name."""
+    if not allows(token, "writer") and feed not in token.feeds:
+        raise ForbiddenError(
+            f"the token {token.name} has the role {token.role} and may not publish to {feed}",
+            hint=f"one of the role writer may; so may one of: tocsin token create NAME --role broker --feeds {feed}",
         )

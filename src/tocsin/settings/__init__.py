@@ -1,13 +1,16 @@
 """Typed settings from one TOML file, the environment and flags: flags > environment > file > default.
 
 A setting has one dotted path everywhere: `cluster.http.port` is `port` under `[cluster.http]` in the file and
-`TOCSIN_CLUSTER__HTTP__PORT` in the environment. Unknown keys fail; every error names the path and where it was set.
+`TOCSIN_CLUSTER__HTTP__PORT` in the environment. Unknown keys fail; every error names the path and where it was set, and
+none repeats a secret.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
@@ -15,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from tocsin.settings.broker import BrokerSettings
@@ -35,10 +38,16 @@ from tocsin.wire.errors import InputError
 __all__ = [
     "AuthSettings", "BrokerSettings", "ChannelSettings", "ClusterSettings", "DatasetSettings", "HttpSettings", "Loaded",
     "PythonSettings", "Section", "Settings", "SettingsError", "SparkSettings", "StatementSettings", "find_file",
-    "known", "read",
+    "is_secret", "known", "read",
 ]  # fmt: skip
 
 PREFIX: Final = "TOCSIN_"
+# What Kubernetes sets in every container for a Service whose name begins with "tocsin"; and …_PORT=tcp://….
+_KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SPARK_CONF: Final = "cluster.spark.conf."
+# What Spark itself hides (spark.redaction.regex), and a little more.
+_SPARK_SECRETS: Final = re.compile(r"secret|password|token|credential|access[.]?key", re.IGNORECASE)
+_USER_INFO: Final = re.compile(r"//.*@")
 DEFAULT_FILE: Final = Path("tocsin.toml")
 # Variables with our prefix that are no settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
@@ -52,6 +61,11 @@ OTHER_VARIABLES: Final[dict[str, str]] = {
     "TOCSIN_APPLICATION": "that user's application",
     "TOCSIN_CRASH_AT": "the place where a test kills the process",
 }
+_FIRST_PARTS: Final = frozenset(
+    {"DATA", "CLUSTER", *(name.removeprefix(PREFIX).partition("_")[0] for name in OTHER_VARIABLES)}
+)
+
+_log = logging.getLogger("tocsin.settings")
 
 
 class SettingsError(InputError):
@@ -98,6 +112,8 @@ class _Draft:
     tree: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    """Variables that begin as ours do, and that somebody else sets."""
 
     def put(self, path: tuple[str, ...], value: object, source: str) -> None:
         """Sets one value. What a lower source said at this path, or where the path needs a table, is overruled."""
@@ -140,6 +156,8 @@ def read(
     for name, text in sorted(env.items()):
         if name.startswith(PREFIX) and name not in OTHER_VARIABLES:
             _put_variable(draft, name, text)
+    if draft.foreign:
+        _log.warning("ignored, for they are no settings of Tocsin: %s", ", ".join(draft.foreign))
     for path, value in (flags or {}).items():
         if value is not None:
             draft.put(tuple(path.split(".")), value, f"from the flag --{path.rpartition('.')[2].replace('_', '-')}")
@@ -175,6 +193,22 @@ def known() -> dict[str, typing.Any]:
     return walk(Settings, "")
 
 
+def is_secret(path: str) -> bool:
+    """Whether the value of this setting is shown to nobody: of a token, and of what Spark would not show either."""
+    if path.startswith(_SPARK_CONF):
+        return _SPARK_SECRETS.search(path.removeprefix(_SPARK_CONF)) is not None
+    info = known().get(path)
+    return info is not None and info.annotation is SecretStr
+
+
+def _may_hold_secret(path: str) -> bool:
+    return (
+        is_secret(path)
+        or path == _SPARK_CONF[:-1]
+        or any(is_secret(each) for each in known() if each.startswith(f"{path}."))
+    )
+
+
 def _parse(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text("utf-8"))
@@ -188,8 +222,11 @@ def _put_variable(draft: _Draft, name: str, text: str) -> None:
     path = name.removeprefix(PREFIX).lower().replace("__", ".")
     info = known().get(path)
     if info is None:
-        hint = _nearest(name, [_variable(each) for each in known()] + list(OTHER_VARIABLES))
-        draft.problems.append(f"{name}: unknown variable{hint} (in the environment)")
+        hint = _nearest_variable(name)
+        if _is_foreign(name, text, hint):
+            draft.foreign.append(name)
+        else:
+            draft.problems.append(f"{name}: unknown variable{hint} (in the environment)")
         return
     value: object = text
     if typing.get_origin(info.annotation) is dict:
@@ -197,9 +234,33 @@ def _put_variable(draft: _Draft, name: str, text: str) -> None:
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            draft.problems.append(f"{path}: must be a table such as {{key = 'value'}}, got {text!r} (from {name})")
+            draft.problems.append(f"{path}: must be a table such as {{key = 'value'}} (from {name})")
             return
     draft.put(tuple(path.split(".")), value, f"from {name}")
+
+
+def _is_foreign(name: str, text: str, hint: str) -> bool:
+    """Whether somebody else sets the variable, and not a person who misspelt one of ours."""
+    if "__" in name:
+        return False
+    if _KUBERNETES.fullmatch(name) or (name.endswith("_PORT") and "://" in text):
+        return True
+    return name.removeprefix(PREFIX).partition("_")[0] not in _FIRST_PARTS and not hint
+
+
+def _nearest_variable(name: str) -> str:
+    candidates = [_variable(path) for path in known()] + list(OTHER_VARIABLES)
+    if "__" in name:
+        return _nearest(name, candidates)
+    # The beginning that all share says nothing of how near two are.
+    own = [each.removeprefix(PREFIX) for each in reversed(candidates)]
+    for similar in (
+        {each.replace("__", "_"): each for each in own},
+        {each.rpartition("__")[2]: each for each in own},
+    ):
+        if close := difflib.get_close_matches(name.removeprefix(PREFIX), sorted(similar), n=1, cutoff=0.8):
+            return f"; did you mean {PREFIX}{similar[close[0]]}?"
+    return ""
 
 
 def _variable(path: str) -> str:
@@ -236,7 +297,9 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
         return f"{path}: unknown key{_nearest(path, [*known(), *_tables()])} {where}"
     words = _WORDS.get(detail["type"])
     said = words(detail.get("ctx", {})) if words else detail["msg"]
-    return f"{path}: {said}, got {detail['input']!r} {where}"
+    if _may_hold_secret(path):
+        return f"{path}: {said} {where}"
+    return f"{path}: {said}, got {_USER_INFO.sub('//…@', repr(detail['input']))} {where}"
 
 
 def _tables() -> set[str]:

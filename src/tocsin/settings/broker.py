@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.settings.sections import Seconds, Section, Whole, is_loopback, number
+from tocsin.settings.sections import Networks, Private, Seconds, Section, Whole, is_loopback, number
 from tocsin.wire.addresses import carries_password, http_address
 
 _CACHING = CachingSettings()
@@ -52,6 +52,8 @@ class BrokerHttpSettings(Section):
     """Connections of one address at once. 0: 2000, and of this machine's own (the cluster, a proxy) as many as come."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
+    trusted_proxies: Networks = ""
+    """Proxies, as addresses or networks with spaces between them, whose X-Forwarded-For tells who the client is."""
     origins: str = ""
     """Web pages of these origins may use the broker, separated by spaces; * for all. Those of its own always may."""
 
@@ -60,14 +62,19 @@ class BrokerHttpSettings(Section):
         """Only this machine can reach it."""
         return is_loopback(self.host)
 
+    @property
+    def local(self) -> bool:
+        """Only this machine's own programs can reach it: no proxy that is known of forwards others' requests."""
+        return self.loopback and not self.trusted_proxies.strip()
+
 
 class BrokerClusterSettings(Section):
     """The cluster that the broker takes results from."""
 
     url: Address = "http://127.0.0.1:8470"
     """Where the cluster is."""
-    token: str = ""
-    """What is shown there, of the role broker; of the role writer where subscribers publish through the broker."""
+    token: SecretStr = SecretStr("")
+    """What is shown there, of the role broker; it names the feeds that subscribers may publish to."""
     callback: Annotated[str, AfterValidator(lambda text: text and _address(text))] = ""
     """Where the cluster reaches the broker, if not at the address that it listens on: http://broker.example:8480"""
     timeout_s: Seconds = 30.0
@@ -162,10 +169,12 @@ class AccountSettings(Section):
 
     registration: Literal["auto", "open", "application"] = "auto"
     """Who may register subscribers of the application default: anybody (open), or who has its token (application)."""
-    admin_token: str = ""
-    """The operator's token. Empty: on loopback everybody is the operator, elsewhere nobody."""
+    admin_token: SecretStr = SecretStr("")
+    """The operator's token. Empty: on loopback every program is the operator, elsewhere and behind a proxy nobody."""
     token_s: Seconds = 3_600.0
     """How long a subscriber's token is good."""
+    session_s: Annotated[float, BeforeValidator(number), Field(gt=0, le=3_153_600_000)] = 2_592_000.0
+    """For how long after the login a token can be renewed."""
     password_characters: Annotated[Whole, Field(ge=1, le=200)] = 8
     """How long a password must be at least."""
     password_threads: Annotated[Whole, Field(ge=1, le=64)] = 1
@@ -218,8 +227,8 @@ class WebhookSettings(Section):
     """How long to wait before the first further try."""
     last_retry_s: Seconds = 300.0
     """The longest wait between two tries."""
-    private: Literal["auto", "allowed", "refused"] = "auto"
-    """Whether receivers may be on this machine or in a private network. auto: where the broker is on loopback."""
+    private: Private = "auto"
+    """Private addresses of receivers: allowed, refused, or networks; auto: allowed where the broker is on loopback."""
 
 
 class PublishSettings(Section):
@@ -255,10 +264,10 @@ class BrokerSettings(Section):
 
     @property
     def everybody_operates(self) -> bool:
-        """Whoever is on this machine is the operator, without a token."""
-        return self.http.loopback and not self.accounts.admin_token
+        """Every program on this machine is the operator, without a token."""
+        return self.http.local and not self.accounts.admin_token
 
     @property
     def open_registration(self) -> bool:
         mode = self.accounts.registration
-        return mode == "open" or (mode == "auto" and self.http.loopback)
+        return mode == "open" or (mode == "auto" and self.http.local)

@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from tocsin.settings.sections import Folder, Memory, Seconds, Section, Whole, dotted, is_loopback, number
+from tocsin.settings.sections import (
+    Folder,
+    Memory,
+    Networks,
+    Private,
+    Seconds,
+    Section,
+    Whole,
+    dotted,
+    is_loopback,
+    number,
+)
 
 
 class HttpSettings(Section):
@@ -23,18 +34,25 @@ class HttpSettings(Section):
     """Connections at once; a further one is refused."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
+    trusted_proxies: Networks = ""
+    """Proxies, as addresses or networks with spaces between them, whose X-Forwarded-For tells who the client is."""
 
     @property
     def loopback(self) -> bool:
         """Only this machine can reach it."""
         return is_loopback(self.host)
 
+    @property
+    def local(self) -> bool:
+        """Only this machine's own programs can reach it: no proxy that is known of forwards others' requests."""
+        return self.loopback and not self.trusted_proxies.strip()
+
 
 class AuthSettings(Section):
     """Who may ask."""
 
     mode: Literal["auto", "on", "off"] = "auto"
-    """Whether a token is needed. `auto`: for anything but loopback."""
+    """Whether a token is needed. `auto`: for anything but loopback without a trusted proxy."""
 
 
 class StatementSettings(Section):
@@ -81,6 +99,13 @@ class PythonSettings(Section):
     """How long one call of a function in Python may take."""
 
 
+class FeedSettings(Section):
+    """Feeds."""
+
+    private: Private = "auto"
+    """Private addresses of feeds: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
+
+
 class ChannelSettings(Section):
     """Defaults and upkeep of channels."""
 
@@ -94,6 +119,8 @@ class ChannelSettings(Section):
     """Ticks of a repetitive channel that passed meanwhile and are executed one by one; older ones coalesce."""
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
+    private: Private = "auto"
+    """Private addresses of brokers: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
 
 
 class ClusterSettings(Section):
@@ -105,9 +132,11 @@ class ClusterSettings(Section):
     spark: SparkSettings = SparkSettings()
     datasets: DatasetSettings = DatasetSettings()
     python: PythonSettings = PythonSettings()
+    feeds: FeedSettings = FeedSettings()
     channels: ChannelSettings = ChannelSettings()
 
     @property
     def token_needed(self) -> bool:
-        """Nothing but loopback is served without a token unless somebody said `off`."""
-        return self.auth.mode == "on" or (self.auth.mode == "auto" and not self.http.loopback)
+        """Nothing but loopback, and that only without a proxy in front, is served without a token unless somebody said
+        `off`."""
+        return self.auth.mode == "on" or (self.auth.mode == "auto" and not self.http.local)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def number(value: object) -> object:
@@ -37,6 +37,28 @@ def dotted(value: object) -> object:
     return flat
 
 
+def networks(text: str) -> str:
+    for named in text.split():
+        try:
+            ipaddress.ip_network(named, strict=False)
+        except ValueError:
+            raise ValueError(
+                "must be addresses or networks with spaces between them, such as 127.0.0.1 10.0.0.0/8"
+            ) from None
+    return text
+
+
+def private(text: str) -> str:
+    if text not in ("auto", "allowed", "refused"):
+        try:
+            networks(text or "-")
+        except ValueError:
+            raise ValueError("must be auto, allowed, refused, or networks such as 10.0.0.0/8") from None
+    return text
+
+
+Networks = Annotated[str, AfterValidator(networks)]
+Private = Annotated[str, AfterValidator(private)]
 Whole = Annotated[int, BeforeValidator(number)]
 Seconds = Annotated[float, BeforeValidator(number), Field(gt=0, le=86_400)]
 Folder = Annotated[Path, BeforeValidator(folder)]

@@ -134,10 +134,12 @@ class SqliteTransaction:
     async def forget_removal(self, kind: str, name: str) -> bool:
         return await self._do(lambda writer: rows.forget_removal(writer, kind, name))
 
-    async def add_token(self, name: str, digest: str, role: str, created_at: datetime) -> TokenRow:
+    async def add_token(
+        self, name: str, digest: str, role: str, created_at: datetime, feeds: tuple[str, ...] = ()
+    ) -> TokenRow:
         for what, text in (("token's name", name), ("digest", digest), ("role", role)):
             check_text(what, text, NAME_LIMIT)
-        return await self._do(lambda writer: rows.add_token(writer, name, digest, role, created_at))
+        return await self._do(lambda writer: rows.add_token(writer, name, digest, role, created_at, feeds=feeds))
 
     async def revoke_token(self, token_id: int, revoked_at: datetime) -> bool:
         return await self._do(lambda writer: rows.revoke_token(writer, token_id, revoked_at))

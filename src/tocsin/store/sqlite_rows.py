@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from datetime import datetime
 from typing import Any
@@ -44,23 +45,28 @@ def remove_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name
 
 
 def tokens(connection: sqlite3.Connection) -> list[TokenRow]:
-    sql = "SELECT id, name, digest, role, created_at, revoked_at FROM tokens ORDER BY id"
+    sql = "SELECT id, name, digest, role, created_at, revoked_at, feeds FROM tokens ORDER BY id"
     return [
-        TokenRow(id_, name, digest, role, datetime.fromisoformat(made), datetime.fromisoformat(gone) if gone else None)
-        for id_, name, digest, role, made, gone in connection.execute(sql).fetchall()
-    ]
+        TokenRow(
+            id_, name, digest, role, datetime.fromisoformat(made), datetime.fromisoformat(gone) if gone else None,
+            tuple(decode_json(feeds)),
+        )
+        for id_, name, digest, role, made, gone, feeds in connection.execute(sql).fetchall()
+    ]  # fmt: skip
 
 
-def add_token(connection: sqlite3.Connection, name: str, digest: str, role: str, created_at: datetime) -> TokenRow:
+def add_token(
+    connection: sqlite3.Connection, name: str, digest: str, role: str, created_at: datetime, *, feeds: tuple[str, ...]
+) -> TokenRow:
     for taken in tokens(connection):
         if taken.name == name and taken.revoked_at is None:
             hint = "revoke it first, or choose another name"
             raise ConflictError(f"there is a token named {name} already", hint=hint)
         if taken.digest == digest:
             raise ConflictError("this token is known already")
-    sql = "INSERT INTO tokens (name, digest, role, created_at) VALUES (?, ?, ?, ?)"
-    id_ = _new_id(connection.execute(sql, (name, digest, role, created_at.isoformat())))
-    return TokenRow(id_, name, digest, role, created_at)
+    sql = "INSERT INTO tokens (name, digest, role, created_at, feeds) VALUES (?, ?, ?, ?, ?)"
+    id_ = _new_id(connection.execute(sql, (name, digest, role, created_at.isoformat(), json.dumps(feeds))))
+    return TokenRow(id_, name, digest, role, created_at, feeds=feeds)
 
 
 def revoke_token(connection: sqlite3.Connection, token_id: int, revoked_at: datetime) -> bool:

@@ -49,6 +49,7 @@ class TokenRow:
     role: str
     created_at: datetime
     revoked_at: datetime | None = None
+    feeds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class Transaction(Reads, Protocol):
     async def forget_removal(self, kind: str, name: str) -> bool:
         """It is removed, or it stays after all. Whether it was recorded."""
 
-    async def add_token(self, name: str, digest: str, role: str, created_at: datetime) -> TokenRow:
+    async def add_token(
+        self, name: str, digest: str, role: str, created_at: datetime, feeds: tuple[str, ...] = ()
+    ) -> TokenRow:
         """Raises ConflictError while another token of that name is not revoked, or when the digest is known."""
 
     async def revoke_token(self, token_id: int, revoked_at: datetime) -> bool:

@@ -55,6 +55,11 @@ UPGRADES: Final[tuple[Upgrade, ...]] = (
             )
         },
     ),
+    Upgrade(
+        3,
+        "tokens name the feeds that their holder may publish to",
+        {"sqlite": ("ALTER TABLE tokens ADD COLUMN feeds TEXT NOT NULL DEFAULT '[]'",)},
+    ),
 )
 
 

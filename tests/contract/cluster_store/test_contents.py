@@ -142,10 +142,11 @@ async def test_a_token_is_revoked_once_and_its_name_is_free_again(store: Cluster
         assert await tx.revoke_token(first.id, NOON) is True
         assert await tx.revoke_token(first.id, NOON) is False
         assert await tx.revoke_token(999, NOON) is False
-        second = await tx.add_token("ops", "b" * 64, "reader", NOON)
+        second = await tx.add_token("ops", "b" * 64, "broker", NOON, ("v.F", "v.G"))
     rows = await store.tokens()
     assert [(row.id, row.revoked_at) for row in rows] == [(first.id, NOON), (second.id, None)]
     assert rows[1] == second
+    assert rows[1].feeds == ("v.F", "v.G")
 
 
 async def test_removals_are_kept_until_they_are_forgotten(

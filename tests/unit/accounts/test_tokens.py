@@ -32,7 +32,63 @@ async def test_a_token_ends_by_itself_and_a_fresh_one_goes_on(accounts: LocalAcc
     assert isinstance(await accounts.who(fresh), Session)
 
 
-async def test_a_logout_ends_one_token_also_after_a_restart_and_is_forgotten_with_it(
+async def test_a_logout_ends_every_token_of_its_session_whoever_renewed_them(accounts: LocalAccounts) -> None:
+    await accounts.register(None, Credentials("ann", SECRET))
+    mine = (await accounts.login(Credentials("ann", SECRET))).token
+    found = await accounts.who(mine)
+    assert isinstance(found, Session)
+    # Who has stolen a token renews it, and then that one.
+    stolen = [(await accounts.renew(found)).token]
+    for _ in range(2):
+        thief = await accounts.who(stolen[-1])
+        assert isinstance(thief, Session)
+        stolen.append((await accounts.renew(thief)).token)
+    other = (await accounts.login(Credentials("ann", SECRET))).token
+    await accounts.logout(found)
+    for token in (mine, *stolen):
+        with pytest.raises(UnauthorizedError, match="logout"):
+            await accounts.who(token)
+    with pytest.raises(UnauthorizedError, match="logout"):
+        await accounts.renew(thief)
+    assert isinstance(await accounts.who(other), Session)
+
+
+async def test_a_session_is_not_renewed_without_end(store: SqliteBrokerStore, clock: Clock) -> None:
+    accounts = await opened(store, clock, replace(OPEN, session_s=10_000.0))
+    await accounts.register(None, Credentials("ann", SECRET))
+    token = (await accounts.login(Credentials("ann", SECRET))).token
+    for _ in range(3):
+        clock.now_us += 3_000_000_000
+        found = await accounts.who(token)
+        assert isinstance(found, Session)
+        token = (await accounts.renew(found)).token
+    clock.now_us += 3_000_000_000
+    found = await accounts.who(token)
+    assert isinstance(found, Session)
+    with pytest.raises(UnauthorizedError, match="as long as it may"):
+        await accounts.renew(found)
+    clock.now_us += 600_000_000
+    with pytest.raises(UnauthorizedError, match="has ended"):
+        await accounts.who(token)
+    assert isinstance(await accounts.who((await accounts.login(Credentials("ann", SECRET))).token), Session)
+    await accounts.close()
+
+
+async def test_a_token_from_before_there_were_sessions_is_one_of_its_own(
+    accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
+) -> None:
+    await accounts.register(None, Credentials("ann", SECRET))
+    old = (await forged(store, clock))["good"]
+    found = await accounts.who(old)
+    assert isinstance(found, Session)
+    fresh = (await accounts.renew(found)).token
+    await accounts.logout(found)
+    for token in (old, fresh):
+        with pytest.raises(UnauthorizedError, match="logout"):
+            await accounts.who(token)
+
+
+async def test_a_logout_ends_one_session_also_after_a_restart_and_is_forgotten_with_it(
     store: SqliteBrokerStore, clock: Clock
 ) -> None:
     accounts = await opened(store, clock)
@@ -51,10 +107,10 @@ async def test_a_logout_ends_one_token_also_after_a_restart_and_is_forgotten_wit
         await accounts.close()
         accounts = await opened(store, clock)
     assert len(await store.revoked()) == 1
-    clock.now_us += 3_700_000_000
+    clock.now_us += 90_000_000_000
     last = await session(accounts, "bob")
     await accounts.logout(last)
-    assert set(await store.revoked()) == {last.token_id}
+    assert set(await store.revoked()) == {last.session_id}
     await accounts.close()
 
 

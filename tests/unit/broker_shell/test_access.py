@@ -78,18 +78,66 @@ async def test_no_web_page_operates_a_broker_by_a_name_that_leads_to_this_machin
             (f"evil.example:{port}", f"http://evil.example:{port}", 403),
             (f"evil.example:{port}", None, 403),
             (f"localhost:{port}", f"http://evil.example:{port}", 403),
-            (f"localhost:{port}", f"http://localhost:{port}", 201),
+            (f"localhost:{port}", f"http://localhost:{port}", 401),
             (f"[::1]:{port}", None, 201),
         ):
             headers = {"Host": host} if origin is None else {"Host": host, "Origin": origin}
             asked = {"name": f"{host} {origin}"}
             status, said = await made.ask("POST", "/v1/applications", asked, headers=headers)
             assert status == expected, said
-            assert expected == 201 or "localhost" in host or "admin_token" in said["error"]["hint"]
+            assert expected == 201 or host.startswith("localhost") or "admin_token" in said["error"]["hint"]
     async with broker(tmp_path / "b", here.url, accounts__admin_token="an operator's") as made:
         # Behind a proxy it may be called anything: nobody operates it without the token.
         assert (await made.ask("GET", "/healthz", headers={"Host": "broker.example"}))[0] == 200
         assert (await made.ask("GET", "/v1/applications", headers={"Host": "broker.example"}))[0] == 401
+
+
+async def test_nobody_operates_a_broker_through_a_proxy_without_its_token(cluster: Any, tmp_path: Path) -> None:
+    credentials = {"user": "ann", "password": PASSWORD}
+    async with cluster as here, both(tmp_path / "b", here) as made:
+        for headers in ({"Via": "1.1 x"}, {"X-Forwarded-Proto": "https"}, {"Forwarded": "for=x"}, {"X-Real-IP": "::1"}):
+            for place in ("/v1/applications", "/v1/policies", "/metrics", "/v1/subscribers/ada"):
+                status, said = await made.ask("GET", place, headers=headers)
+                assert (status, "admin_token" in said["error"]["hint"]) == (401, True), place
+            stolen = await made.ask("PUT", "/v1/subscribers/ada/password", {"password": "mallory's"}, headers=headers)
+            assert stolen[0] == 401
+            # Registration is open to programs of this machine, and through a proxy only where that was said.
+            assert (await made.ask("POST", "/v1/register", credentials, headers=headers))[0] == 403
+            # By its own name, too: what a subscriber may do it may do from everywhere.
+            named = {**headers, "Host": "broker.example"}
+            assert (await made.ask("GET", "/v1/subscriptions", user="ada", headers=named))[0] == 200
+            assert (await made.ask("GET", "/healthz", headers=named))[0] == 200
+    async with broker(tmp_path / "b", here.url, accounts__registration="open") as made:
+        assert (await made.ask("POST", "/v1/register", credentials, headers={"Via": "1.1 x"}))[0] == 201
+
+
+async def test_pages_that_may_use_a_broker_do_not_operate_it(cluster: Any, tmp_path: Path) -> None:
+    page = {"Origin": "https://page.example"}
+    async with cluster as here, both(tmp_path / "b", here, http__origins="*") as made:
+        assert (await made.ask("GET", "/v1/subscriptions", user="ada", headers=page))[0] == 200
+        for method, place, said in (
+            ("GET", "/metrics", None),
+            ("GET", "/v1/applications", None),
+            ("POST", "/v1/applications", {"name": "evil"}),
+            ("PUT", "/v1/subscribers/ada/password", {"password": "mallory's own"}),
+            ("DELETE", "/v1/subscribers/ada", None),
+        ):
+            assert (await made.ask(method, place, said, headers=page))[0] == 401, place
+        # Registering is open to everybody here: no more than that, though, not into other applications.
+        ann = {"user": "ann", "password": PASSWORD}
+        await made.ask("POST", "/v1/applications", {"name": "shop"})
+        assert (await made.ask("POST", "/v1/register", {**ann, "application": "shop"}, headers=page))[0] == 403
+        assert (await made.ask("POST", "/v1/register", ann, headers=page))[0] == 201
+
+
+async def test_logins_are_limited_for_each_client_of_a_trusted_proxy(cluster: Any, tmp_path: Path) -> None:
+    limits = {"limits__logins_burst": 1, "limits__logins_per_s": 1, "http__trusted_proxies": "127.0.0.1"}
+    wrong = {"user": "ada", "password": "wrong password"}
+    async with cluster as here, broker(tmp_path / "b", here.url, **limits) as made:
+        for expected in (401, 429):
+            for client in ("198.51.100.1", "198.51.100.2"):
+                headers = {"X-Forwarded-For": f"203.0.113.7, {client}"}
+                assert (await made.ask("POST", "/v1/login", wrong, headers=headers))[0] == expected
 
 
 async def test_a_subscriber_changes_its_password_who_knows_the_old_one(cluster: Any, tmp_path: Path) -> None:
@@ -114,17 +162,23 @@ async def test_a_subscriber_changes_its_password_who_knows_the_old_one(cluster: 
         assert (await made.ask("POST", "/v1/login", again))[0] == 200
 
 
-async def test_logging_out_ends_the_connections_of_that_token(cluster: Any, tmp_path: Path) -> None:
+async def test_logging_out_ends_the_connections_of_that_session(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here) as made:
         old = made.tokens["ada"]
-        new = (await made.ask("POST", "/v1/token", user="ada"))[1]["token"]
-        async with Listener(made.url, old) as first, Listener(made.url, new) as second:
-            await until(lambda: made.service.sessions.connections == 2)
+        renewed = (await made.ask("POST", "/v1/token", user="ada"))[1]["token"]
+        other = await made.login("ada")
+        async with (
+            Listener(made.url, old) as first,
+            Listener(made.url, renewed) as second,
+            Listener(made.url, other) as third,
+        ):
+            await until(lambda: made.service.sessions.connections == 3)
             assert (await made.ask("POST", "/v1/logout", token=old))[0] == 200
-            await first.until(lambda: first.close_code == 4401)
-            assert second.close_code is None
-            assert (await made.ask("GET", "/v1/subscriptions", token=old))[0] == 401
-            assert (await made.ask("GET", "/v1/subscriptions", token=new))[0] == 200
+            for ended in (first, second):
+                await ended.until(lambda ended=ended: ended.close_code == 4401)
+            assert third.close_code is None
+            for token, expected in ((old, 401), (renewed, 401), (other, 200)):
+                assert (await made.ask("GET", "/v1/subscriptions", token=token))[0] == expected
 
 
 async def test_another_password_ends_every_connection(cluster: Any, tmp_path: Path) -> None:

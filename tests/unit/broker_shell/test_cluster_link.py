@@ -15,6 +15,7 @@ from aiohttp import web
 from tests.broker_shell import BrokerHere, Listener, both, broker
 from tests.broker_world import World, world
 from tests.waiting import until
+from tocsin.cluster.catalog import DataverseEntry, Remove
 from tocsin.rules.model import types as t
 from tocsin.serving.application import bound
 
@@ -173,7 +174,8 @@ async def test_while_the_cluster_is_away_a_broker_delivers_what_it_has(tmp_path:
             away = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [2]}, user="ada")
             assert (away[0], away[1]["error"]["code"]) == (503, "unavailable")
             await until(lambda: not made.service.link.connected)
-            assert (await made.ask("GET", "/readyz"))[0] == 503
+            assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "away"})
+            assert (await made.ask("GET", "/readyz?cluster=1"))[0] == 503
             async with world(tmp_path / "cluster", port=port) as here:
                 (channel,) = here.catalog.catalog.channels
                 await here.execute(channel, {interest: [1]})
@@ -251,16 +253,32 @@ async def test_a_cluster_that_refuses_the_broker_is_not_said_to_be_away(cluster:
         assert "nowhere" in said["error"]["message"]
 
 
-async def test_a_broker_is_not_ready_when_its_cluster_is_gone_though_it_has_not_asked_it_for_anything(
+async def test_a_broker_that_the_cluster_does_not_have_any_more_serves_all_the_same(
+    cluster: Any, tmp_path: Path
+) -> None:
+    async with cluster as here:
+        channel = await here.channel("c")
+        async with both(tmp_path / "b", here, name="v.b", cluster__check_every_s=0.05) as made:
+            assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "here"})
+            await here.drop(channel)
+            await here.catalog.apply([Remove(DataverseEntry("v").ref)])
+            await until(lambda: made.service.link.refusal)
+            assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "refuses"})
+            assert (await made.ask("GET", "/readyz?cluster=1"))[0] == 503
+            assert (await made.ask("GET", "/readyz?cluster=maybe"))[0] == 400
+
+
+async def test_whoever_demands_the_cluster_is_told_that_it_is_gone_though_nobody_has_asked_it_for_anything(
     cluster: Any, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:
         here = await stack.enter_async_context(cluster)
         async with broker(tmp_path / "b", here.url, cluster__check_every_s=3_600) as made:
             await made.idle()
-            assert (await made.ask("GET", "/readyz"))[0] == 200
+            assert (await made.ask("GET", "/readyz?cluster=1"))[0] == 200
             await stack.aclose()
             async with asyncio.timeout(20):
-                while (await made.ask("GET", "/readyz"))[0] != 503:
+                while (await made.ask("GET", "/readyz?cluster=1"))[0] != 503:
                     await asyncio.sleep(0.02)
             await until(lambda: not made.service.link.connected)
+            assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "away"})

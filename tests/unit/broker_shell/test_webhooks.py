@@ -12,8 +12,9 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
-from tests.broker_shell import both, values
+from tests.broker_shell import Listener, both, broker, values
 from tests.waiting import until
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.signatures import verify
@@ -135,3 +136,31 @@ async def test_a_webhook_that_is_put_while_another_ends_stays(
         await here.execute(channel, {int(held["interest"]): [2]})
         await until(lambda: got[-1] == 2)
         assert got == [1, 1, 2], "what was not taken comes to the new one"
+
+
+async def test_a_webhook_from_when_private_networks_were_allowed_is_looked_at_again(
+    cluster: Any, tmp_path: Path
+) -> None:
+    got: list[bytes] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append(await request.read())
+        return web.Response()
+
+    async with receiver(take) as url, cluster as here:
+        async with both(tmp_path / "broker", here) as made:
+            assert (await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada"))[0] == 200
+            channel = await here.channel("c")
+            held = await made.subscribe("ada", "v.c", 1)
+        with capture_logs() as logs:
+            async with broker(tmp_path / "broker", here.url, webhooks__private="refused") as made:
+                await made.idle()
+                await made.login("ada")
+                await here.execute(channel, {int(held["interest"]): [1]})
+                async with Listener(made.url, made.tokens["ada"]) as ada:
+                    assert await ada.values_until(1) == [1]
+                for there in (url, "http://127.1:1/", "http://2130706433/", "http://[::ffff:127.0.0.1]/"):
+                    status, said = await made.ask("PUT", "/v1/webhook", {"url": there}, user="ada")
+                    assert (status, "broker.webhooks.private" in said["error"]["hint"]) == (400, True)
+        assert any("broker.webhooks.private" in str(one) for one in logs)
+    assert got == []

@@ -48,6 +48,9 @@ class Session:
     token_id: str
     issued_us: int
     expires_us: int
+    session_id: str
+    """Of the login that this token is from, directly or by renewals."""
+    began_us: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tocsin.broker.accounts.groups import Groups
 from tocsin.broker.accounts.guesses import Guesses
 from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, password_of, same
-from tocsin.broker.accounts.sessions import SessionTokens
+from tocsin.broker.accounts.sessions import Claims, SessionTokens
 from tocsin.store.broker_rows import PAGE, Application, Subscriber
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.answers import LoggedIn
@@ -33,7 +33,7 @@ class LocalAccounts(Applications, Groups):
 
     def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
         super().__init__(store, policy, clock_us)
-        self._tokens = SessionTokens(store, policy.token_s, clock_us)
+        self._tokens = SessionTokens(store, policy.token_s, policy.session_s, clock_us)
         self._passwords = Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
         self._guesses = Guesses(policy.wrong_passwords, policy.wrong_passwords_per_hour)
 
@@ -64,6 +64,8 @@ class LocalAccounts(Applications, Groups):
             claims.token_id,
             issued_us=claims.issued_us,
             expires_us=claims.expires_us,
+            session_id=claims.session_id,
+            began_us=claims.began_us,
         )
 
     # --- subscribers, for themselves
@@ -100,18 +102,17 @@ class LocalAccounts(Applications, Groups):
             with contextlib.suppress(LimitError, NotFoundError):
                 await self._store.change_subscriber(found.id, password=await self._passwords.hashed(password, origin))
                 self._changed(found.id)
-        return self._logged_in(found, issued_us)
+        return self._logged_in(found, self._tokens.issue(found.id, issued_us))
 
     async def renew(self, session: Session) -> LoggedIn:
         issued_us = self._now_us()
         found = await self._subscriber(session.subscriber)
-        self._tokens.check_kept(session.token_id)
         if found is None or session.issued_us < found.tokens_from_us:
             raise UnauthorizedError("this token is good no more", hint="log in again")
-        return self._logged_in(found, issued_us)
+        return self._logged_in(found, self._tokens.renew(session, issued_us))
 
     async def logout(self, session: Session) -> None:
-        await self._tokens.revoke(session.token_id, session.expires_us)
+        await self._tokens.end(session.session_id)
 
     # --- subscribers, for managers
 
@@ -184,10 +185,10 @@ class LocalAccounts(Applications, Groups):
             return await self._user(of, by.user)
         return await self._user(self._scope(by, application), user)
 
-    def _logged_in(self, subscriber: Subscriber, issued_us: int) -> LoggedIn:
+    def _logged_in(self, subscriber: Subscriber, issued: tuple[str, Claims]) -> LoggedIn:
         application = self._by_id.get(subscriber.application)
         if application is None or application.closed:
             raise UnauthorizedError("the user or the password is wrong")
-        token, claims = self._tokens.issue(subscriber.id, issued_us)
+        token, claims = issued
         expires_at = datetime.fromtimestamp(claims.expires_us / 1e6, UTC)
         return LoggedIn(token, expires_at, subscriber.user, application.name)

@@ -39,6 +39,7 @@ class AccountPolicy:
     everybody_operates: bool = False
     open_registration: bool = False
     token_s: float = 3_600.0
+    session_s: float = 2_592_000.0
     password_characters: int = 8
     cost: PasswordCost = PasswordCost()
     threads: int = 1

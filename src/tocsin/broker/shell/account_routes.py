@@ -16,7 +16,7 @@ from tocsin.broker.shell.pace import Pace
 from tocsin.broker.shell.requests import names_of, principal, token_of
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.webhooks import Webhooks
-from tocsin.serving.addresses import place_of
+from tocsin.serving.addresses import client_address, is_forwarded, place_of
 from tocsin.serving.answers import answer
 from tocsin.serving.requests import check_query, read_json, read_object, whole
 from tocsin.store.broker_rows import PAGE, Allowed, Application, Group, Subscriber
@@ -71,20 +71,25 @@ class AccountRoutes:
     async def register(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
         credentials = parse_credentials(await read_json(request))
-        by = await self._registrar(token_of(request))
+        by = await self._registrar(request)
         made = await self._accounts.register(by, credentials, origin=origin)
         # An application's token registers for its own, whether that is named or not.
         of = by.application_name if isinstance(by, Manager) and not by.is_operator else credentials.application
         return answer({"user": made.user, "application": of}, status=201)
 
-    async def _registrar(self, token: str | None) -> Principal | None:
+    async def _registrar(self, request: web.Request) -> Principal | None:
         """Whose token it is; without one the operator where everybody is, and else nobody."""
         try:
-            return await self._accounts.who(token)
+            return await self._who(request)
         except UnauthorizedError:
-            if token is None:
-                return None
-            raise
+            if token_of(request) is not None:
+                raise
+        if self._service.settings.accounts.registration == "auto" and is_forwarded(request):
+            raise ForbiddenError(
+                "through a proxy not everybody may register here",
+                hint="use the application's token; or set broker.accounts.registration to open",
+            )
+        return None
 
     async def login(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
@@ -93,7 +98,7 @@ class AccountRoutes:
 
     def _origin(self, request: web.Request) -> str:
         """Whence it is asked; LimitError where passwords come from there too fast."""
-        origin = place_of(request.remote)
+        origin = place_of(client_address(request))
         self._logins.check(origin, time.monotonic())
         return origin
 
@@ -103,7 +108,7 @@ class AccountRoutes:
     async def logout(self, request: web.Request) -> web.Response:
         who = await self._session(request)
         await self._accounts.logout(who)
-        self._service.sessions.end(who.token_id)
+        self._service.sessions.end(who)
         return answer({})
 
     # --- subscribers, for managers

@@ -22,12 +22,13 @@ from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.subscriber_routes import SubscriberRoutes
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.rules.caching.settings import CachingSettings
+from tocsin.serving.addresses import Networks, is_forwarded
 from tocsin.serving.answers import Handler, answer
 from tocsin.serving.application import application
 from tocsin.serving.authentication import check_host, is_own_origin
 from tocsin.serving.limits import Limits, Room
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import read_json
+from tocsin.serving.requests import check_query, read_json
 from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
 
@@ -45,6 +46,7 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
         connections_limit=http.connections_limit,
         address_connections_limit=http.address_connections_limit,
         read_timeout_s=http.read_timeout_s,
+        trusted_proxies=Networks(http.trusted_proxies.split()),
     )
     # What subscribers say is small; only announcements and records for feeds may be as large as the settings allow.
     small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
@@ -107,15 +109,23 @@ class BrokerRoutes:
     async def healthz(self, _request: web.Request) -> web.Response:
         return answer({"status": "alive"})
 
-    async def readyz(self, _request: web.Request) -> web.Response:
-        """It serves subscribers also while the cluster is away; who routes new ones may want to know."""
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Whether subscribers are served: also while the cluster is away, unless `cluster=1` demands it. A broker that
+        the cluster has refused from the first is not ready: somebody must mend its settings."""
+        check_query(request, "cluster")
+        demanded = request.query.get("cluster", "0")
+        if demanded not in ("0", "1"):
+            raise InputError("cluster: must be 1 or 0")
         link = self._service.link
-        if (refusal := link.refusal) is not None:
-            hint = refusal.hint or "see broker.name and broker.cluster in the settings"
-            raise UnavailableError(f"the cluster refuses the broker: {refusal.message}", hint=hint)
-        if not (link.connected and await self._pulse.beats()):
+        if link.refusal is not None and (demanded == "1" or not link.has_met):
+            hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
+            raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
+        # Only who demands it has the cluster asked: a probe must not wait for one that hangs.
+        here = link.connected and (demanded == "0" or await self._pulse.beats())
+        if demanded == "1" and not here:
             raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
-        return answer({"status": "ready"})
+        cluster = "here" if here else "away" if link.refusal is None else "refuses"
+        return answer({"status": "ready", "cluster": cluster})
 
     async def metrics(self, request: web.Request) -> web.Response:
         await operator(self._service.accounts, request)
@@ -196,13 +206,13 @@ _ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)
 def origins(settings: BrokerSettings) -> Any:
     """No web page reaches a broker but those of its own origin, and of origins that are named.
 
-    Where everybody on this machine is the operator, no page may become one by a host name that leads here.
+    Where every program on this machine is the operator, no page may become one by a host name that leads here.
     """
     named = set(settings.http.origins.split())
 
     @web.middleware
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if settings.everybody_operates:
+        if settings.everybody_operates and not is_forwarded(request):
             check_host(request, hint="use localhost or an address; or set broker.accounts.admin_token")
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None:

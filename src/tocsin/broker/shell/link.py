@@ -80,6 +80,8 @@ class Link:
         self._reporting: asyncio.Task[None] | None = None
         self.connected = False
         self.refusal: TocsinError | None = None
+        self.has_met = False
+        """Whether the cluster has accepted the broker since it was started."""
         client.on_away = self._away
         machine.on(ac.SubscribeBackend, self._open)
         machine.on(ac.UnsubscribeBackend, self._let_go)
@@ -107,7 +109,7 @@ class Link:
         while True:
             try:
                 await self._meet()
-                self.connected, self.refusal = True, None
+                self.connected, self.refusal, self.has_met = True, None, True
                 wait_s = self._first_retry_s
                 within_s = self._check_every_s
             except TocsinError as error:

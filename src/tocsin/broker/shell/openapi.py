@@ -81,7 +81,9 @@ def _own() -> list[dict[str, Any]]:
     return [
         _op("get", "/", "index", "What there is.", {"type": "object"}, open_=True),
         _op("get", "/healthz", "health", "Whether the process is alive.", obj({"status": TEXT}), open_=True),
-        _op("get", "/readyz", "ready", "Whether the cluster answers.", obj({"status": TEXT}), open_=True),
+        _op("get", "/readyz", "ready", "Whether subscribers are served, and whether the cluster is here or away.",
+            obj({"status": TEXT, "cluster": TEXT}), open_=True,
+            parameters=[_query("cluster", TEXT, "1: only where the cluster answers; 503 otherwise.")]),
         {
             **_op("get", "/metrics", "metrics", "Numbers for Prometheus; for the operator.", {}),
             "responses": {

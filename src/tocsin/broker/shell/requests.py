@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import hdrs, web
 
 from tocsin.broker.accounts.accounts import OPERATOR, Accounts, Manager, Principal
+from tocsin.serving.addresses import is_local_program
 from tocsin.serving.limits import Limits, Room, read_body
 from tocsin.serving.tokens import secret_in
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
+
+NEEDED: Final = "send a subscriber's, an application's or the operator's (broker.accounts.admin_token)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,11 @@ def token_of(request: web.Request) -> str | None:
 
 
 async def principal(accounts: Accounts, request: web.Request) -> Principal:
-    return await accounts.who(token_of(request))
+    """Who asks. Without a token nobody but a program of this machine, where those are the operator."""
+    token = token_of(request)
+    if token is None and not is_local_program(request):
+        raise UnauthorizedError("web pages, and who comes through a proxy, need a token", hint=NEEDED)
+    return await accounts.who(token)
 
 
 async def operator(accounts: Accounts, request: web.Request) -> Manager:

@@ -31,6 +31,7 @@ from tocsin.broker.shell.pulls import Pulls
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.trace import Trace
 from tocsin.broker.shell.webhooks import Webhooks
+from tocsin.serving.address_guard import AddressGuard
 from tocsin.settings.broker import BrokerSettings
 from tocsin.store.broker_store import BrokerStore
 
@@ -69,7 +70,7 @@ async def running(
     letters = Letters(
         settings.name, holdings.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
     )
-    client = ClusterClient(cluster.url, cluster.token, settings.name, cluster.timeout_s)
+    client = ClusterClient(cluster.url, cluster.token.get_secret_value(), settings.name, cluster.timeout_s)
     presence = Presence(machine, letters, figures, patience_s=delivery.patience_s)
     pulls = Pulls(machine, letters)
     holder = Holder(client, holdings, store, machine.core.holds)
@@ -82,8 +83,8 @@ async def running(
     fetcher = Fetcher(client, machine, figures, link.gone, cluster.fetches)
     acks = AckDesk(machine, store, figures, delivery.ack_every_s)
     service = Service(settings, store, machine, presence, desk, acks, pulls, link, client, figures, accounts)
-    private = settings.webhooks.private
-    webhooks = Webhooks(service, private=private == "allowed" or (private == "auto" and settings.http.loopback))
+    guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.loopback)
+    webhooks = Webhooks(service, guard)
 
     def deliver(action: ac.Deliver) -> None:
         (pulls if action.why is ac.Why.PULLED else presence).deliver(action)

@@ -24,7 +24,8 @@ class Sessions:
         self._of_token: dict[str, list[Callable[[str], None]]] = {}
         self._ends_s: dict[str, float] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._of_subscriber: dict[int, list[Callable[[str], None]]] = {}
+        self._of_subscriber: dict[int, list[tuple[str, Callable[[str], None]]]] = {}
+        """Each connection beside the session that it is of."""
 
     @property
     def connections(self) -> int:
@@ -42,21 +43,22 @@ class Sessions:
                 retry_after_s=5,
             )
         self._count[who.subscriber] += 1
-        ends = (self._of_token.setdefault(who.token_id, []), self._of_subscriber.setdefault(who.subscriber, []))
-        for known in ends:
-            known.append(close)
+        of_token = self._of_token.setdefault(who.token_id, [])
+        of_token.append(close)
+        of_subscriber = self._of_subscriber.setdefault(who.subscriber, [])
+        of_subscriber.append(mine := (who.session_id, close))
         self._ends_s[who.token_id] = who.expires_us / 1e6
         self._sweep_soon()
         try:
             yield
         finally:
             self._count[who.subscriber] -= 1
-            for known in ends:
-                known.remove(close)
+            of_token.remove(close)
+            of_subscriber.remove(mine)
             if not self._count[who.subscriber]:
                 del self._count[who.subscriber]
                 self._of_subscriber.pop(who.subscriber, None)
-            if not ends[0] and self._of_token.get(who.token_id) is ends[0]:
+            if not of_token and self._of_token.get(who.token_id) is of_token:
                 del self._of_token[who.token_id]
                 del self._ends_s[who.token_id]
 
@@ -81,12 +83,13 @@ class Sessions:
             for close in list(known):
                 close(STOPPING)
 
-    def end(self, token: str) -> None:
-        """The token counts no more, and neither do its connections."""
-        for close in list(self._of_token.get(token, ())):
-            close(ENDED)
+    def end(self, who: Session) -> None:
+        """No token of the session counts any more, and neither do their connections."""
+        for session, close in list(self._of_subscriber.get(who.subscriber, ())):
+            if session == who.session_id:
+                close(ENDED)
 
     def end_all(self, subscriber: int) -> None:
         """None of the subscriber's tokens counts any more."""
-        for close in list(self._of_subscriber.get(subscriber, ())):
+        for _, close in list(self._of_subscriber.get(subscriber, ())):
             close(ENDED)

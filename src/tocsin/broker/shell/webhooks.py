@@ -7,9 +7,7 @@ broker one message that waits, and nobody else anything.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
-import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -18,11 +16,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import structlog
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
 
 from tocsin.broker.shell.outlets import PlainOutlet, Told
 from tocsin.broker.shell.service import Service
+from tocsin.serving.address_guard import AddressGuard
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.broker_checks import URL_LIMIT
 from tocsin.store.broker_rows import Webhook
@@ -39,23 +36,28 @@ _log = structlog.get_logger("tocsin.broker.webhooks")
 
 
 class Webhooks:
-    def __init__(self, service: Service, *, private: bool) -> None:
+    def __init__(self, service: Service, guard: AddressGuard) -> None:
         self._service = service
         self._settings = service.settings.webhooks
-        self._private = private
+        self._guard = guard
         self._senders: dict[int, Sender] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        resolver = None if self._private else PublicOnly()
-        connector = aiohttp.TCPConnector(limit=AT_ONCE, resolver=resolver, ttl_dns_cache=60)
+        connector = self._guard.connector(limit=AT_ONCE, ttl_dns_cache=60)
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "tocsin-broker", "Content-Type": "application/cloudevents+json"},
         )  # fmt: skip
         for one in await self._service.store.webhooks():
-            self._begin(one)
+            try:
+                # It may be from when private networks were allowed.
+                self._guard.check(one.url)
+            except InputError as error:
+                _log.warning("a webhook is refused", subscriber=one.subscriber, reason=error.message, hint=error.hint)
+            else:
+                self._begin(one)
 
     async def close(self) -> None:
         for sender in list(self._senders.values()):
@@ -123,8 +125,7 @@ class Webhooks:
             raise InputError("url: must be an address such as https://example.org/hook")
         if parts.username is not None or parts.password is not None:
             raise InputError("url: must not carry a password")
-        if not self._private and _is_private(parts.hostname or ""):
-            raise InputError("url: must not be on this machine or in a private network")
+        self._guard.check(url)
 
 
 class Sender:
@@ -216,37 +217,10 @@ class Sender:
             ) as response:
                 return response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            _log.debug("a webhook did not answer", subscriber=self.webhook.subscriber, error=repr(error))
+            _log.debug("a webhook did not answer", subscriber=self.webhook.subscriber, error=type(error).__name__)
             return 0
 
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a webhook broke", exc_info=error)
-
-
-class PublicOnly(AbstractResolver):
-    """Finds no address of this machine or of a private network, whatever name asks for it."""
-
-    def __init__(self) -> None:
-        self._resolver = ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        public = [one for one in found if not _is_private(one["host"])]
-        if not public:
-            raise OSError(f"{host} is in a private network")
-        return public
-
-    async def close(self) -> None:
-        await self._resolver.close()
-
-
-def _is_private(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return not address.is_global

@@ -21,6 +21,7 @@ from tocsin.cluster.channels.news import NewsDesk
 from tocsin.cluster.channels.telling import FIRST_RETRY_S, LAST_RETRY_S, PASSED_OVER, Teller, Telling, TellingCounts
 from tocsin.cluster.entries import BrokerEntry, broker_ref
 from tocsin.rules.model.cursors import BEGINNING, Position
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.store.channel_rows import Broker, Committed
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.announcements import Announcement
@@ -55,8 +56,15 @@ class _Started:
 
 class Announcer:
     def __init__(
-        self, catalog: CatalogStore, store: ChannelStore, *, news: NewsDesk | None = None, pace: Pace | None = None
+        self,
+        catalog: CatalogStore,
+        store: ChannelStore,
+        *,
+        news: NewsDesk | None = None,
+        pace: Pace | None = None,
+        guard: AddressGuard = UNGUARDED,
     ) -> None:
+        self.guard = guard
         self._catalog = catalog
         self._store = store
         self._news = news or NewsDesk(catalog, store)
@@ -73,7 +81,7 @@ class Announcer:
         """Every broker is told what it has missed."""
         timeout = aiohttp.ClientTimeout(total=self._pace.timeout_s)
         # One request at a time to each broker; together as many as there are brokers.
-        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300)
+        connector = self.guard.connector(limit=0, ttl_dns_cache=300)
         session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         self._started = _Started(session)
         self._last = await self._store.position()

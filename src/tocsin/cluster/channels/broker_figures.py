@@ -12,8 +12,11 @@ from prometheus_client.registry import Collector
 from tocsin.cluster.channels.announcer import BrokerFigures
 
 _COUNTS: Final[dict[str, tuple[str, Callable[[BrokerFigures], int]]]] = {
-    "tocsin_broker_announcements": ("Announcements that the broker took.", lambda one: one.counts.sent),
-    "tocsin_broker_announcements_failed": ("Tries that it did not take.", lambda one: one.counts.failed),
+    "tocsin_cluster_announcements": ("Announcements that a broker took from the cluster.", lambda one: one.counts.sent),
+    "tocsin_cluster_announcements_failed": (
+        "Announcements that a broker did not take from the cluster, each try counted.",
+        lambda one: one.counts.failed,
+    ),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[BrokerFigures], float | None]]]] = {
     "tocsin_broker_lag_results": ("Results committed since the broker was told.", lambda one: one.lag),

@@ -42,6 +42,7 @@ from tocsin.language.constants import NotConstantError, evaluate
 from tocsin.language.expressions import TranslationError
 from tocsin.patience import to_the_end
 from tocsin.rules.model.types import ObjectType
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
 Summary = Mapping[str, Any]
@@ -49,11 +50,19 @@ REJECTED_RETENTION_S = 7 * 86_400.0
 
 
 class Feeds:
-    def __init__(self, catalog: CatalogStore, tables: Tables, engine: Engine, folder: Path) -> None:
+    def __init__(
+        self,
+        catalog: CatalogStore,
+        tables: Tables,
+        engine: Engine,
+        folder: Path,
+        guard: AddressGuard = UNGUARDED,
+    ) -> None:
+        self._guard = guard
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
-        self._started = StartedFeeds(catalog, tables, engine, folder, self._enrich)
+        self._started = StartedFeeds(catalog, tables, engine, folder, self._enrich, guard=guard)
         # Statements about one feed take turns; one that waits for its records keeps no other feed waiting.
         self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
 
@@ -169,6 +178,7 @@ class Feeds:
                 hint="CREATE FEED … IF NOT EXISTS leaves it as it is; DROP FEED removes it",
             )
         options = self._options(statement, scope)
+        self._check_address(options)
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)
         if options.files is None:
@@ -302,9 +312,10 @@ class Feeds:
             already = self._started.find(entry.ref) is not None and not self._started.troubles(entry.ref)
             await self._started.listen(await self._started.resumed(entry))
             return {"name": entry.name, "already": True} if already else {"name": entry.name}
-        files = feed_options(dict(entry.options)).files
-        if files is not None:
-            files.check()
+        options = feed_options(dict(entry.options))
+        if options.files is not None:
+            options.files.check()
+        self._check_address(options)
         feed = await self._started.prepared(entry)
         try:
             await self._started.listen(feed)
@@ -372,6 +383,10 @@ class Feeds:
                 f"the feed {entry.name} cannot be dropped: what it acknowledged cannot be landed: {error.message}",
                 hint="mend that, or give it up: DROP … FORCE",
             ) from error
+
+    def _check_address(self, options: FeedOptions) -> None:
+        if options.polling is not None:
+            self._guard.check(options.polling.url)
 
     def _entry(self, name: st.Name, scope: StatementScope) -> FeedEntry:
         return scope.catalog.feed(name.dataverse or scope.dataverse, name.name)

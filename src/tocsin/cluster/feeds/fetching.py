@@ -12,6 +12,7 @@ import aiohttp
 from aiohttp import hdrs
 
 from tocsin.cluster.feeds.polled_options import Polling
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard, PrivateAddressError
 from tocsin.wire.version import version
 
 TIMEOUT_S: Final = 60.0
@@ -48,8 +49,14 @@ class Fetcher:
     """One address. Use it as a context manager."""
 
     def __init__(
-        self, polling: Polling, *, timeout_s: float = TIMEOUT_S, body_limit_bytes: int = BODY_LIMIT_BYTES
+        self,
+        polling: Polling,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        body_limit_bytes: int = BODY_LIMIT_BYTES,
+        guard: AddressGuard = UNGUARDED,
     ) -> None:
+        self._guard = guard
         self._polling = polling
         self._timeout_s = timeout_s
         self._body_limit_bytes = body_limit_bytes
@@ -58,6 +65,7 @@ class Fetcher:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
+            connector=self._guard.connector(),
             timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S),
             headers={
                 hdrs.USER_AGENT: f"tocsin/{version()}",
@@ -90,6 +98,8 @@ class Fetcher:
         except aiohttp.ClientConnectorCertificateError as error:
             raise FetchError("shows a bad certificate", str(error.certificate_error)) from None
         except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, PrivateAddressError):
+                raise FetchError("is not allowed", error.os_error.strerror or "") from None
             raise FetchError("cannot be reached", str(error.os_error.strerror or error.os_error)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # Its text may hold the address, and that a secret.

@@ -18,6 +18,7 @@ from tocsin.cluster.feeds.seen import SeenItems, mark
 from tocsin.pipeline.readers.decoding import Decoded
 from tocsin.pipeline.readers.items import items
 from tocsin.pipeline.readers.polled import Judge
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import ConflictError, TocsinError
 
 log = structlog.get_logger()
@@ -64,6 +65,7 @@ class Poller:
         rng: Random | None = None,
         timeout_s: float = TIMEOUT_S,
         body_limit_bytes: int = BODY_LIMIT_BYTES,
+        guard: AddressGuard = UNGUARDED,
     ) -> None:
         self._counts = counts
         self._name = taker.entry.name
@@ -72,7 +74,7 @@ class Poller:
         self._seen = seen
         self._judge = judge
         self._rng = rng or Random()
-        self._fetcher = Fetcher(polling, timeout_s=timeout_s, body_limit_bytes=body_limit_bytes)
+        self._fetcher = Fetcher(polling, timeout_s=timeout_s, body_limit_bytes=body_limit_bytes, guard=guard)
         self._trouble = ""
         self._failures = 0
         self._closing = False

@@ -34,6 +34,7 @@ from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.readers import polled
 from tocsin.pipeline.readers.decoding import Decode, decoder
 from tocsin.rules.model.types import ObjectType
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 log = structlog.get_logger()
@@ -53,7 +54,10 @@ class StartedFeeds:
         engine: Engine,
         folder: Path,
         enrich: Callable[[FeedEntry, Ref], Enrich],
+        *,
+        guard: AddressGuard = UNGUARDED,
     ) -> None:
+        self._guard = guard
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
@@ -186,7 +190,8 @@ class StartedFeeds:
         feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
         if options.polling is not None and seen is not None:
             # It asks nobody before the feed is open.
-            poller = Poller(feed, options.polling, seen, polled.judge(entry.type), self.counts(entry))
+            judge, counts = polled.judge(entry.type), self.counts(entry)
+            poller = Poller(feed, options.polling, seen, judge, counts, guard=self._guard)
             poller.start()
             feed.sources.append(poller)
         return feed

@@ -1,0 +1,44 @@
+"""Folders that nobody but the user who runs Tocsin may look into."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tocsin.store.broker_files import PATTERN as BROKERS
+from tocsin.wire.errors import InputError
+
+PRIVATE: Final = 0o700
+_OPEN: Final = stat.S_IRWXG | stat.S_IRWXO
+# By these a data folder is told from one that somebody named by mistake, such as /var/lib.
+_MARKS: Final = ("lock", "catalog.sqlite", "channels.db", BROKERS)
+_BEFORE_US: Final = frozenset({"python", "lost+found"})
+"""What may be in a data folder before anything of ours is."""
+
+_log = structlog.get_logger("tocsin.store")
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder if there is none, and close one that is open to others. InputError where that is not ours to do:
+    it is somebody else's, or has other things in it."""
+    folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    found = folder.stat()
+    if not found.st_mode & _OPEN:
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.geteuid() or mode & stat.S_ISVTX or not _is_data(folder):
+        raise InputError(
+            f"the folder {folder} is open to other users of this machine (mode {mode:04o})",
+            hint=f"choose a folder in it that is yours alone; or, where it is, chmod 700 {folder}",
+        )
+    folder.chmod(PRIVATE)
+    _log.warning("the data folder was open to other users, and is not any more", folder=str(folder), mode=f"{mode:04o}")
+
+
+def _is_data(folder: Path) -> bool:
+    names = {path.name for path in folder.iterdir()}
+    return names <= _BEFORE_US or any(next(folder.glob(mark), None) is not None for mark in _MARKS)
