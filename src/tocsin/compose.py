@@ -31,14 +31,17 @@ from tocsin.cluster.channels.shows import Shows
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine import Engine
+from tocsin.cluster.engine_watch import EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.lock import FolderLock
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
+from tocsin.cluster.watchdog import WatchdogLimits
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
+from tocsin.pipeline.session import Sessions
 from tocsin.serving import tokens as minting
 from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
@@ -114,8 +117,8 @@ async def cluster(settings: Settings, address: str | None = None) -> AsyncIterat
     """A cluster on its data folder, which nobody else may use meanwhile."""
     async with (
         held_folder(settings, address) as lock,
-        started_spark(settings, lock) as spark,
-        assembled(settings, spark) as made,
+        started_spark(settings, lock) as (spark, sessions),
+        assembled(settings, spark, sessions) as made,
     ):
         yield made
 
@@ -130,31 +133,31 @@ async def held_folder(settings: Settings, address: str | None = None) -> AsyncIt
 
 
 @asynccontextmanager
-async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[Any]:
+async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, Sessions]]:
+    """The first session, and what makes the next ones."""
     scratch = _scratch(settings)
     # What a killed cluster left there nobody needs.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     scratch.mkdir(parents=True, exist_ok=True)
     chosen = settings.cluster.spark
-    starting = asyncio.create_task(
-        asyncio.to_thread(
-            session.start, scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf
-        )
-    )
+
+    def start() -> Any:
+        return session.start(scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf)
+
+    sessions = Sessions(start, lock.record_child)
+    starting = asyncio.create_task(asyncio.to_thread(sessions.start))
     try:
-        spark = await asyncio.shield(starting)
-        lock.record_child(session.jvm_process(spark).pid)
-        yield spark
+        yield await asyncio.shield(starting), sessions
     finally:
         # Cancelled half-way, it is waited for all the same: the folder is let go only when nothing works on it.
-        for spark in await asyncio.gather(starting, return_exceptions=True):
-            if not isinstance(spark, BaseException):
-                await asyncio.to_thread(session.stop, spark)
+        await asyncio.gather(starting, return_exceptions=True)
+        await asyncio.to_thread(sessions.stop)
 
 
 @asynccontextmanager
-async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
-    """Everything of a cluster but the folder's lock and Spark, which the caller has."""
+async def assembled(settings: Settings, spark: Any, sessions: Sessions | None = None) -> AsyncIterator[Cluster]:
+    """Everything of a cluster but the folder's lock and Spark, which the caller has. With `sessions`, the engine is
+    watched, and replaced where it fails."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     async with opened_store(settings) as store, opened_channel_store(settings) as channel_store:
         catalog = CatalogStore(store)
@@ -162,13 +165,21 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         chosen = settings.cluster
         tables = tables_of(settings)
         tables.start({entry.folder for entry in known.datasets})
-        python = PythonFunctions(
-            spark,
-            settings.data.absolute() / chosen.python.folder,
-            _scratch(settings) / "python.log",
-            chosen.python.call_timeout_s,
+
+        def make_python(spark: Any) -> PythonFunctions:
+            return PythonFunctions(
+                spark,
+                settings.data.absolute() / chosen.python.folder,
+                _scratch(settings) / "python.log",
+                chosen.python.call_timeout_s,
+            )
+
+        threads = chosen.statements.concurrent + AT_ONCE + 2
+        engine = Engine(
+            spark, make_python, _scratch(settings), threads=threads, lost_limit=chosen.spark.unstoppable_limit
         )
-        engine = Engine(spark, python, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
+        limits = WatchdogLimits(ping_timeout_s=chosen.spark.ping_timeout_s, lost_limit=chosen.spark.unstoppable_limit)
+        watch = None if sessions is None else EngineWatch(engine, sessions, limits)
         feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes)
@@ -189,6 +200,8 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         rooms = (feeds, brokers, channels)
         statements = ScriptRunner(catalog, tables, engine, changes, procedures, channels, rooms, chosen)
         try:
+            if watch is not None:
+                watch.start()
             await announcer.start()
             await channels.start()
             retention.start()
@@ -197,7 +210,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
             subscriptions = Subscriptions(catalog, channel_store)
             app = cluster_application(
-                chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds,
+                chosen, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
                 channel_figures=channels.figures,
                 brokers=BrokerDoor(channel_store, subscriptions, brokers, announcer, retention),
             )  # fmt: skip
@@ -208,6 +221,8 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             await channels.close()
             await retention.close()
             await announcer.close()
+            if watch is not None:
+                await asyncio.to_thread(watch.close)
             await statements.close()
             await tables.close()
 

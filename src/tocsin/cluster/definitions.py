@@ -101,7 +101,7 @@ class Definitions:
         )  # fmt: skip
         scope.catalog.with_(entry)  # refuse before anything is on the disk
         try:
-            await self._engine.work(lambda: self._tables.create(entry))
+            await self._engine.work(lambda: self._tables.create(entry), asks_spark=False)
             return await self._put(entry, statement.if_not_exists)
         finally:
             # What the catalog says decides: one who is cancelled during its commit may have made the dataset.
@@ -213,7 +213,7 @@ class Definitions:
             # Also for one who was cancelled when the catalog had forgotten them already.
             kept = {one.folder for one in self._catalog.catalog.datasets}
             gone = [one.folder for one in before.datasets if one.folder not in kept]
-            await asyncio.shield(self._engine.work(lambda: self._tables.drop(*gone)))
+            await asyncio.shield(self._engine.work(lambda: self._tables.drop(*gone), asks_spark=False))
         return {"name": ref.name}
 
 

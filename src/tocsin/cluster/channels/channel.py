@@ -167,7 +167,7 @@ class RunningChannel:
                 _go_on()
                 return
             _go_on()
-            await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            await self._rooms.engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
     # ------------------------------------------------------------ what

@@ -188,7 +188,7 @@ class Feeds:
         )  # fmt: skip
         scope.catalog.with_(kept_type).with_(kept).with_(entry)  # refuse before anything is on the disk
         try:
-            await self._engine.work(lambda: self._tables.create(kept))
+            await self._engine.work(lambda: self._tables.create(kept), asks_spark=False)
             await self._catalog.apply([Put(kept_type), Put(kept), Put(entry)])
         finally:
             # What the catalog says decides: one who is cancelled during its commit may have made the feed.
@@ -359,7 +359,7 @@ class Feeds:
             elif feed is not None:
                 feed.open()
         if isinstance(kept, DatasetEntry):
-            await self._engine.work(lambda: self._tables.drop(kept.folder))
+            await self._engine.work(lambda: self._tables.drop(kept.folder), asks_spark=False)
         await asyncio.to_thread(shutil.rmtree, self._started.folder(entry), ignore_errors=True)
         return {"name": name}
 

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -158,6 +158,22 @@ class Interests:
         return identity <= self._worked and identity not in self.suspects
 
     # ------------------------------------------------------------ as Spark sees them
+
+    def use(self, spark: SparkSession) -> None:
+        """They are handed to this session, if it is another one than before."""
+        if spark is not self._spark:
+            self._spark = spark
+            self._base = self._cached = self._plain_fresh = None
+            self._stale = True
+            self.remembered.clear()
+
+    def copy(self) -> Interests:
+        """The same interests, with nothing that a thread which was given up could still touch."""
+        made = Interests(self._spark, self._query)
+        made._all = dict(self._all)
+        made.suspects = {one: replace(suspect) for one, suspect in self.suspects.items()}
+        made._newest, made._worked = self._newest, self._worked
+        return made
 
     def prepared(self) -> str:
         """The name of the view, which shows every interest there is now."""
