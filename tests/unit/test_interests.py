@@ -166,3 +166,34 @@ def test_those_that_left_leave_the_cached_table_when_it_is_renewed(interests: In
     assert interests.gone == set()
     assert 7 not in spark.views[interests.prepared()].ids
     assert spark.cached == 1
+
+
+def test_with_a_new_session_all_take_part_again(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(20))
+    seen(interests, spark)
+    interests.change([(30, (30,))], [4])
+    interests.remembered["levels"] = "of the session before"
+    after: Any = FakeSpark()
+    spark.views = after.views  # the frames of this test are made there
+    interests.use(after)
+    assert interests.remembered == {}
+    assert seen(interests, after) == [*range(4), *range(5, 20), 30]
+    assert interests.gone == set()
+    interests.use(after)
+    add(interests, 31)
+    assert interests._base is not None, "as long as the session is the same, a change costs what it changes"
+
+
+def test_a_copy_has_the_same_interests_and_shares_nothing(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(20))
+    seen(interests, spark)
+    interests.change((), [4])
+    interests.strike(5, "a reason")
+    copied = interests.copy()
+    assert seen(copied, spark) == [*range(4), *range(5, 20)]
+    assert copied.view != interests.view
+    interests._rebuild()
+    interests.strike(5, "another")
+    interests.change((), [6])
+    assert seen(copied, spark) == [*range(4), *range(5, 20)]
+    assert [suspect.reason for suspect in copied.suspects.values()] == ["a reason"]

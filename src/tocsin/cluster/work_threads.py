@@ -94,6 +94,7 @@ class WorkThreads:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait((future,), timeout=None if last_s is None else last_s - loop.time())
         if future.done():
+            _retrieve(future)
             return True
         give_up()
         self._lost.add(future)
@@ -102,5 +103,10 @@ class WorkThreads:
 
     def _ended(self, future: asyncio.Future[Any]) -> None:
         self._lost.discard(future)
-        if not future.cancelled():
-            future.exception()  # nobody waits for it
+        _retrieve(future)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Nobody may want its exception: asyncio complains of those that nobody looked at."""
+    if not future.cancelled():
+        future.exception()
