@@ -206,7 +206,7 @@ class Engine:
         """As `work`, on the threads of the feeds, and never given up."""
         if not asks_spark:
             return await self._work_threads.carry_out(self._landing, work, stop=lambda: False)
-        return await self._carry_out(self._landing, work, what, lambda: False)
+        return await self._carry_out(self._landing, work, what, always_awaited=True)
 
     async def execution(self, work: Callable[[], T], what: str, *, deadline_s: float | None = None) -> T:
         """As `work`, on the threads of the channels. The work must change nothing.
@@ -216,7 +216,7 @@ class Engine:
         gets nothing from the engine any more, but may still touch, once, what it was given. So what it was given must
         not be used again: give the next attempt a copy (`Interests.copy`, and `close` the old one).
         """
-        return await self._carry_out(self._channels, work, what, None, deadline_s=deadline_s)
+        return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
 
     async def work(
         self,
@@ -238,15 +238,16 @@ class Engine:
         """
         if not asks_spark:
             return await self._work_threads.carry_out(self._threads, work, stop=lambda: False)
-        return await self._carry_out(self._threads, work, what, stop)
+        return await self._carry_out(self._threads, work, what, stop=stop)
 
     async def _carry_out(
         self,
         threads: ThreadPoolExecutor,
         work: Callable[[], T],
         what: str,
-        stop: Callable[[], bool] | None,
         *,
+        stop: Callable[[], bool] | None = None,
+        always_awaited: bool = False,
         deadline_s: float | None = None,
     ) -> T:
         own = _Work(uuid4().hex)
@@ -255,13 +256,13 @@ class Engine:
             self.has_cancelled = True
             may_be_given_up = stop is None or stop()
             self._errand(partial(self._cancel_jobs, own))
-            return may_be_given_up
+            return may_be_given_up and not always_awaited
 
         def give_up() -> None:
             own.is_given_up = True
 
         return await self._work_threads.carry_out(
-            threads, partial(self._run, own, what, work, changes=stop is not None),
+            threads, partial(self._run, own, what, work, changes=stop is not None or always_awaited),
             stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
         )  # fmt: skip
 

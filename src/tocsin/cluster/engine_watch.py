@@ -38,6 +38,8 @@ class EngineWatch:
         self._events: queue.SimpleQueue[dog.Event] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine watch", daemon=True)
+        self._pinged: EngineSession | None = None
+        self._pings: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def start(self) -> None:
         self._thread.start()
@@ -45,6 +47,7 @@ class EngineWatch:
     def close(self) -> None:
         """Blocks until it does nothing any more; a start on its way is waited for."""
         self._ending.set()
+        self._pings.put(False)
         if self._thread.is_alive():
             self._thread.join()
 
@@ -95,9 +98,7 @@ class EngineWatch:
     def _perform(self, action: dog.Action) -> None:
         match action:
             case dog.SendPing():
-                threading.Thread(
-                    target=self._send_ping, args=(self._engine.session,), name="engine ping", daemon=True
-                ).start()
+                self._send_ping(self._engine.session)
             case dog.KillEngine(reason):
                 with suppress(Exception):
                     log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
@@ -123,15 +124,24 @@ class EngineWatch:
         with suppress(Exception):
             log.info("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
 
-    # ------------------------------------------------------------ a thread for each ping, since it may never return
+    # ------------------------------------------------------------ a thread for each session, since a ping may hang
 
     def _send_ping(self, session: EngineSession) -> None:
-        try:
-            event: dog.Event = self._ping(session)
-        except Exception:
-            event = dog.PingFailed()
-        if not session.is_lost:
-            self._events.put(event)
+        if session is not self._pinged:
+            self._pings.put(False)  # to the thread of the session before
+            self._pinged, self._pings = session, queue.SimpleQueue()
+            arguments = (session, self._pings)
+            threading.Thread(target=self._answer_pings, args=arguments, name="engine ping", daemon=True).start()
+        self._pings.put(True)
+
+    def _answer_pings(self, session: EngineSession, pings: queue.SimpleQueue[bool]) -> None:
+        while pings.get() and not session.is_lost:
+            try:
+                event: dog.Event = self._ping(session)
+            except Exception:
+                event = dog.PingFailed()
+            if not session.is_lost:
+                self._events.put(event)
 
     def _ask(self, session: EngineSession) -> dog.PingAnswered:
         context: Any = session.spark.sparkContext._jsc.sc()
