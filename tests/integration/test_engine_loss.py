@@ -38,7 +38,7 @@ CREATE DATASET Loaded(Row) PRIMARY KEY id;
 CREATE FUNCTION doubled(r) { {"id": 2 * r.id, "kind": r.kind} };
 CREATE FEED F WITH {"adapter-name": "http_adapter", "type-name": "R"};
 CONNECT FEED F TO DATASET D; CONNECT FEED F TO DATASET Doubled APPLY FUNCTION doubled; START FEED F;
-CREATE FEED Files WITH {"adapter-name": "localfs", "path": "%s", "type-name": "Row", "format": "json", "period": 0.2};
+CREATE FEED Files WITH {"adapter-name": "localfs", "path": "%s", "type-name": "Row", "format": "json", "period": "0.2"};
 CONNECT FEED Files TO DATASET FromFiles; START FEED Files;
 CREATE BROKER b AT "http://127.0.0.1:9/";
 CREATE CONTINUOUS CHANNEL c(k) { SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.kind = k };

@@ -240,6 +240,21 @@ class Engine:
             return await self._work_threads.carry_out(self._threads, work, stop=lambda: False)
         return await self._carry_out(self._threads, work, what, stop=stop)
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Runs what Python does by itself and changes nothing, on the threads of `work`: it needs no session, and is
+        given up when the caller is cancelled."""
+
+        def run() -> T:
+            try:
+                return work()
+            except Exception as error:
+                explained = _explained(error)
+                if explained is error:
+                    raise
+                raise explained from error
+
+        return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
+
     async def _carry_out(
         self,
         threads: ThreadPoolExecutor,
@@ -319,15 +334,7 @@ class Engine:
         broken = isinstance(error, EOFError | ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
         if current.has_ended(_GONE_S if broken else 0.0):
             return _stopped()
-        if isinstance(error, PySparkException | Py4JError):
-            return told(error)
-        if isinstance(error, CallError):
-            return called(error)
-        if isinstance(error, RecursionError):
-            return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
-        if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):
-            return StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep")
-        return error
+        return _explained(error)
 
     def asked(self, work: Callable[[], T]) -> T:
         """What the work yields, with Spark's errors as people read them."""
@@ -395,6 +402,19 @@ def _loose(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, _loose(field.dataType)) for field in kind.fields])
     return ArrayType(_loose(kind.elementType)) if isinstance(kind, ArrayType) else kind
+
+
+def _explained(error: Exception) -> Exception:
+    """The error as one of ours where it tells of Spark, or of a limit that a statement met; else as it is."""
+    if isinstance(error, PySparkException | Py4JError):
+        return told(error)
+    if isinstance(error, CallError):
+        return called(error)
+    if isinstance(error, RecursionError):
+        return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
+    if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):
+        return StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep")
+    return error
 
 
 def told(error: Exception) -> TocsinError:

@@ -81,7 +81,7 @@ class ScriptRunner:
         parsing = scripts.statements(script)
         number = 0
         while True:
-            statement = await self._engine.work(lambda: next(parsing, None))
+            statement = await self._engine.compute(lambda: next(parsing, None))
             if statement is None:
                 return
             number += 1
