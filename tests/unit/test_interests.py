@@ -11,6 +11,7 @@ import pytest
 from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.rules.model import types as t
+from tocsin.wire.errors import UnavailableError
 
 
 class Frame:
@@ -173,27 +174,38 @@ def test_with_a_new_session_all_take_part_again(interests: Interests, spark: Fak
     seen(interests, spark)
     interests.change([(30, (30,))], [4])
     interests.remembered["levels"] = "of the session before"
-    after: Any = FakeSpark()
+    after = FakeSpark()
     spark.views = after.views  # the frames of this test are made there
-    interests.use(after)
-    assert interests.remembered == {}
+    interests._session = lambda: after
     assert seen(interests, after) == [*range(4), *range(5, 20), 30]
-    assert interests.gone == set()
-    interests.use(after)
+    assert (interests.remembered, interests.gone) == ({}, set())
     add(interests, 31)
-    assert interests._base is not None, "as long as the session is the same, a change costs what it changes"
+    assert seen(interests, after)[-1] == 31
+    assert spark.cached == 2, "as long as the session is the same, a change costs what it changes"
 
 
-def test_a_copy_has_the_same_interests_and_shares_nothing(interests: Interests, spark: FakeSpark) -> None:
+def test_a_thread_that_was_given_up_over_handing_them_over_changes_nothing(
+    interests: Interests, spark: FakeSpark
+) -> None:
     add(interests, *range(20))
-    seen(interests, spark)
-    interests.change((), [4])
-    interests.strike(5, "a reason")
-    copied = interests.copy()
-    assert seen(copied, spark) == [*range(4), *range(5, 20)]
-    assert copied.view != interests.view
-    interests._rebuild()
-    interests.strike(5, "another")
-    interests.change((), [6])
-    assert seen(copied, spark) == [*range(4), *range(5, 20)]
-    assert [suspect.reason for suspect in copied.suspects.values()] == ["a reason"]
+    session, fill = interests._session, interests_module._filled
+
+    def given_up() -> FakeSpark:
+        raise UnavailableError("the work was given up")
+
+    def fill_late(frame: Any) -> Any:
+        filled = fill(frame)
+        interests._session = session
+        add(interests, 30)
+        assert seen(interests, spark)[-1] == 30  # the next attempt
+        add(interests, 31)
+        interests._session = given_up
+        return filled
+
+    with pytest.MonkeyPatch.context() as patched:
+        # The first call is the one that is late.
+        patched.setattr(interests_module, "_filled", lambda frame: (patched.undo(), fill_late(frame))[1])
+        with pytest.raises(UnavailableError):
+            interests.prepared()
+    interests._session = session
+    assert seen(interests, spark) == [*range(20), 30, 31]

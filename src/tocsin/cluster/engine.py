@@ -211,10 +211,10 @@ class Engine:
     async def execution(self, work: Callable[[], T], what: str, *, deadline_s: float | None = None) -> T:
         """As `work`, on the threads of the channels. The work must change nothing.
 
-        If it has run for `deadline_s` it is stopped as if it were cancelled. OverrunError then says that its time was
-        over, soon after the deadline, whether or not Spark could be stopped. A thread that could not be is given up: it
-        gets nothing from the engine any more, but may still touch, once, what it was given. So what it was given must
-        not be used again: give the next attempt a copy (`Interests.copy`, and `close` the old one).
+        If it has run for `deadline_s` (the time in which it waits for a thread is not its own) it is stopped as if it
+        were cancelled. OverrunError then says that its time was over, soon after the deadline, whether or not Spark
+        could be stopped. A thread that could not be is given up: it gets nothing from the engine any more, and its jobs
+        are cancelled, those to come as well; so it ends with an error, some day, and its result goes nowhere.
         """
         return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
 

@@ -30,7 +30,6 @@ def executed(
 
     `search_begins` is told, on this thread, before these are looked for, which may take minutes."""
     query, engine = reading.query, reading.engine
-    interests.use(engine.spark)
     since = {one.since: reading.since.get(folder_of(one), 0) for one in query.watched}
     few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
     moment = Moment(now, previous, since, many=not few)
