@@ -1,4 +1,4 @@
-"""A cluster whose JVM hangs, and then dies, under publishers, subscriptions and files: it goes on, by itself.
+"""A cluster whose JVM hangs, dies, or is busy for ever, under publishers, subscriptions and files: it goes on, by itself.
 
 What needs no engine never notices. What does is told to come again, or comes again by itself: each record is told once
 to each interest, each file lands once, and a change happens wholly or not at all.
@@ -23,9 +23,11 @@ import pytest
 from tests.integration.processes import ANSWER_S, Client, ClusterProcess
 from tests.waiting import wait_until
 
-# Quicker than by default: what is tested is what happens then.
-QUICK = {"TOCSIN_CLUSTER__SPARK__PING_TIMEOUT_S": "6", "TOCSIN_CLUSTER__STATEMENTS__TIMEOUT_S": "120"}
+# Sooner than by default: what is tested is what happens then.
+QUICK = {"TOCSIN_CLUSTER__SPARK__PING_TIMEOUT_S": "6", "TOCSIN_CLUSTER__SPARK__UNSTOPPABLE_LIMIT": "1"}
 ENDLESS = "SELECT VALUE {'id': a.id} FROM range(100000000) a, range(100000000) b WHERE a.id % 7 = b.id % 5 + 9"
+# Spark's optimizer computes it, in a time longer than anybody lives, and hears nothing meanwhile.
+UNSTOPPABLE = f'SELECT VALUE regexp_contains("{"e" * 400}", "{".*e" * 9}.*z");'
 LOADED_ROWS = 200_000
 SETUP = """
 CREATE DATAVERSE v; USE v;
@@ -153,7 +155,7 @@ def scripts(client: Client) -> list[dict[str, Any]]:
     return running
 
 
-def test_an_engine_that_hangs_and_one_that_dies_are_replaced_and_nothing_is_lost(
+def test_an_engine_that_hangs_dies_or_cannot_be_stopped_is_replaced_and_nothing_is_lost(
     running: ClusterProcess, incoming: Path, tmp_path: Path
 ) -> None:
     client = running.client
@@ -179,6 +181,10 @@ def test_an_engine_that_hangs_and_one_that_dies_are_replaced_and_nothing_is_lost
             java(running).kill()
             assert_only_scripts_had_to_wait(outlive(client, 2))
             assert loading.result(ANSWER_S)[0] in (200, 503)
+
+        answer = client.run(UNSTOPPABLE, "?timeout=5")
+        assert (answer.status, answer.error["code"]) == (408, "stopped")
+        outlive(client, 3)
         after = load.sent
         wait_until(lambda: load.sent > after + 5, "records are taken")
     assert load.refused == []

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from tests import conftest
 from tests.waiting import until
 from tocsin.cluster.changes import Going
-from tocsin.cluster.engine import Engine, EngineLostError, told
+from tocsin.cluster.engine import Engine, told
+from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.engine_watch import EngineCollector, EngineWatch
 from tocsin.cluster.watchdog import PingAnswered, WatchdogLimits
 from tocsin.wire.errors import ConflictError, StatementError, StoppedError, UnavailableError

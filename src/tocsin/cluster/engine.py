@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
@@ -23,8 +22,8 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
+from tocsin.cluster.engine_session import EngineSession, engine_lost
 from tocsin.cluster.work_threads import GIVE_UP_S, WorkThreads
-from tocsin.pipeline import session
 from tocsin.pipeline.analysis import SparkOracle, reason
 from tocsin.pipeline.python.called import CallError, found_in
 from tocsin.pipeline.python.functions import PythonFunctions
@@ -36,15 +35,10 @@ T = TypeVar("T")
 
 LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
-RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
 _GONE_S: Final = 1.0
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
 # Spark's context ends by itself when its own threads fail, for want of memory above all; the JVM lives on without it.
 _ENDED = ("stopped SparkContext", "SparkContext was shut down", 'SparkContext.dagScheduler()" is null')
-
-
-class EngineLostError(UnavailableError):
-    """The session is gone, and what it did with it: whoever can repeats it with the next one."""
 
 
 class Shows(Protocol):
@@ -55,27 +49,6 @@ class Shows(Protocol):
     def executions(self, channels: Sequence[Any], kind: ObjectType) -> pa.Table: ...
 
     def runs(self, kind: ObjectType) -> pa.Table: ...
-
-
-@dataclass(eq=False, slots=True)
-class EngineSession:
-    """One life of Spark's, with all that lives and dies with it."""
-
-    generation: int
-    spark: SparkSession
-    python: PythonFunctions
-    oracle: SparkOracle
-    views: Views
-    is_lost: bool = False
-    """Set when it is given up, before its JVM is killed."""
-
-    def has_ended(self, within_s: float = 0.0) -> bool:
-        """Whether its JVM is gone. The operating system is asked, never the JVM."""
-        process = session.jvm_process(self.spark)
-        if within_s and not self.is_lost:
-            with suppress(TimeoutExpired):
-                process.wait(within_s)
-        return self.is_lost or process.poll() is not None
 
 
 @dataclass(eq=False, slots=True)
@@ -151,7 +124,7 @@ class Engine:
             raise UnavailableError("the work was given up")
         found = self._session if work is None else work.session
         if found is None:
-            raise _stopped()
+            raise engine_lost()
         return found
 
     @property
@@ -284,7 +257,7 @@ class Engine:
     def _run(self, own: _Work, what: str, work: Callable[[], T], *, changes: bool) -> T:
         own.session = current = self._session
         if current is None:
-            raise _stopped()
+            raise engine_lost()
         context = current.spark.sparkContext
         self._bound.work = own
         try:
@@ -302,7 +275,7 @@ class Engine:
             with suppress(Exception):  # the JVM may be gone
                 context._jsc.sc().clearJobGroup()
         if current.is_lost and not changes:
-            raise _stopped()  # some of it may have come from the session after
+            raise engine_lost()  # some of it may have come from the session after
         return done
 
     def _cancel_jobs(self, own: _Work) -> None:
@@ -312,7 +285,7 @@ class Engine:
     def drop_views(self, names: Sequence[str]) -> None:
         """Soon, on a thread: the caller may be the event loop."""
         if names and (current := self._session) is not None:
-            self._errand(partial(_drop, current, list(names)))
+            self._errand(partial(current.drop_views, list(names)))
 
     def _errand(self, errand: Callable[[], None]) -> None:
         def run() -> None:
@@ -329,11 +302,11 @@ class Engine:
         work: _Work | None = getattr(self._bound, "work", None)
         current = self._session if work is None else work.session
         if current is None or (work is not None and work.is_given_up):
-            return _stopped()
+            return engine_lost()
         # A connection breaks a moment before its JVM is seen to be gone.
         broken = isinstance(error, EOFError | ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
         if current.has_ended(_GONE_S if broken else 0.0):
-            return _stopped()
+            return engine_lost()
         return _explained(error)
 
     def asked(self, work: Callable[[], T]) -> T:
@@ -422,9 +395,9 @@ def told(error: Exception) -> TocsinError:
     try:
         text = str(error)
     except Exception:  # it asks the JVM, and that may be gone
-        return _stopped()
+        return engine_lost()
     if isinstance(error, Py4JNetworkError) or any(said in text for said in _ENDED):
-        return _stopped()
+        return engine_lost()
     if any(said in text for said in _FULL):
         return StorageFullError("there is no room left for the query's intermediate data")
     if "StackOverflowError" in text:
@@ -451,14 +424,3 @@ def told(error: Exception) -> TocsinError:
 def called(failed: CallError) -> TocsinError:
     """A function in Python that failed is the fault of what it was given; one that cannot be called, of nothing."""
     return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)
-
-
-def _stopped() -> EngineLostError:
-    return EngineLostError(
-        "the engine has stopped and is being replaced", hint="try again soon", retry_after_s=RETRY_AFTER_S
-    )
-
-
-def _drop(current: EngineSession, names: Sequence[str]) -> None:
-    for name in names:
-        current.views.drop(name)

@@ -16,7 +16,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tocsin.cluster import watchdog as dog
-from tocsin.cluster.engine import Engine, EngineSession
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.engine_session import EngineSession
 from tocsin.cluster.watchdog import Watchdog, WatchdogLimits
 from tocsin.pipeline.session import Sessions
 

@@ -20,7 +20,8 @@ from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.changes import Changes, decoded, doomed
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.ran import Ran
-from tocsin.cluster.engine import Engine, EngineLostError
+from tocsin.cluster.engine import Engine
+from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables, new_folder
