@@ -1,4 +1,4 @@
-"""A JVM that hangs, dies, or is busy for ever, under publishers, subscriptions and files: the cluster goes on, by itself.
+"""A JVM that hangs, dies or is busy for ever, under publishers, subscriptions and files: the cluster goes on by itself.
 
 What needs no engine never notices. What does is told to come again, or comes again by itself: each record is told once
 to each interest, each file lands once, and a change happens wholly or not at all.

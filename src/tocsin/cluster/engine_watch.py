@@ -148,10 +148,10 @@ class EngineWatch:
         context: Any = session.spark.sparkContext._jsc.sc()
         if context.isStopped():
             return dog.PingAnswered(is_stopped=True)
-        return dog.PingAnswered(stuck=_stuck_tasks(context) if self._engine.has_cancelled else 0)
+        return dog.PingAnswered(stuck=stuck_tasks(context) if self._engine.has_cancelled else 0)
 
 
-def _stuck_tasks(context: Any) -> int:
+def stuck_tasks(context: Any) -> int:
     """Tasks that run although no stage wants them: their job was cancelled, and they did not end."""
     if not context.isLocal():
         return 0
