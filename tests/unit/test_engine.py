@@ -188,6 +188,22 @@ async def test_a_statement_gives_its_place_back_when_its_time_is_over_whatever_s
         assert late, "a thread that was given up gets nothing of the engine any more"
 
 
+async def test_work_that_is_stopped_before_it_has_a_thread_never_begins(tmp_path: Path) -> None:
+    let, done = threading.Event(), []
+    with engine_of(FakeSpark(), tmp_path, give_up_s=60) as engine:
+        before = [asyncio.create_task(engine.work(let.wait)) for _ in range(6)]  # as many as there are threads
+        await asyncio.sleep(0)
+        task = asyncio.create_task(engine.work(lambda: done.append(1)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        let.set()
+        await asyncio.gather(*before)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == []
+
+
 async def test_a_change_that_is_stopped_changes_nothing_ever_and_one_that_commits_is_told(tmp_path: Path) -> None:
     began, let, changed = threading.Event(), threading.Event(), []
 

@@ -57,6 +57,7 @@ class _Work:
 
     group: str
     session: EngineSession | None = None
+    is_stopped: bool = False
     is_given_up: bool = False
 
 
@@ -241,7 +242,7 @@ class Engine:
         own = _Work(uuid4().hex)
 
         def stop_all() -> bool:
-            self.has_cancelled = True
+            self.has_cancelled = own.is_stopped = True
             may_be_given_up = stop is None or stop()
             self._errand(partial(self._cancel_jobs, own))
             return may_be_given_up and not always_awaited
@@ -258,6 +259,8 @@ class Engine:
         own.session = current = self._session
         if current is None:
             raise engine_lost()
+        if own.is_stopped:
+            raise UnavailableError("the work was stopped before it began")
         context = current.spark.sparkContext
         self._bound.work = own
         try:
