@@ -23,6 +23,7 @@ from tocsin.cluster.engine import Engine, told
 from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.engine_watch import EngineCollector, EngineWatch
 from tocsin.cluster.watchdog import PingAnswered, WatchdogLimits
+from tocsin.cluster.work_threads import OverrunError
 from tocsin.wire.errors import ConflictError, StatementError, StoppedError, UnavailableError
 
 
@@ -130,6 +131,17 @@ async def test_within_work_too_nothing_of_a_dead_jvm_looks_like_a_statements_fau
     with engine_of(spark, tmp_path) as engine, pytest.raises(EngineLostError):
         await engine.execution(work, "")
     assert seen == [EngineLostError]
+
+
+async def test_nothing_has_overrun_while_the_engine_does_not_answer(tmp_path: Path) -> None:
+    let = threading.Event()
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        with pytest.raises(OverrunError):
+            await engine.execution(let.wait, "", deadline_s=0.01)
+        engine.trouble = lambda: "it has not answered for 6 s"
+        with pytest.raises(EngineLostError):
+            await engine.execution(let.wait, "", deadline_s=0.01)
+        let.set()
 
 
 async def test_work_keeps_the_session_that_it_began_with(tmp_path: Path) -> None:

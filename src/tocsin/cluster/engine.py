@@ -23,13 +23,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from tocsin.cluster.engine_session import EngineSession, engine_lost
-from tocsin.cluster.work_threads import GIVE_UP_S, WorkThreads
+from tocsin.cluster.work_threads import GIVE_UP_S, OverrunError, WorkThreads
 from tocsin.pipeline.analysis import SparkOracle, reason
 from tocsin.pipeline.python.called import CallError, found_in
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
 from tocsin.rules.model.types import ObjectType
-from tocsin.wire.errors import ConflictError, StatementError, StorageFullError, TocsinError, UnavailableError
+from tocsin.wire.errors import (
+    ConflictError,
+    InputError,
+    StatementError,
+    StorageFullError,
+    StoreError,
+    TocsinError,
+    UnavailableError,
+)
 
 T = TypeVar("T")
 
@@ -94,6 +102,8 @@ class Engine:
         self._session: EngineSession | None = None
         self.has_cancelled = False
         """Whether work was stopped in this session: Spark may have tasks of it that cannot be."""
+        self.trouble: Callable[[], str | None] = lambda: None
+        """Why the engine should not be given work now, as far as the one knows who watches it."""
         self.shows: Shows | None = None
         self.adopt(spark)
 
@@ -188,9 +198,15 @@ class Engine:
         If it has run for `deadline_s` (the time in which it waits for a thread is not its own) it is stopped as if it
         were cancelled. OverrunError then says that its time was over, soon after the deadline, whether or not Spark
         could be stopped. A thread that could not be is given up: it gets nothing from the engine any more, and its jobs
-        are cancelled, those to come as well; so it ends with an error, some day, and its result goes nowhere.
+        are cancelled, those to come as well; so it ends with an error, some day, and its result goes nowhere. While the
+        engine as a whole does not answer, no work is said to have overrun: EngineLostError asks to repeat it.
         """
-        return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
+        try:
+            return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
+        except OverrunError as error:
+            if self.trouble() is not None:
+                raise engine_lost() from error
+            raise
 
     async def work(
         self,
@@ -300,8 +316,8 @@ class Engine:
 
     def explain(self, error: Exception) -> Exception:
         """The error as people read it. While the session is lost none is taken for the fault of what was asked."""
-        if isinstance(error, TocsinError) and not isinstance(error, StatementError):
-            return error
+        if isinstance(error, UnavailableError | StoreError | InputError) and not isinstance(error, StatementError):
+            return error  # which is so, whatever the session does
         work: _Work | None = getattr(self._bound, "work", None)
         current = self._session if work is None else work.session
         if current is None or (work is not None and work.is_given_up):

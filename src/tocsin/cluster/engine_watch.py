@@ -33,6 +33,7 @@ class EngineWatch:
 
     def __init__(self, engine: Engine, sessions: Sessions, limits: WatchdogLimits, *, ping: Ping | None = None) -> None:
         self._engine = engine
+        engine.trouble = self.trouble
         self._sessions = sessions
         self._ping = ping or self._ask
         self._watchdog = Watchdog(limits, time.monotonic(), Random())
