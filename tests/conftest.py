@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
+from py4j.clientserver import ClientServerConnection
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
@@ -25,6 +28,29 @@ ROOT = Path(__file__).parents[1]
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+# Where the JVM was asked something on an event loop, which stands still when the JVM does.
+asked_on_a_loop: list[str] = []
+_send_command = ClientServerConnection.send_command
+
+
+def _checked_send_command(connection: ClientServerConnection, command: str) -> Any:
+    if asyncio._get_running_loop() is not None:
+        asked_on_a_loop.append("".join(traceback.format_stack(limit=12)))
+        raise AssertionError("the JVM is asked on an event loop")
+    return _send_command(connection, command)
+
+
+ClientServerConnection.send_command = _checked_send_command
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Also for those whose error was suppressed."""
+    yield
+    found, asked_on_a_loop[:] = asked_on_a_loop[:], []
+    assert not found, f"the JVM was asked on an event loop:\n{found[0]}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

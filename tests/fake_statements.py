@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.door import BrokerDoor
+from tocsin.cluster.engine_watch import EngineWatch
 from tocsin.cluster.feeds.feed import Accepted
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedFigures
@@ -199,12 +201,36 @@ class FakeCredentials:
         return SECRETS[secret]
 
 
+@dataclass(frozen=True, slots=True)
+class FakeWatch:
+    """What a server knows of its engine."""
+
+    ready: Callable[[], bool] = lambda: True
+    watching: Callable[[], bool] = lambda: True
+    replacements: int = 2
+    last_answer_age_s: float = 0.5
+    unstoppable: int = 0
+
+    def trouble(self) -> str | None:
+        return None if self.ready() else "the engine is being replaced: it has ended"
+
+    def retry_after_s(self) -> float:
+        return 5.0
+
+    def is_watching(self) -> bool:
+        return self.watching()
+
+    def as_watch(self) -> EngineWatch:
+        return cast("EngineWatch", self)
+
+
 @asynccontextmanager
 async def serving(
     statements: FakeStatements,
     *,
     limits: StatementLimits | None = None,
     ready: Callable[[], bool] = lambda: True,
+    watching: Callable[[], bool] = lambda: True,
     auth: str = "auto",
     host: str = "127.0.0.1",
     feeds: FakeFeeds | None = None,
@@ -218,7 +244,7 @@ async def serving(
             settings,
             statements,
             FakeCredentials(),
-            ready=ready,
+            engine=FakeWatch(ready, watching).as_watch(),
             limits=limits or StatementLimits(30, 1_000, 4, grace_s=1),
             backup=fake_backup,
             feeds=(feeds or FakeFeeds()).as_feeds(),

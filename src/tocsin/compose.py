@@ -31,6 +31,7 @@ from tocsin.cluster.channels.shows import Shows
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine import Engine
+from tocsin.cluster.engine_watch import EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.inspection.inspection import Inspection
@@ -39,9 +40,11 @@ from tocsin.cluster.lost_folder import LostFolder, refuse_lost_catalog
 from tocsin.cluster.removals import Removals, list_paths
 from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
+from tocsin.cluster.watchdog import WatchdogLimits
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
+from tocsin.pipeline.session import Sessions
 from tocsin.serving import tokens as minting
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import serve
@@ -132,8 +135,8 @@ async def cluster(settings: Settings, address: str | None = None, *, set_aside: 
         if not set_aside:
             refuse_missing_catalog(settings)  # before Spark takes its time to start
         async with (
-            started_spark(settings, lock) as spark,
-            assembled(settings, spark, set_aside=set_aside) as made,
+            started_spark(settings, lock) as (spark, sessions),
+            assembled(settings, spark, sessions, set_aside=set_aside) as made,
         ):
             yield made
 
@@ -148,34 +151,38 @@ async def held_folder(settings: Settings, address: str | None = None) -> AsyncIt
 
 
 @asynccontextmanager
-async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[Any]:
+async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, Sessions]]:
+    """The first session, and what makes the next ones."""
     scratch = _scratch(settings)
     # What a killed cluster left there nobody needs.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     scratch.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     chosen = settings.cluster.spark
-    starting = asyncio.create_task(
-        asyncio.to_thread(
-            session.start, scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf
-        )
-    )
+
+    def start() -> Any:
+        return session.start(scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf)
+
+    sessions = Sessions(start, lock.record_child)
+    starting = asyncio.create_task(asyncio.to_thread(sessions.start))
     try:
-        spark = await asyncio.shield(starting)
-        lock.record_child(session.jvm_process(spark).pid)
-        yield spark
+        yield await asyncio.shield(starting), sessions
     finally:
         # Cancelled half-way, it is waited for all the same: the folder is let go only when nothing works on it.
-        for spark in await asyncio.gather(starting, return_exceptions=True):
-            if not isinstance(spark, BaseException):
-                await asyncio.to_thread(session.stop, spark)
+        await asyncio.gather(starting, return_exceptions=True)
+        await asyncio.to_thread(sessions.stop)
 
 
 @asynccontextmanager
 async def assembled(
-    settings: Settings, spark: Any, *, set_aside: bool = False, clock: Callable[[], datetime] = _now
+    settings: Settings,
+    spark: Any,
+    sessions: Sessions | None = None,
+    *,
+    set_aside: bool = False,
+    clock: Callable[[], datetime] = _now,
 ) -> AsyncIterator[Cluster]:
-    """Everything of a cluster but the folder's lock and Spark, which the caller has. `clock`: for what waits after a
-    DROP."""
+    """Everything of a cluster but the folder's lock and Spark, which the caller has. With `sessions`, the engine is
+    watched, and replaced where it fails. `clock`: for what waits after a DROP."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     async with (
         opened_store(settings, set_aside=set_aside) as store,
@@ -189,13 +196,21 @@ async def assembled(
         chosen = settings.cluster
         tables = tables_of(settings)
         await tables.start({entry.folder for entry in known.datasets}, catalog.removals, lost)
-        python = PythonFunctions(
-            spark,
-            settings.data.absolute() / chosen.python.folder,
-            _scratch(settings) / "python.log",
-            chosen.python.call_timeout_s,
+
+        def make_python(spark: Any) -> PythonFunctions:
+            return PythonFunctions(
+                spark,
+                settings.data.absolute() / chosen.python.folder,
+                _scratch(settings) / "python.log",
+                chosen.python.call_timeout_s,
+            )
+
+        threads = chosen.statements.concurrent + AT_ONCE + 2
+        engine = Engine(
+            spark, make_python, _scratch(settings), threads=threads, lost_limit=chosen.spark.unstoppable_limit
         )
-        engine = Engine(spark, python, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
+        limits = WatchdogLimits(ping_timeout_s=chosen.spark.ping_timeout_s, lost_limit=chosen.spark.unstoppable_limit)
+        watch = None if sessions is None else EngineWatch(engine, sessions, limits)
         loopback = chosen.http.loopback
         polled = AddressGuard.of(chosen.feeds.private, "cluster.feeds.private", loopback=loopback)
         told = AddressGuard.of(chosen.channels.private, "cluster.channels.private", loopback=loopback)
@@ -219,6 +234,8 @@ async def assembled(
         rooms = (feeds, brokers, channels)
         statements = ScriptRunner(catalog, tables, engine, changes, procedures, channels, rooms, chosen)
         try:
+            if watch is not None:
+                watch.start()
             await announcer.start()
             await channels.start(lost)
             retention.start()
@@ -227,7 +244,7 @@ async def assembled(
             backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
             subscriptions = Subscriptions(catalog, channel_store)
             app = cluster_application(
-                chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds,
+                chosen, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
                 channel_figures=channels.figures,
                 brokers=BrokerDoor(channel_store, subscriptions, brokers, announcer, retention),
             )  # fmt: skip
@@ -238,6 +255,8 @@ async def assembled(
             await channels.close()
             await retention.close()
             await announcer.close()
+            if watch is not None:
+                await asyncio.to_thread(watch.close)
             await statements.close()
             await tables.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +24,6 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.outcome import Statements
 from tocsin.cluster.tables import Tables
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.serving.application import bound, listening
 from tocsin.settings import Settings
 from tocsin.store.channel_store import ChannelStore
@@ -37,12 +35,7 @@ T = TypeVar("T")
 class Sparkless(Engine):
     """Runs what Python does itself: definitions, constants, loads, commits."""
 
-    def __init__(self, _spark: None, python: PythonFunctions, _scratch: Path, *, threads: int) -> None:
-        self.python = python
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
-        self._landing = self._threads
-        self._channels = self._threads
-        self.oracle: Any = None
+    oracle: Any = None
 
     def is_alive(self) -> bool:
         return True
@@ -50,7 +43,14 @@ class Sparkless(Engine):
     async def land(self, work: Callable[[], T], what: str, *, asks_spark: bool) -> T:
         return await self.work(work, what)
 
-    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
+    async def work(
+        self,
+        work: Callable[[], T],
+        what: str = "",
+        *,
+        stop: Callable[[], bool] | None = None,
+        asks_spark: bool = True,
+    ) -> T:
         # There is no job that could be cancelled, only the work itself, which is waited for.
         future = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from tests.integration.sparkless import Parts, Sparkless, opened
 from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.procedures import Procedures
+from tocsin.cluster.engine_session import engine_lost
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.wire.errors import StorageFullError
@@ -47,7 +48,7 @@ class Days:
 async def going(parts: Parts, days: float) -> AsyncIterator[None]:
     """The procedures of a cluster so many days later, once they have done all that is due."""
     clock = Days(parts, days)
-    engine = Sparkless(None, cast("PythonFunctions", None), parts.settings.data, threads=2)  # none is called
+    engine = Sparkless(cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2)
     changes = Changes(parts.tables, engine)
     procedures = Procedures(parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep)
     await procedures.start()
@@ -104,10 +105,34 @@ async def test_a_tick_that_changes_nothing_is_no_commit(data_dir: Path) -> None:
             assert parts.table("D").number == before
 
 
+async def test_a_tick_that_loses_its_engine_runs_again_with_the_next_one(data_dir: Path) -> None:
+    async with opened(data_dir) as parts:
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
+        upsert, tries = DatasetTable.upsert, 0
+
+        def lose_engine(table: DatasetTable, *rows: object, **options: object) -> object:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise engine_lost()
+            return upsert(table, *rows, **options)  # type: ignore[arg-type]
+
+        with mock.patch.object(DatasetTable, "upsert", lose_engine):
+            async with going(parts, 1):
+                assert (tries, parts.table("D").number) == (2, 2)
+
+
 class TooLate(Sparkless):
     """What it works on is done when it is told to stop, and that is what the caller learns, as with the real engine."""
 
-    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
+    async def work(
+        self,
+        work: Callable[[], T],
+        what: str = "",
+        *,
+        stop: Callable[[], bool] | None = None,
+        asks_spark: bool = True,
+    ) -> T:
         done = asyncio.create_task(super().work(work, what))
         while not done.done():
             with suppress(asyncio.CancelledError):
@@ -130,7 +155,9 @@ async def test_what_ends_in_the_middle_of_its_commit_ends_all_the_same(data_dir:
         ended = asyncio.Event()
         with mock.patch.object(DatasetTable, "upsert", slow):
             clock = Days(parts, 1)
-            engine = TooLate(None, cast("PythonFunctions", None), parts.settings.data, threads=2)
+            engine = TooLate(
+                cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2
+            )
             procedures = Procedures(
                 parts.catalog, parts.tables, engine, Changes(parts.tables, engine), clock.now, clock.sleep
             )

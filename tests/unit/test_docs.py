@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from examples.emergency import data
-from tests.fake_statements import FakeFeeds, FakeStatements, fake_backup, idle_door
+from tests.fake_statements import FakeFeeds, FakeStatements, FakeWatch, fake_backup, idle_door
 from tocsin import faults
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
@@ -214,6 +214,7 @@ def application(metrics: ServerMetrics) -> Any:
         ClusterSettings(),
         FakeStatements(),
         NobodysCredentials(),
+        engine=FakeWatch().as_watch(),
         metrics=metrics,
         backup=fake_backup,
         feeds=FakeFeeds().as_feeds(),

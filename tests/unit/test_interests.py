@@ -11,6 +11,7 @@ import pytest
 from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.rules.model import types as t
+from tocsin.wire.errors import UnavailableError
 
 
 class Frame:
@@ -166,3 +167,45 @@ def test_those_that_left_leave_the_cached_table_when_it_is_renewed(interests: In
     assert interests.gone == set()
     assert 7 not in spark.views[interests.prepared()].ids
     assert spark.cached == 1
+
+
+def test_with_a_new_session_all_take_part_again(interests: Interests, spark: FakeSpark) -> None:
+    add(interests, *range(20))
+    seen(interests, spark)
+    interests.change([(30, (30,))], [4])
+    interests.remembered["levels"] = "of the session before"
+    after = FakeSpark()
+    spark.views = after.views  # the frames of this test are made there
+    interests._session = lambda: after
+    assert seen(interests, after) == [*range(4), *range(5, 20), 30]
+    assert (interests.remembered, interests.gone) == ({}, set())
+    add(interests, 31)
+    assert seen(interests, after)[-1] == 31
+    assert spark.cached == 2, "as long as the session is the same, a change costs what it changes"
+
+
+def test_a_thread_that_was_given_up_over_handing_them_over_changes_nothing(
+    interests: Interests, spark: FakeSpark
+) -> None:
+    add(interests, *range(20))
+    session, fill = interests._session, interests_module._filled
+
+    def given_up() -> FakeSpark:
+        raise UnavailableError("the work was given up")
+
+    def fill_late(frame: Any) -> Any:
+        filled = fill(frame)
+        interests._session = session
+        add(interests, 30)
+        assert seen(interests, spark)[-1] == 30  # the next attempt
+        add(interests, 31)
+        interests._session = given_up
+        return filled
+
+    with pytest.MonkeyPatch.context() as patched:
+        # The first call is the one that is late.
+        patched.setattr(interests_module, "_filled", lambda frame: (patched.undo(), fill_late(frame))[1])
+        with pytest.raises(UnavailableError):
+            interests.prepared()
+    interests._session = session
+    assert seen(interests, spark) == [*range(20), 30, 31]

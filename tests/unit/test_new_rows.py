@@ -64,7 +64,7 @@ def views() -> FakeViews:
 
 @pytest.fixture
 def new_rows(views: FakeViews) -> NewRows:
-    engine: Any = SimpleNamespace(views=views)
+    engine: Any = SimpleNamespace(views=views, generation=1)
     return NewRows(engine)
 
 

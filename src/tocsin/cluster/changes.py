@@ -39,14 +39,25 @@ class Going:
     """Whether a change may still go on: until its commit begins, it can be stopped and has changed nothing."""
 
     def __init__(self) -> None:
-        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._is_committing = False
 
-    def stop(self) -> None:
-        self._stopped.set()
+    def stop(self) -> bool:
+        """Whether it will change nothing. If not, its commit has begun: that is short, and to be waited for."""
+        with self._lock:
+            self._is_stopped = not self._is_committing
+            return self._is_stopped
 
     def on(self) -> None:
-        if self._stopped.is_set():
+        if self._is_stopped:
             raise StoppedError("the statement was stopped; it changed nothing")
+
+    def commit(self) -> None:
+        """Its commit begins: from now on it cannot be stopped."""
+        with self._lock:
+            self.on()
+            self._is_committing = True
 
 
 class Changes:
@@ -103,7 +114,7 @@ class Changes:
             records, generated = _records(values, entry, going)
             rows = layout.to_arrow(records, entry.type)
             table = self._tables.table(entry)
-            going.on()
+            going.commit()
             kept = positions if rows.num_rows else NO_POSITIONS
             if statement.upsert:
                 return table.upsert(rows, positions=kept)
@@ -134,9 +145,10 @@ class Changes:
             table = self._tables.table(entry)
             query = doomed(statement, entry)
             if query is None:
+                going.commit()
                 return table.delete_all(positions=positions)
             keys = _key_rows(self._engine.rows(scope.translated(query).sql), entry)
-            going.on()
+            going.commit()
             return table.delete(keys, positions=positions)
 
         commit = await self._carried_out(work, entry, statement)
@@ -185,6 +197,7 @@ def _arrow(found: Iterator[list[dict[str, Any]]], entry: DatasetEntry, going: Go
     for records in found:
         going.on()
         yield from layout.to_arrow(records, entry.type).to_batches()
+    going.commit()
 
 
 def _records(values: Sequence[Any], entry: DatasetEntry, going: Going) -> tuple[list[dict[str, Any]], bool]:

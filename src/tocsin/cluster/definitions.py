@@ -102,7 +102,7 @@ class Definitions:
         scope.catalog.with_(entry)  # refuse before anything is on the disk
         await self._catalog.removals.intend(entry)
         try:
-            await self._engine.work(lambda: self._tables.create(entry))
+            await self._engine.work(lambda: self._tables.create(entry), asks_spark=False)
             return await self._put(entry, statement.if_not_exists)
         finally:
             # What the catalog says decides: one who is cancelled during its commit may have made the dataset.

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -16,23 +17,33 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
-from tocsin.pipeline import session
+from tocsin.cluster.engine_session import EngineSession, engine_lost
+from tocsin.cluster.work_threads import GIVE_UP_S, OverrunError, WorkThreads
 from tocsin.pipeline.analysis import SparkOracle, reason
 from tocsin.pipeline.python.called import CallError, found_in
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
 from tocsin.rules.model.types import ObjectType
-from tocsin.wire.errors import ConflictError, StatementError, StorageFullError, TocsinError, UnavailableError
+from tocsin.wire.errors import (
+    ConflictError,
+    InputError,
+    StatementError,
+    StorageFullError,
+    StoreError,
+    TocsinError,
+    UnavailableError,
+)
 
 T = TypeVar("T")
 
 LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
+_GONE_S: Final = 1.0
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
 # Spark's context ends by itself when its own threads fail, for want of memory above all; the JVM lives on without it.
 _ENDED = ("stopped SparkContext", "SparkContext was shut down", 'SparkContext.dagScheduler()" is null')
@@ -48,109 +59,284 @@ class Shows(Protocol):
     def runs(self, kind: ObjectType) -> pa.Table: ...
 
 
+@dataclass(eq=False, slots=True)
+class _Work:
+    """What a thread carries out."""
+
+    group: str
+    session: EngineSession | None = None
+    is_stopped: bool = False
+    is_given_up: bool = False
+
+
 class Engine:
-    def __init__(self, spark: SparkSession, python: PythonFunctions, scratch: Path, *, threads: int) -> None:
-        self.spark = spark
-        self.python = python
-        self.oracle = SparkOracle(spark)
-        self.views = Views(spark)
+    """The present session, and the threads that use it.
+
+    A session can be replaced by another at any time. Work keeps the one that it began with: when that is lost, the work
+    fails with UnavailableError and is repeated with the next one, by those who repeat it. Nothing here asks the JVM on
+    the event loop.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        make_python: Callable[[SparkSession], PythonFunctions],
+        scratch: Path,
+        *,
+        threads: int,
+        lost_limit: int = 4,
+        give_up_s: float = GIVE_UP_S,
+    ) -> None:
+        """`lost_limit`: so many threads may be given up before the session is replaced; there are as many to spare."""
+        self._make_python = make_python
         self._scratch = scratch
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="statement")
+        self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
         # Of their own: however many statements run or wait, records land, and the other way round.
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
-        self._channels = ThreadPoolExecutor(CHANNEL_THREADS, thread_name_prefix="channel")
+        self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
+        self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
+        self._work_threads = WorkThreads(give_up_s)
+        self._bound = threading.local()
+        self._generations = 0
+        self._pauses: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._session: EngineSession | None = None
+        self.has_cancelled = False
+        """Whether work was stopped in this session: Spark may have tasks of it that cannot be."""
+        self.trouble: Callable[[], str | None] = lambda: None
+        """Why the engine should not be given work now, as far as the one knows who watches it."""
         self.shows: Shows | None = None
+        self.adopt(spark)
+
+    # ------------------------------------------------------------ the session
+
+    def adopt(self, spark: SparkSession) -> None:
+        """Work that begins from now on uses this session."""
+        self._generations += 1
+        self.has_cancelled = False
+        self._session = EngineSession(
+            self._generations, spark, self._make_python(spark), SparkOracle(spark), Views(spark)
+        )
+        for loop, over in list(self._pauses):
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(over.set)
+
+    def abandon(self) -> None:
+        """There is no session until `adopt`: work fails with UnavailableError, also that which goes on."""
+        if self._session is not None:
+            self._session.is_lost = True
+        self._session = None
+        self._work_threads.forget_lost()
+
+    @property
+    def session(self) -> EngineSession:
+        """Of the work that this thread carries out, or else the present one."""
+        work: _Work | None = getattr(self._bound, "work", None)
+        if work is not None and work.is_given_up:
+            raise UnavailableError("the work was given up")
+        found = self._session if work is None else work.session
+        if found is None:
+            raise engine_lost()
+        return found
+
+    @property
+    def generation(self) -> int:
+        """Of the session: what was made with another one is gone."""
+        return self.session.generation
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.session.spark
+
+    @property
+    def python(self) -> PythonFunctions:
+        return self.session.python
+
+    @property
+    def oracle(self) -> SparkOracle:
+        return self.session.oracle
+
+    @property
+    def views(self) -> Views:
+        return self.session.views
 
     def is_alive(self) -> bool:
-        """Whether Spark still runs. It does not start again by itself."""
-        if session.jvm_process(self.spark).poll() is not None:
-            return False
-        try:
-            return not self.spark.sparkContext._jsc.sc().isStopped()
-        except Exception:  # a JVM that cannot be asked is as good as gone
-            return False
+        """Whether there is a session whose JVM runs; it may hang."""
+        found = self._session
+        return found is not None and not found.has_ended()
+
+    @property
+    def lost_threads(self) -> int:
+        """Threads that were given up in this session and have not ended."""
+        return self._work_threads.lost
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._landing.shutdown(wait=False, cancel_futures=True)
-        self._channels.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._landing, self._channels, self._errands):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def pause(self, seconds: float) -> None:
+        """Waits before work is tried again: so long, or until there is a new session."""
+        own = (asyncio.get_running_loop(), asyncio.Event())
+        self._pauses.add(own)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await own[1].wait()
+        finally:
+            self._pauses.discard(own)
+
+    # ------------------------------------------------------------ work
 
     async def land(self, work: Callable[[], T], what: str, *, asks_spark: bool) -> T:
-        """As `work`, on the threads of the feeds. Work that does not ask Spark is not announced to it."""
-        return await self._carried_out(self._landing, work, what, None, asks_spark=asks_spark)
+        """As `work`, on the threads of the feeds, and never given up."""
+        if not asks_spark:
+            return await self._work_threads.carry_out(self._landing, work, stop=lambda: False)
+        return await self._carry_out(self._landing, work, what, always_awaited=True)
 
-    async def execution(self, work: Callable[[], T], what: str) -> T:
-        """As `work`, on the threads of the channels."""
-        return await self._carried_out(self._channels, work, what, None)
+    async def execution(self, work: Callable[[], T], what: str, *, deadline_s: float | None = None) -> T:
+        """As `work`, on the threads of the channels. The work must change nothing.
 
-    async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
-        """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will
-        start, and waits for the work to end, so that nothing goes on behind the caller's back.
-
-        Work that changes something brings `stop`, which tells it to end before it has. If it has all the same, that is
-        what the caller learns: the result is returned, and the task's `cancelling()` says that it should go no further.
+        If it has run for `deadline_s` (the time in which it waits for a thread is not its own) it is stopped as if it
+        were cancelled. OverrunError then says that its time was over, soon after the deadline, whether or not Spark
+        could be stopped. A thread that could not be is given up: it gets nothing from the engine any more, and its jobs
+        are cancelled, those to come as well; so it ends with an error, some day, and its result goes nowhere. While the
+        engine as a whole does not answer, no work is said to have overrun: EngineLostError asks to repeat it.
         """
-        return await self._carried_out(self._threads, work, what, stop)
+        try:
+            return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
+        except OverrunError as error:
+            if self.trouble() is not None:
+                raise engine_lost() from error
+            raise
 
-    async def _carried_out(
+    async def work(
+        self,
+        work: Callable[[], T],
+        what: str = "",
+        *,
+        stop: Callable[[], bool] | None = None,
+        asks_spark: bool = True,
+    ) -> T:
+        """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will
+        start, and waits for the work to end. Work that does not end soon all the same is given up: Spark can stop jobs,
+        but neither its optimizer nor a task that never looks up.
+
+        Work that changes something brings `stop`, which tells it to end before it has, and says whether it will. If it
+        says no, the work is waited for, and the caller learns what it did: the result is returned, and the task's
+        `cancelling()` says that it should go no further.
+
+        Work that does not ask Spark needs no session, and is always waited for.
+        """
+        if not asks_spark:
+            return await self._work_threads.carry_out(self._threads, work, stop=lambda: False)
+        return await self._carry_out(self._threads, work, what, stop=stop)
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Runs what Python does by itself and changes nothing, on the threads of `work`: it needs no session, and is
+        given up when the caller is cancelled."""
+
+        def run() -> T:
+            try:
+                return work()
+            except Exception as error:
+                explained = _explained(error)
+                if explained is error:
+                    raise
+                raise explained from error
+
+        return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
+
+    async def _carry_out(
         self,
         threads: ThreadPoolExecutor,
         work: Callable[[], T],
         what: str,
-        stop: Callable[[], None] | None,
         *,
-        asks_spark: bool = True,
+        stop: Callable[[], bool] | None = None,
+        always_awaited: bool = False,
+        deadline_s: float | None = None,
     ) -> T:
-        group = uuid4().hex
-        announced = partial(self._grouped, group, what, work) if asks_spark else work
-        future = asyncio.get_running_loop().run_in_executor(threads, announced)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if stop is not None:
-                stop()
-            if asks_spark:
-                with suppress(Py4JError, ConnectionError):
-                    self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
-            while not future.done():
-                # Whoever is cancelled a second time waits on, too.
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait((future,))
-            if future.exception() is None and stop is not None:
-                return future.result()
-            raise
+        own = _Work(uuid4().hex)
 
-    def _grouped(self, group: str, what: str, work: Callable[[], T]) -> T:
-        context = self.spark.sparkContext
+        def stop_all() -> bool:
+            self.has_cancelled = own.is_stopped = True
+            may_be_given_up = stop is None or stop()
+            self._errand(partial(self._cancel_jobs, own))
+            return may_be_given_up and not always_awaited
+
+        def give_up() -> None:
+            own.is_given_up = True
+
+        return await self._work_threads.carry_out(
+            threads, partial(self._run, own, what, work, changes=stop is not None or always_awaited),
+            stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
+        )  # fmt: skip
+
+    def _run(self, own: _Work, what: str, work: Callable[[], T], *, changes: bool) -> T:
+        own.session = current = self._session
+        if current is None:
+            raise engine_lost()
+        if own.is_stopped:
+            raise UnavailableError("the work was stopped before it began")
+        context = current.spark.sparkContext
+        self._bound.work = own
         try:
-            context.setJobGroup(group, what[:200], interruptOnCancel=True)
+            context.setJobGroup(own.group, what[:200], interruptOnCancel=True)
             # Spark is fair between pools; within one it serves whoever came first. So each thread has its own.
             context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
-            return work()
-        except (PySparkException, Py4JError) as error:
-            raise told(error) from error
-        except CallError as error:
-            raise called(error) from None
-        except RecursionError:
-            raise StatementError("the statement is nested too deeply", hint="break it up with LET or WITH") from None
-        except pa.ArrowInvalid as error:
-            if "recursion depth" not in str(error):
+            done = work()
+        except Exception as error:
+            explained = self.explain(error)
+            if explained is error:
                 raise
-            raise StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep") from None
-        except ConnectionError as error:
-            if self.is_alive():
-                raise
-            raise _stopped() from error
+            raise explained from error
         finally:
-            with suppress(Py4JError, ConnectionError):
+            self._bound.work = None
+            with suppress(Exception):  # the JVM may be gone
                 context._jsc.sc().clearJobGroup()
+        if current.is_lost and not changes:
+            raise engine_lost()  # some of it may have come from the session after
+        return done
+
+    def _cancel_jobs(self, own: _Work) -> None:
+        if own.session is not None and not own.session.has_ended():
+            own.session.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(own.group, "cancelled")
+
+    def drop_views(self, names: Sequence[str]) -> None:
+        """Soon, on a thread: the caller may be the event loop."""
+        if names and (current := self._session) is not None:
+            self._errand(partial(current.drop_views, list(names)))
+
+    def _errand(self, errand: Callable[[], None]) -> None:
+        def run() -> None:
+            with suppress(Exception):  # the JVM may be gone, and with it what was asked for
+                errand()
+
+        with suppress(RuntimeError):  # the engine is closed
+            self._errands.submit(run)
+
+    def explain(self, error: Exception) -> Exception:
+        """The error as people read it. While the session is lost none is taken for the fault of what was asked."""
+        if isinstance(error, UnavailableError | StoreError | InputError) and not isinstance(error, StatementError):
+            return error  # which is so, whatever the session does
+        work: _Work | None = getattr(self._bound, "work", None)
+        current = self._session if work is None else work.session
+        if current is None or (work is not None and work.is_given_up):
+            return engine_lost()
+        # A connection breaks a moment before its JVM is seen to be gone.
+        broken = isinstance(error, EOFError | ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
+        if current.has_ended(_GONE_S if broken else 0.0):
+            return engine_lost()
+        return _explained(error)
 
     def asked(self, work: Callable[[], T]) -> T:
         """What the work yields, with Spark's errors as people read them."""
         try:
             return work()
-        except (PySparkException, Py4JError) as error:
-            raise told(error) from error
+        except (PySparkException, Py4JError, EOFError, ConnectionError) as error:
+            explained = self.explain(error)
+            if explained is error:
+                raise
+            raise explained from error
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """The whole answer in memory; with a limit, at most so many rows of it."""
@@ -210,14 +396,27 @@ def _loose(kind: DataType) -> DataType:
     return ArrayType(_loose(kind.elementType)) if isinstance(kind, ArrayType) else kind
 
 
+def _explained(error: Exception) -> Exception:
+    """The error as one of ours where it tells of Spark, or of a limit that a statement met; else as it is."""
+    if isinstance(error, PySparkException | Py4JError):
+        return told(error)
+    if isinstance(error, CallError):
+        return called(error)
+    if isinstance(error, RecursionError):
+        return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
+    if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):
+        return StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep")
+    return error
+
+
 def told(error: Exception) -> TocsinError:
     """What went wrong in Spark, as an error of ours. What a statement can cause is a statement's error."""
     try:
         text = str(error)
     except Exception:  # it asks the JVM, and that may be gone
-        return _stopped()
+        return engine_lost()
     if isinstance(error, Py4JNetworkError) or any(said in text for said in _ENDED):
-        return _stopped()
+        return engine_lost()
     if any(said in text for said in _FULL):
         return StorageFullError("there is no room left for the query's intermediate data")
     if "StackOverflowError" in text:
@@ -244,7 +443,3 @@ def told(error: Exception) -> TocsinError:
 def called(failed: CallError) -> TocsinError:
     """A function in Python that failed is the fault of what it was given; one that cannot be called, of nothing."""
     return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)
-
-
-def _stopped() -> UnavailableError:
-    return UnavailableError("the engine has stopped", hint="restart the cluster")

@@ -16,6 +16,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from tocsin.cluster.channels.figures import ChannelCollector, ChannelFigures
 from tocsin.cluster.door import BrokerDoor
+from tocsin.cluster.engine_watch import EngineCollector, EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
@@ -54,7 +55,7 @@ def cluster_application(
     statements: Statements,
     credentials: Credentials,
     *,
-    ready: Callable[[], bool] = lambda: True,
+    engine: EngineWatch | None = None,
     limits: StatementLimits | None = None,
     metrics: ServerMetrics | None = None,
     backup: Backup | None = None,
@@ -62,7 +63,7 @@ def cluster_application(
     channel_figures: Callable[[], Iterable[ChannelFigures]] | None = None,
     brokers: BrokerDoor | None = None,
 ) -> web.Application:
-    """The application a cluster with these settings serves; `ready` says whether scripts can be run now."""
+    """The application a cluster with these settings serves; `engine` says whether scripts can be run now."""
     metrics = metrics or ServerMetrics()
     access = (
         token_authentication(credentials, OPEN_PATHS)
@@ -78,16 +79,25 @@ def cluster_application(
         trusted_proxies=Networks(settings.http.trusted_proxies.split()),
     )
     app = application(limits=server_limits, metrics=metrics, access=access)
-    scripts = ScriptRoutes(statements, ready, limits or StatementLimits.of(settings.statements), metrics)
+    scripts = ScriptRoutes(statements, engine, limits or StatementLimits.of(settings.statements), metrics)
+
+    async def healthz(_request: web.Request) -> web.Response:
+        """Whether the process can go on by itself. An engine that is being replaced is no reason to end it."""
+        if engine is not None and not engine.is_watching():
+            raise UnavailableError("the engine is not watched any more", hint="restart the cluster")
+        return answer({"status": "alive"})
 
     async def readyz(_request: web.Request) -> web.Response:
         scripts.check_ready()
         return answer({"status": "ready"})
 
+    if engine is not None:
+        metrics.registry.register(EngineCollector(engine))
+
     app.add_routes(
         [
             web.get("/", _index),
-            web.get("/healthz", _healthz),
+            web.get("/healthz", healthz),
             web.get("/readyz", readyz),
             web.get("/metrics", metrics.expose),
             web.get("/v1/openapi.json", _openapi),
@@ -146,10 +156,6 @@ async def _index(_request: web.Request) -> web.Response:
     )
 
 
-async def _healthz(_request: web.Request) -> web.Response:
-    return answer({"status": "alive"})
-
-
 async def _openapi(_request: web.Request) -> web.Response:
     return answer(document())
 
@@ -200,10 +206,10 @@ class ScriptRoutes:
     """Runs scripts for clients, so many at once, each stoppable."""
 
     def __init__(
-        self, statements: Statements, ready: Callable[[], bool], limits: StatementLimits, metrics: ServerMetrics
+        self, statements: Statements, engine: EngineWatch | None, limits: StatementLimits, metrics: ServerMetrics
     ) -> None:
         self._statements = statements
-        self._ready = ready
+        self._engine = engine
         self._limits = limits
         self._running = RunningScripts()
         self._gate = Gate(limits.concurrent, limits.waiting)
@@ -223,8 +229,13 @@ class ScriptRoutes:
         )
 
     def check_ready(self) -> None:
-        if not self._ready():
-            raise UnavailableError("the cluster is not ready", hint="it is starting or stopping: try again soon")
+        """Asks nobody but the engine's watch, which knows."""
+        trouble = None if self._engine is None else self._engine.trouble()
+        if self._engine is not None and trouble is not None:
+            raise UnavailableError(
+                f"the cluster is not ready: {trouble}",
+                hint="it goes on by itself: try again soon", retry_after_s=self._engine.retry_after_s(),
+            )  # fmt: skip
 
     async def close(self) -> None:
         await self._running.close(self._limits.grace_s)

@@ -87,9 +87,10 @@ class FolderLock:
         return lock
 
     def record_child(self, pid: int) -> None:
-        """A process that works on the folder for the holder and may outlive it."""
+        """A process that works on the folder for the holder and may outlive it. Those that have ended are forgotten."""
         with suppress(psutil.NoSuchProcess):
-            self._children.append(ProcessMark.of(pid))
+            living = [child for child in self._children if child.is_alive()]
+            self._children = [*living, ProcessMark.of(pid)]
             self._write()
 
     def release(self) -> None:

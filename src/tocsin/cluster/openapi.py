@@ -102,7 +102,12 @@ def document() -> dict[str, Any]:
         "security": [{}, {"token": []}],
         "paths": {
             "/": {"get": _get("index", "What there is.", {"type": "object"})},
-            "/healthz": {"get": {**_get("health", "Whether the process is alive.", _status("alive")), "security": []}},
+            "/healthz": {
+                "get": {
+                    **_get("health", "Whether the process lives and watches its engine.", _status("alive"), "503"),
+                    "security": [],
+                }
+            },
             "/readyz": {
                 "get": {
                     **_get("ready", "Whether scripts can be run now.", _status("ready"), "503"),

@@ -53,8 +53,7 @@ class StatementScope:
 
     def close(self) -> None:
         self._held.clear()
-        for name in self._views:
-            self._engine.views.drop(name)
+        self._engine.drop_views(self._views)
         self._views.clear()
 
     def translated(self, node: Any) -> Translated:

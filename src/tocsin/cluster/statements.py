@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -81,7 +81,7 @@ class ScriptRunner:
         parsing = scripts.statements(script)
         number = 0
         while True:
-            statement = await self._engine.work(lambda: next(parsing, None))
+            statement = await self._engine.compute(lambda: next(parsing, None))
             if statement is None:
                 return
             number += 1
@@ -189,7 +189,8 @@ class ScriptRunner:
             # The generator's own clean-up removes Spark's files.
             close = getattr(batches, "close", None)
             if close is not None:
-                await asyncio.shield(asyncio.to_thread(close))
+                with suppress(ValueError):  # a thread that was given up is in it, and cleans up when it ends
+                    await asyncio.shield(asyncio.to_thread(close))
             scope.close()
 
 

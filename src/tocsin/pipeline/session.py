@@ -1,4 +1,4 @@
-"""Starts and stops the one Spark session of a process. Every setting of Spark lives here, with its reason."""
+"""Starts, stops and replaces the one Spark session of a process. Every setting of Spark lives here, with its reason."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import psutil  # type: ignore[import-untyped]
 
 from tocsin.pipeline.java import ensure_java
 from tocsin.wire.errors import UnavailableError
@@ -19,6 +22,7 @@ from tocsin.wire.errors import UnavailableError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 20.0
 _MIB: Final = 1 << 20
 # Another Spark installed on the machine must not lend us its jars, its settings or its running JVM.
@@ -65,13 +69,14 @@ def start(
 
     `local[*]` means more slots than cores (see `slots`). `conf` overrides any setting below. The JVM ends by itself
     when this process ends, however that happens, but a moment later. Raises UnavailableError with Spark's reason.
+    A session whose JVM was killed (`kill`) is forgotten when the next one is there.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is not None:
+    if _is_running(SparkContext._active_spark_context):
         raise RuntimeError("this process already has a Spark session; there is one per process")
     scratch = scratch.resolve()
     _clear(scratch)
@@ -88,7 +93,9 @@ def start(
     chosen = settings(scratch, master=master, driver_memory=driver_memory, conf=conf or {})
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
     said = scratch / "spark-stderr.log"
-    with said.open("wb") as words:
+    with contextlib.suppress(FileNotFoundError):
+        said.replace(scratch / "spark-stderr.previous.log")  # the last words of the one before
+    with said.open("wb") as words, _limited_start():
         # Relative paths that Spark or Java think up (core dumps, hs_err files) are relative to the scratch folder too.
         popen = {"stdout": words, "stderr": words, "cwd": scratch}
         try:
@@ -96,12 +103,53 @@ def start(
         except (PySparkException, OSError) as error:
             raise UnavailableError(f"Spark did not start: {_last_words(said) or error}") from error
     try:
-        started = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+        # Under one lock: a thread that still works with the session before would start one of its own in between.
+        with SparkContext._lock:
+            _forget_session()
+            started = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
         _forget_functions(started)
     except Exception as error:
         _end(gateway)
+        with SparkContext._lock:
+            _forget_session()
         raise UnavailableError(f"Spark did not start: {error}") from error
     return started
+
+
+def _is_running(context: Any) -> bool:
+    return context is not None and context._gateway.proc.poll() is None
+
+
+def _forget_session() -> None:
+    """What PySpark remembers of the session that it had. The caller has its lock."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+
+
+@contextlib.contextmanager
+def _limited_start() -> Iterator[None]:
+    """Kills the processes that are started within if that takes too long: PySpark would wait for ever."""
+    this = psutil.Process()
+    before = set(this.children())
+
+    def kill_new() -> None:
+        for child in set(this.children()) - before:
+            if "org.apache.spark.deploy.SparkSubmit" in " ".join(child.cmdline()):
+                child.kill()
+
+    timer = threading.Timer(_START_TIMEOUT_S, kill_new)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:
@@ -128,14 +176,65 @@ def stop(spark: SparkSession) -> None:
     from pyspark import SparkContext
 
     gateway: Any = spark.sparkContext._gateway
-    # The JVM may already be dead, which is what is wanted here.
-    with contextlib.suppress(Exception):
-        spark.stop()
+
+    def stop_context() -> None:
+        # The JVM may already be dead, which is what is wanted here.
+        with contextlib.suppress(Exception):
+            spark.stop()
+
+    stopping = threading.Thread(target=stop_context, name="stopping Spark", daemon=True)
+    stopping.start()
+    stopping.join(_STOP_TIMEOUT_S)
+    if stopping.is_alive():
+        gateway.proc.kill()  # it hangs: whoever asks it something waits for ever
     _end(gateway)
     with SparkContext._lock:
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-        SparkContext._active_spark_context = None
+        _forget_session()
+
+
+def kill(spark: SparkSession) -> None:
+    """Kills Spark's JVM, also one that hangs. Those who wait for its answers get errors; the next `start` follows."""
+    from pyspark import SparkContext
+
+    context: Any = spark.sparkContext
+    gateway: Any = context._gateway
+    gateway.proc.kill()
+    gateway.proc.wait()
+    # PySpark would make its settings in the JVM that it knows.
+    SparkContext._jvm = None
+    _end(gateway)
+    server = context._accumulatorServer
+    if server is not None:
+        with contextlib.suppress(Exception):
+            server.shutdown()
+            server.server_close()
+
+
+class Sessions:
+    """Spark's sessions in this process, one after the other. Its methods block; one thread at a time calls them."""
+
+    def __init__(
+        self, start: Callable[[], SparkSession], on_process: Callable[[int], None] = lambda _pid: None
+    ) -> None:
+        """`on_process` is told the JVM's process id of each session."""
+        self._start = start
+        self._on_process = on_process
+        self._current: SparkSession | None = None
+
+    def start(self) -> SparkSession:
+        self._current = started = self._start()
+        self._on_process(jvm_process(started).pid)
+        return started
+
+    def kill(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            kill(current)
+
+    def stop(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            stop(current)
 
 
 def slots(cores: int | None = None) -> int:
@@ -158,10 +257,16 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.executor.killOnFatalError.depth": "0",
         "spark.rpc.netty.dispatcher.numThreads": "2",
     }
+    remote = {
+        # A task that cannot be stopped keeps its slot until its executor goes. A local one is this JVM: there the
+        # cluster's watchdog counts them.
+        "spark.task.reaper.enabled": "true",
+        "spark.task.reaper.killTimeout": "120s",
+    }
     return {
         "spark.app.name": "tocsin",
         "spark.master": f"local[{slots(cores)}]" if master == "local[*]" else master,
-        **(local if master.startswith("local") else {}),
+        **(local if master.startswith("local") else remote),
         "spark.submit.deployMode": "client",
         "spark.driver.memory": driver_memory,
         # A result that would fill the JVM is refused with an error before it does.

@@ -5,6 +5,7 @@ Spark never reads the Delta log: delta-rs has it in memory, and Spark would run 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter, OrderedDict
 from typing import Final
@@ -18,6 +19,7 @@ from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.rules.model.types import ObjectType
 
 KEPT: Final = 256  # views of past and present states; the least recently used goes
+_numbers = itertools.count(1)  # of all sessions: a name that was given out never means another view
 
 
 class Views:
@@ -25,7 +27,6 @@ class Views:
         self._spark = spark
         self._names: OrderedDict[tuple[str, int, int | None], str] = OrderedDict()
         self._pinned: Counter[str] = Counter()
-        self._count = 0
         self._lock = threading.Lock()
 
     def of_snapshot(self, folder: str, snapshot: Snapshot, type_: ObjectType, *, pinned: bool = False) -> str:
@@ -38,8 +39,7 @@ class Views:
         with self._lock:
             name = self._names.get(key)
             if name is None:
-                self._count += 1
-                name = f"tocsin_{folder.replace('-', '')}_{snapshot.version}_{self._count}"
+                name = f"tocsin_{folder.replace('-', '')}_{snapshot.version}_{next(_numbers)}"
                 self._frame(snapshot, type_).createOrReplaceTempView(name)
                 self._names[key] = name
                 gone = self._evicted()
@@ -64,17 +64,13 @@ class Views:
 
     def of_part(self, snapshot: Snapshot, type_: ObjectType) -> str:
         """A view over the files of a snapshot that nobody else will ask for; `drop` it afterwards."""
-        with self._lock:
-            self._count += 1
-            name = f"tocsin_part_{self._count}"
+        name = f"tocsin_part_{next(_numbers)}"
         self._frame(snapshot, type_).createOrReplaceTempView(name)
         return name
 
     def of_rows(self, rows: pa.Table) -> str:
         """A view over rows in memory; `drop` it afterwards."""
-        with self._lock:
-            self._count += 1
-            name = f"tocsin_rows_{self._count}"
+        name = f"tocsin_rows_{next(_numbers)}"
         self._spark.createDataFrame(rows).createOrReplaceTempView(name)
         return name
 

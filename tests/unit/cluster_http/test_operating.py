@@ -16,11 +16,22 @@ async def test_ready_is_said_only_when_scripts_can_be_run() -> None:
     ready = False
     async with serving(FakeStatements(), ready=lambda: ready) as url:
         assert (await ask(url, "GET", "/healthz"))[:2] == (200, {"status": "alive"})
-        status, said, _ = await ask(url, "GET", "/readyz")
+        status, said, headers = await ask(url, "GET", "/readyz")
         assert (status, said["error"]["code"], said["error"]["retry"]) == (503, "unavailable", True)
+        assert "the engine is being replaced: it has ended" in said["error"]["message"]
+        assert headers["Retry-After"] == "5"
         assert (await ask(url, data="insert 1"))[0] == 503
         ready = True
         assert (await ask(url, "GET", "/readyz"))[:2] == (200, {"status": "ready"})
+
+
+async def test_a_process_is_healthy_while_its_engine_is_replaced_and_not_when_nobody_would() -> None:
+    watching = True
+    async with serving(FakeStatements(), ready=lambda: False, watching=lambda: watching) as url:
+        assert (await ask(url, "GET", "/healthz"))[0] == 200
+        watching = False
+        status, said, _ = await ask(url, "GET", "/healthz")
+        assert (status, said["error"]["hint"]) == (503, "restart the cluster")
 
 
 async def test_metrics_count_requests_statements_and_rows() -> None:
@@ -38,6 +49,10 @@ async def test_metrics_count_requests_statements_and_rows() -> None:
         'tocsin_scripts_failed_total{code="bad_statement"} 1.0',
         "tocsin_rows_out_total 7.0",
         "tocsin_scripts_running 0.0",
+        "tocsin_engine_up 1.0",
+        "tocsin_engine_replacements_total 2.0",
+        "tocsin_engine_ping_age_seconds 0.5",
+        "tocsin_engine_unstoppable 0.0",
         "process_resident_memory_bytes",
     ):
         assert line in body.decode(), line

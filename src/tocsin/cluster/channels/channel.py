@@ -75,7 +75,7 @@ class RunningChannel:
         self._searching = False  # for what the execution that goes on has failed on
         self._search_told_at_s = -TOLD_AGAIN_S
         self._rooms = rooms
-        self._interests = Interests(rooms.engine.spark, query)
+        self._interests = Interests(lambda: rooms.engine.spark, query)
         self._parameters = Parameters(entry.parameters, entry.types)
         self._change: int | None = None
         self._state: ChannelState | None = None  # as the store has it, which only this channel changes
@@ -167,7 +167,7 @@ class RunningChannel:
                 _go_on()
                 return
             _go_on()
-            await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            await self._rooms.engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
     # ------------------------------------------------------------ what

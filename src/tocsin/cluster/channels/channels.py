@@ -127,7 +127,7 @@ class Channels:
 
     async def _begin_later(self, entry: ChannelEntry) -> None:
         while entry.channel_id not in self._running:
-            await asyncio.sleep(RETRY_S[-1])
+            await self._engine.pause(RETRY_S[-1])
             async with self._changing:
                 if self._catalog.catalog.find(entry.ref) != entry:
                     return

@@ -33,12 +33,13 @@ class NewRows:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._views: OrderedDict[tuple[str, int, int], _View] = OrderedDict()
+        self._views: OrderedDict[tuple[int, str, int, int], _View] = OrderedDict()
 
     @contextmanager
     def view(self, reading: Reading, folder: str) -> Iterator[str]:
         """The name of a view of the dataset's rows that are new to this reading (and perhaps of older ones)."""
-        key = (folder, reading.since.get(folder, 0), reading.snapshots[folder].number)
+        # A view is a session's: in the next one it is made again.
+        key = (self._engine.generation, folder, reading.since.get(folder, 0), reading.snapshots[folder].number)
         with self._lock:
             view = self._views.setdefault(key, _View())
             self._views.move_to_end(key)

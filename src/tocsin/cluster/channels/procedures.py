@@ -21,6 +21,7 @@ from tocsin.cluster.changes import Changes, decoded, doomed
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.ran import Ran
 from tocsin.cluster.engine import Engine
+from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables, new_folder
@@ -36,6 +37,7 @@ from tocsin.rules.periods import last_tick
 log = structlog.get_logger()
 
 Summary = Mapping[str, Any]
+ENGINE_RETRY_S: Final = 2.0
 AT_ONCE: Final = 4  # procedures that run by themselves; each takes a thread of the engine's meanwhile
 RUNS_KEPT: Final = 100  # of each procedure, the latest
 _REASON_LIMIT: Final = 2_000
@@ -144,7 +146,7 @@ class Procedures:
             try:
                 async with self._turns:
                     started = self._now()
-                    await self._tick(entry, tick, due)
+                    await self._surely(entry, tick, due)
             except Exception as error:
                 # The next tick tries again.
                 reason = str(error)[:_REASON_LIMIT]
@@ -158,7 +160,7 @@ class Procedures:
 
         kept = self._runs.setdefault(entry.procedure_id, deque(maxlen=RUNS_KEPT))
         try:
-            done = await self._engine.work(lambda: self._done(entry))
+            done = await self._engine.work(lambda: self._done(entry), asks_spark=False)
         except Exception as error:
             told("error", "a procedure cannot be started", reason=str(error))
             return
@@ -173,6 +175,14 @@ class Procedures:
             return last_tick(entry.anchor, entry.period, self._now())
         dataset = self._changes.dataset(statement.dataset, self._scope(entry, self._now()))
         return self._tables.table(dataset).position(_position(entry)) or 0
+
+    async def _surely(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
+        """The tick, again with the next engine where one is lost over it, since it has then changed nothing."""
+        while True:
+            try:
+                return await self._tick(entry, tick, due)
+            except EngineLostError:
+                await self._engine.pause(ENGINE_RETRY_S)
 
     async def _tick(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
         call = Call(entry, parse_procedure(entry.body), self._scope(entry, due))

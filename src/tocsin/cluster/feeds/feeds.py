@@ -199,7 +199,7 @@ class Feeds:
         scope.catalog.with_(kept_type).with_(kept).with_(entry)  # refuse before anything is on the disk
         await self._catalog.removals.intend(kept)
         try:
-            await self._engine.work(lambda: self._tables.create(kept))
+            await self._engine.work(lambda: self._tables.create(kept), asks_spark=False)
             await self._catalog.apply([Put(kept_type), Put(kept), Put(entry)])
         finally:
             # What the catalog says decides: one who is cancelled during its commit may have made the feed.

@@ -161,7 +161,7 @@ class FileFeed:
             while not await self._landed_in(receiver, group):
                 if self._watch is None or self._watch.is_ending:
                     raise Ended
-                await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+                await self._engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
                 failures += 1
         self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
         self.counts.rejected += sum(piece.refused for piece in group)

@@ -168,7 +168,7 @@ class StartedFeeds:
     async def prepared(self, entry: FeedEntry) -> AnyFeed:
         """With its log and datasets open; it neither takes nor lands anything yet. Known from now on."""
         options = feed_options(dict(entry.options))
-        targets = await self._engine.work(lambda: self._targets(entry))
+        targets = await self._engine.work(lambda: self._targets(entry), asks_spark=False)
         feed: AnyFeed
         if options.files is not None:
             feed = FileFeed(

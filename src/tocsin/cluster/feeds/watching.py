@@ -94,7 +94,7 @@ class Watch:
         self._landed = landed
         self._troubled = troubled
         self._loop = asyncio.get_running_loop()
-        self._arrivals = Arrivals(engine.spark, checkpoint, wanted.paths, wanted.period_s)
+        self._arrivals = Arrivals(checkpoint, wanted.paths, wanted.period_s)
         self._thread = threading.Thread(target=self._run, name=f"files of {name}", daemon=True)
         self._ending = threading.Event()  # with the file that is being read
         self._halting = threading.Event()  # with the piece
@@ -130,13 +130,14 @@ class Watch:
         while not self.is_ending:
             before = self._checkpoint.last_batch
             try:
-                self._arrivals.watch(self._taken)
+                self._arrivals.watch(self._engine.spark, self._taken)
             except Ended:
                 return
             except Exception as error:
-                if self._ending.is_set() or not self._engine.is_alive():
+                if self._ending.is_set():
                     return
-                self._tell(error if isinstance(error, TocsinError) else told(error))
+                explained = self._engine.explain(error)
+                self._tell(explained if isinstance(explained, TocsinError) else told(error))
             failures = 0 if self._checkpoint.last_batch > before else failures
             self._ending.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1

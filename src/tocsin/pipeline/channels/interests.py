@@ -70,8 +70,11 @@ class Ids:
 class Interests:
     """Not thread-safe: one execution of a channel at a time."""
 
-    def __init__(self, spark: SparkSession, query: SharedQuery) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession], query: SharedQuery) -> None:
+        """`spark`: the session, or what says which one it is now; they are handed to the next one when it is asked."""
+        self._session: Callable[[], Any] = spark if callable(spark) else lambda: spark
+        self._spark: Any = None  # the session that has them
+        self._attempt: object = None  # the last one to hand them over
         self._query = query
         self.type = ObjectType(
             (
@@ -159,8 +162,19 @@ class Interests:
 
     # ------------------------------------------------------------ as Spark sees them
 
+    def _present_session(self) -> Any:
+        """The session as it is now. What another one had is gone."""
+        spark = self._session()
+        if spark is not self._spark:
+            self._spark = spark
+            self._base = self._cached = self._plain_fresh = None
+            self._stale = True
+            self.remembered.clear()
+        return spark
+
     def prepared(self) -> str:
         """The name of the view, which shows every interest there is now."""
+        self._present_session()
         if not self._stale:
             return self.view
         changed = len(self._fresh) + len(self.gone)
@@ -189,6 +203,7 @@ class Interests:
 
     def renew(self) -> None:
         """Those that left leave the cached table, too."""
+        self._present_session()
         self._rebuild()
         self._stale = True
 
@@ -197,13 +212,15 @@ class Interests:
         return self._borders
 
     def close(self) -> None:
+        spark = self._present_session()
         if self._cached is not None:
             self._cached.unpersist()
         for view in (self.view, f"{self.view}_part"):
-            self._spark.catalog.dropTempView(view)
+            spark.catalog.dropTempView(view)
 
     def _rebuild(self) -> None:
         """Wholly or not at all: what Spark could not take in now, it is given again."""
+        attempt = self._attempt = object()
         borders, self._borders = self._borders, self._chosen_borders()
         if self._cached is not None:
             self._cached.unpersist()
@@ -212,13 +229,15 @@ class Interests:
             if len(self._all) >= CACHED_FROM:
                 base = self._cache()
         except BaseException:
-            self._borders, self._base = borders, None
+            if self._attempt is attempt:
+                self._borders, self._base = borders, None
             raise
+        self._session()  # raises on a thread that was given up meanwhile, which must change nothing
         self._base, self._fresh = base, {} if base is not None else dict(self._all)
         self.gone.clear()
 
     def _cache(self) -> DataFrame:
-        with _apart(self._spark):
+        with _apart(self._present_session()):
             plain = self._plain(self._all)
         try:
             self._cached = base = _filled(self._keyed(plain))
@@ -248,7 +267,8 @@ class Interests:
         return self._keyed(self._plain(interests))
 
     def _plain(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
-        return self._spark.createDataFrame(self._arrow(interests))
+        frame: DataFrame = self._present_session().createDataFrame(self._arrow(interests))
+        return frame
 
     def _keyed(self, frame: DataFrame) -> DataFrame:
         keys = [f"{key} AS k{i}" for i, key in enumerate(self._query.keys)]

@@ -6,6 +6,7 @@ import glob
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +28,7 @@ Taken = Callable[[int, Sequence[Path]], None]
 class Arrivals:
     """One query. `watch` runs it in the caller's thread until it ends."""
 
-    def __init__(self, spark: SparkSession, checkpoint: Checkpoint, paths: Sequence[str], period_s: float) -> None:
-        self._spark = spark
+    def __init__(self, checkpoint: Checkpoint, paths: Sequence[str], period_s: float) -> None:
         self._checkpoint = checkpoint
         self._paths = paths
         self._period_ms = max(1, round(period_s * 1000))
@@ -37,7 +37,7 @@ class Arrivals:
         self._ended = False
         self._failure: BaseException | None = None
 
-    def watch(self, taken: Taken) -> None:
+    def watch(self, spark: SparkSession, taken: Taken) -> None:
         """Hands over each batch of new files, one after the other; returns when it is ended, or raises why it ended."""
         # Whatever the batch raises reaches the caller of this; py4j would print it as well.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
@@ -55,7 +55,7 @@ class Arrivals:
             if self._ended:
                 return
             query = self._query = (
-                self._found()
+                self._found(spark)
                 .writeStream.foreachBatch(batch)
                 .option("checkpointLocation", str(self._checkpoint.folder))
                 .trigger(processingTime=f"{self._period_ms} milliseconds")
@@ -70,12 +70,12 @@ class Arrivals:
         finally:
             self._query = None
 
-    def _found(self) -> DataFrame:
+    def _found(self, spark: SparkSession) -> DataFrame:
         found: Any = None
         for path in self._paths:
             one = (
                 # Of the files only the names matter here: the format is the one that asks for nothing.
-                self._spark.readStream.format("text")
+                spark.readStream.format("text")
                 .schema("value string")
                 .option("recursiveFileLookup", "true")
                 # By default a file that is a week older than the newest one would never be taken.
@@ -92,7 +92,8 @@ class Arrivals:
             self._ended = True
             query = self._query
         if query is not None:
-            query.stop()
+            with suppress(Exception):  # its session may be gone, and the query with it
+                query.stop()
 
 
 def _pattern(path: str) -> str:

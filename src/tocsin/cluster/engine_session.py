@@ -1,0 +1,54 @@
+"""One life of Spark's, with all that lives and dies with it; and the error of those who lose it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from subprocess import TimeoutExpired
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from tocsin.pipeline import session
+from tocsin.pipeline.analysis import SparkOracle
+from tocsin.pipeline.python.functions import PythonFunctions
+from tocsin.pipeline.views import Views
+from tocsin.wire.errors import UnavailableError
+
+RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
+
+
+class EngineLostError(UnavailableError):
+    """The session is gone, and what it did with it: whoever can repeats it with the next one."""
+
+
+def engine_lost() -> EngineLostError:
+    return EngineLostError(
+        "the engine has stopped and is being replaced", hint="try again soon", retry_after_s=RETRY_AFTER_S
+    )
+
+
+@dataclass(eq=False, slots=True)
+class EngineSession:
+    """One life of Spark's, with all that lives and dies with it."""
+
+    generation: int
+    spark: SparkSession
+    python: PythonFunctions
+    oracle: SparkOracle
+    views: Views
+    is_lost: bool = False
+    """Set when it is given up, before its JVM is killed."""
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        """Whether its JVM is gone. The operating system is asked, never the JVM."""
+        process = session.jvm_process(self.spark)
+        if within_s and not self.is_lost:
+            with suppress(TimeoutExpired):
+                process.wait(within_s)
+        return self.is_lost or process.poll() is not None
+
+    def drop_views(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.views.drop(name)

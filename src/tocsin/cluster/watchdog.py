@@ -1,0 +1,209 @@
+"""When the engine is replaced: a plain state machine, told what was seen of the engine, that says what is to be done.
+
+It knows no thread, no clock and no JVM (`engine_watch` has those).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogLimits:
+    ping_period_s: float = 2.0
+    ping_timeout_s: float = 20.0
+    """An engine that has not answered for so long is replaced."""
+    silent_s: float = 5.0
+    """One that has not answered for so long gets no new work."""
+    lost_limit: int = 4
+    """So many threads and tasks that cannot be stopped, and the engine is replaced: nothing else frees them."""
+    stuck_s: float = 30.0
+    """A task that was told to stop so long ago will not."""
+    replacements: int = 3
+    """So many replacements within `window_s`, and the next one has to wait."""
+    window_s: float = 600.0
+    first_wait_s: float = 60.0
+    longest_wait_s: float = 600.0
+    paused_s: float = 5.0
+    """If nothing was seen for so long, this process was stopped itself, and the engine's silence says nothing."""
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """`has_ended`: the engine's process is gone. `lost`: threads that were given up and have not ended."""
+
+    has_ended: bool = False
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PingAnswered:
+    """`is_stopped`: Spark's context has ended in a process that lives on. `stuck`: tasks of jobs that are over."""
+
+    is_stopped: bool = False
+    stuck: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PingFailed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StartSucceeded:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    reason: str
+
+
+Event: TypeAlias = TimePassed | PingAnswered | PingFailed | StartSucceeded | StartFailed
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class SendPing:
+    """Answered by PingAnswered or PingFailed, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillEngine:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartEngine:
+    """Answered by StartSucceeded or StartFailed."""
+
+
+Action: TypeAlias = SendPing | KillEngine | StartEngine
+
+State: TypeAlias = Literal["up", "starting", "waiting"]
+
+
+class Watchdog:
+    """Made when the engine runs. `replacements` counts the engines that were started in place of others."""
+
+    def __init__(self, limits: WatchdogLimits, now_s: float, chance: Random) -> None:
+        self._limits = limits
+        self._chance = chance
+        self.state: State = "up"
+        self.reason = ""
+        self.replacements = 0
+        self.last_answer_s = now_s
+        self._is_asking = False
+        self._asked_s = now_s
+        self._silent_since_s: float | None = None
+        self._seen_s = now_s
+        self._starts: deque[float] = deque(maxlen=limits.replacements)
+        self._up_since_s = now_s
+        self._waits = 0  # since it last was up for as long as the window
+        self._wait_until_s = now_s
+        self._stuck: deque[tuple[float, int]] = deque()
+
+    # ------------------------------------------------------------ what it says
+
+    def trouble(self, now_s: float) -> str | None:
+        """Why the engine should not be given work now."""
+        if self.state == "starting":
+            return f"the engine is being replaced: {self.reason}"
+        if self.state == "waiting":
+            wait_s = max(0.0, self._wait_until_s - now_s)
+            return f"the engine was replaced too often of late, and is tried again in {wait_s:.0f} s: {self.reason}"
+        silence_s = self._silence_s(now_s)
+        return f"the engine has not answered for {silence_s:.0f} s" if silence_s >= self._limits.silent_s else None
+
+    def retry_after_s(self, now_s: float) -> float:
+        return max(5.0, self._wait_until_s - now_s) if self.state == "waiting" else 5.0
+
+    @property
+    def stuck(self) -> int:
+        """Tasks that were told to stop long ago, and did not."""
+        return min((count for _, count in self._stuck), default=0) if self._is_stuck_known() else 0
+
+    # ------------------------------------------------------------ events in, actions out
+
+    def handle(self, event: Event, now_s: float) -> Sequence[Action]:
+        if isinstance(event, TimePassed):
+            return self._time_passed(event, now_s)
+        if isinstance(event, StartSucceeded):
+            self.state, self.reason = "up", ""
+            self._up_since_s = now_s
+            self.last_answer_s = self._asked_s = now_s
+            self._silent_since_s, self._is_asking = None, False
+            self._stuck.clear()
+            return ()
+        if isinstance(event, StartFailed):
+            self.reason = event.reason
+            return self._start(now_s)
+        if self.state != "up":
+            return ()  # of the engine before
+        self._is_asking = False
+        if isinstance(event, PingFailed):
+            return ()  # as if it had not answered
+        self._silent_since_s, self.last_answer_s = None, now_s
+        self._stuck.append((now_s, event.stuck))
+        while len(self._stuck) > 1 and self._stuck[1][0] <= now_s - self._limits.stuck_s:
+            self._stuck.popleft()
+        return self._fail("Spark's context has ended", now_s) if event.is_stopped else ()
+
+    def _time_passed(self, event: TimePassed, now_s: float) -> Sequence[Action]:
+        passed_s, self._seen_s = now_s - self._seen_s, now_s
+        limits = self._limits
+        if self.state == "waiting":
+            return self._start(now_s) if now_s >= self._wait_until_s else ()
+        if self.state == "starting":
+            return ()
+        if self._silent_since_s is not None and passed_s >= limits.paused_s:
+            self._silent_since_s += passed_s
+        if event.has_ended:
+            return self._fail("its process has ended", now_s)
+        if event.lost + self.stuck >= limits.lost_limit:
+            return self._fail(f"{event.lost + self.stuck} of its threads could not be stopped", now_s)
+        if self._silence_s(now_s) >= limits.ping_timeout_s:
+            return self._fail(f"it has not answered for {limits.ping_timeout_s:g} s", now_s)
+        if self._is_asking or now_s < self._asked_s + limits.ping_period_s:
+            return ()
+        self._is_asking, self._asked_s = True, now_s
+        if self._silent_since_s is None:
+            self._silent_since_s = now_s
+        return (SendPing(),)
+
+    def _fail(self, reason: str, now_s: float) -> Sequence[Action]:
+        self.reason = reason
+        return (KillEngine(reason), *self._start(now_s))
+
+    def _start(self, now_s: float) -> Sequence[Action]:
+        """Now, or after a while if there were too many starts of late."""
+        limits = self._limits
+        while self._starts and self._starts[0] <= now_s - limits.window_s:
+            self._starts.popleft()
+        if self.state == "up" and now_s - self._up_since_s >= limits.window_s:
+            self._waits = 0
+        if self.state != "waiting" and (self._waits or len(self._starts) >= limits.replacements):
+            wait_s = min(limits.longest_wait_s, limits.first_wait_s * 2**self._waits)
+            self._waits += 1
+            self.state = "waiting"
+            # Up to half as long again: several clusters on a machine do not start at once.
+            self._wait_until_s = now_s + wait_s * (1 + self._chance.random() / 2)
+            return ()
+        self.state = "starting"
+        self._starts.append(now_s)
+        self.replacements += 1
+        return (StartEngine(),)
+
+    def _silence_s(self, now_s: float) -> float:
+        return 0.0 if self._silent_since_s is None else now_s - self._silent_since_s
+
+    def _is_stuck_known(self) -> bool:
+        return len(self._stuck) > 1 and self._stuck[-1][0] - self._stuck[0][0] >= self._limits.stuck_s
