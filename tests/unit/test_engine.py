@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tocsin.cluster.engine import told
-from tocsin.wire.errors import StatementError, UnavailableError
+from tocsin.wire.errors import CapacityError, StatementError, StorageFullError, TocsinError, UnavailableError
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,24 @@ from tocsin.wire.errors import StatementError, UnavailableError
 def test_an_engine_that_has_ended_is_no_fault_of_the_statement(said: str) -> None:
     assert isinstance(told(PySparkException(said)), UnavailableError)
     assert isinstance(told(PySparkException("[DIVIDE_BY_ZERO] Division by zero.")), StatementError)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Total size of serialized results of 4 tasks (2.1 MiB) is bigger than spark.driver.maxResultSize (2.0 MiB)",
+         CapacityError),
+        ("Total size of serialized results of 1 tasks (9 MiB) is bigger than local maxResultSize 2.0 MiB",
+         CapacityError),
+        ("java.lang.OutOfMemoryError: Java heap space", CapacityError),
+        ("org.apache.spark.memory.SparkOutOfMemoryError: [UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 8 bytes",
+         CapacityError),
+        ("Job aborted: ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", CapacityError),
+        ("org.apache.spark.shuffle.FetchFailedException: Connection refused", CapacityError),
+        ("java.io.IOException: No space left on device", StorageFullError),
+        ("[DIVIDE_BY_ZERO] Division by zero.", StatementError),
+        ("[CAST_INVALID_INPUT] The value 'maxResultSize' of the type STRING cannot be cast", StatementError),
+    ],
+)  # fmt: skip
+def test_what_the_engine_lacks_is_told_from_what_a_statement_does_wrong(said: str, kind: type[TocsinError]) -> None:
+    assert type(told(PySparkException(said))) is kind
