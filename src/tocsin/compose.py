@@ -182,7 +182,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
 
         channels = Channels(
             catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
-            late_ticks=chosen.channels.late_ticks,
+            late_ticks=chosen.channels.late_ticks, execution_deadline_s=chosen.channels.execution_deadline_s,
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store, procedures.runs)

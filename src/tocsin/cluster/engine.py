@@ -30,6 +30,7 @@ from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import (
     CapacityError,
     ConflictError,
+    DeadlineError,
     StatementError,
     StorageFullError,
     TocsinError,
@@ -39,6 +40,7 @@ from tocsin.wire.errors import (
 T = TypeVar("T")
 
 LANDING_THREADS: Final = 4
+_GIVEN_UP_S: Final = 5.0  # so long a thread may take to end whose jobs were stopped
 CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
 # What Spark lacked, rather than what a statement did wrong: the same work in smaller parts may pass.
@@ -93,9 +95,9 @@ class Engine:
         """As `work`, on the threads of the feeds. Work that does not ask Spark is not announced to it."""
         return await self._carried_out(self._landing, work, what, None, asks_spark=asks_spark)
 
-    async def execution(self, work: Callable[[], T], what: str) -> T:
-        """As `work`, on the threads of the channels."""
-        return await self._carried_out(self._channels, work, what, None)
+    async def execution(self, work: Callable[[], T], what: str, *, deadline_s: float | None = None) -> T:
+        """As `work`, on the threads of the channels; DeadlineError where it has not ended in time."""
+        return await self._carried_out(self._channels, work, what, None, deadline_s=deadline_s)
 
     async def work(self, work: Callable[[], T], what: str = "", *, stop: Callable[[], None] | None = None) -> T:
         """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will
@@ -114,18 +116,31 @@ class Engine:
         stop: Callable[[], None] | None,
         *,
         asks_spark: bool = True,
+        deadline_s: float | None = None,
     ) -> T:
-        group = uuid4().hex
+        group, loop, begun = uuid4().hex, asyncio.get_running_loop(), asyncio.Event()
         announced = partial(self._grouped, group, what, work) if asks_spark else work
-        future = asyncio.get_running_loop().run_in_executor(threads, announced)
+
+        def begin() -> T:
+            loop.call_soon_threadsafe(begun.set)  # the time in which it waits for a thread is not its own
+            return announced()
+
+        future = loop.run_in_executor(threads, announced if deadline_s is None else begin)
         try:
+            if deadline_s is not None:
+                await begun.wait()
+                await asyncio.wait((future,), timeout=deadline_s)
+                if not future.done():
+                    await asyncio.to_thread(self._cancel, group)
+                    await asyncio.wait((future,), timeout=_GIVEN_UP_S)
+                    if not future.done() or future.exception() is not None:
+                        raise DeadlineError(f"the engine did not answer within {deadline_s:g} s")
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if stop is not None:
                 stop()
             if asks_spark:
-                with suppress(Py4JError, ConnectionError):
-                    self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
+                self._cancel(group)
             while not future.done():
                 # Whoever is cancelled a second time waits on, too.
                 with suppress(asyncio.CancelledError):
@@ -133,6 +148,10 @@ class Engine:
             if future.exception() is None and stop is not None:
                 return future.result()
             raise
+
+    def _cancel(self, group: str) -> None:
+        with suppress(Py4JError, ConnectionError):
+            self.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group, "cancelled")
 
     def _grouped(self, group: str, what: str, work: Callable[[], T]) -> T:
         context = self.spark.sparkContext

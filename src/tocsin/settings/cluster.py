@@ -92,6 +92,8 @@ class ChannelSettings(Section):
     """Ticks of a repetitive channel that passed meanwhile and are executed one by one; older ones coalesce."""
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
+    execution_deadline_s: Seconds = 60.0
+    """How long Spark may take over an execution; one that takes longer is run in parts, each with as much time."""
 
 
 class ClusterSettings(Section):

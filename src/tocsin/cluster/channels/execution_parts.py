@@ -26,6 +26,8 @@ TRIES_ALONE: Final = 2
 # After so many records on which one interest overran by themselves, what is left of it is tried once, in one part.
 MOST_OVERRUNS: Final = 3
 _PATIENCE: Final = 8
+# Results that many interests have leave Spark once from so many bytes on: below, the exchange for it costs more.
+GROUPED_FROM_BYTES: Final = 8 << 20
 _LONGEST_PAUSE: Final = 1_024
 
 
@@ -48,6 +50,9 @@ class ExecutionSize:
 
     pairs: int | None = None
     is_grouped: bool = False
+    grouped_from_bytes: int = GROUPED_FROM_BYTES
+    slow: set[int] = field(default_factory=set)  # interests of which something was set aside
+    parts: int = 0  # since the channel was started, those that failed, too
     _pause: int = 0  # executions until a larger size is tried
     _longest_pause: int = 1
 
@@ -118,7 +123,7 @@ class PartedRun(Generic[A]):
     """One execution in parts. The last `apart` interests are each run by themselves. `probe` raises where the engine
     lacks what even the smallest question needs: then nobody is to blame."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         interests: int,
         records: int,
