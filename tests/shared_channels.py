@@ -171,7 +171,7 @@ def executed(
     return Counter(_told(spark, query, world, interests, among))
 
 
-def _told(  # noqa: PLR0917
+def _told(
     spark: SparkSession,
     query: SharedQuery,
     world: World,
