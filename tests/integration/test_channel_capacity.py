@@ -107,14 +107,17 @@ def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in
 
 
 def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Channelled, spark: SparkSession) -> None:
-    create(place, OWN, NEW)
-    (subscription, other) = subscribe(place, 2)
+    for name in ("c", "whole"):
+        create(place, SAME, NEW, name)
+    subscriptions, others = (subscribe(place, 2, name) for name in ("c", "whole"))
     place.write(*(report(i) for i in range(2_000)))
+    place.execute("whole", AT)
     with result_limit(spark, "1m"):
         place.execute(at=AT)
     assert succeeded(place).details.get("culprits", []) == []
-    for one in (subscription, other):
-        assert sorted(result["id"] for result in place.told(one)) == list(range(2_000))
+    for one, other in zip(subscriptions, others, strict=True):
+        assert place.told(one) == place.told(other, "whole")
+        assert len(place.told(one)) == 2_000
     parts = place.running().counts.parts
     place.write(*(report(i) for i in range(2_000, 4_000)))
     with result_limit(spark, "1m"):
