@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ SAME = "d.id, d.said"
 OWN = "d.id, d.said, who"
 NEW = "FROM D d WHERE is_new(d) AND d.kind = k AND d.n < who"
 EVERY = "FROM D d WHERE d.kind = k AND d.n < who"
-AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -77,7 +75,7 @@ def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
     place.write(report(1))
     before = place.state().last_execution
     with result_limit(spark, "2m"):
-        place.execute(at=AT)
+        place.execute()
     done = succeeded(place)
     assert done.number == before + 1, "however many parts there were, it is one execution"
     assert done.results == 10_000
@@ -96,9 +94,9 @@ def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in
         create(place, SAME, sources, name)
     subscriptions, others = (subscribe(place, 1_000, name) for name in ("c", "whole"))
     place.write(*(report(i) for i in range(100)))
-    place.execute("whole", AT)
+    place.execute("whole")
     with result_limit(spark, limit):
-        place.execute(at=AT)
+        place.execute()
     assert succeeded(place).results == succeeded(place, "whole").results == 100_000
     assert succeeded(place).details.get("culprits", []) == []
     assert (place.running().counts.parts > 1) == (limit != "2m")
@@ -111,9 +109,9 @@ def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Chann
         create(place, SAME, NEW, name)
     subscriptions, others = (subscribe(place, 2, name) for name in ("c", "whole"))
     place.write(*(report(i) for i in range(2_000)))
-    place.execute("whole", AT)
+    place.execute("whole")
     with result_limit(spark, "1m"):
-        place.execute(at=AT)
+        place.execute()
     assert succeeded(place).details.get("culprits", []) == []
     for one, other in zip(subscriptions, others, strict=True):
         assert place.told(one) == place.told(other, "whole")
@@ -121,7 +119,7 @@ def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Chann
     parts = place.running().counts.parts
     place.write(*(report(i) for i in range(2_000, 4_000)))
     with result_limit(spark, "1m"):
-        place.execute(at=AT)
+        place.execute()
     assert succeeded(place).results == 4_000
     assert place.running().counts.parts - parts < parts, "it begins with parts of the size that passed"
 
@@ -136,7 +134,7 @@ def test_what_is_grouped_is_parted_by_interests_only(place: Channelled, spark: S
     subscriptions = subscribe(place, 4_000)
     place.write(*(report(i) for i in range(3)))
     with result_limit(spark, "2m"):
-        place.execute(at=AT)
+        place.execute()
     assert succeeded(place).results == 4_000
     assert [result["n"] for result in place.told(subscriptions[77])] == [3]
     assert place.running().counts.parts > 1
@@ -150,7 +148,7 @@ def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
     place.write(report(1), report(2, n=9), report(3))
     # The last one's result of the second report is 4 × 9 KB.
     with result_limit(spark, "34k"):
-        place.execute(at=AT)
+        place.execute()
     done = succeeded(place)
     (culprit,) = done.details["culprits"]
     interests = [one.interest for one in place.subscriptions() if one.id == subscriptions[-1]]
@@ -169,7 +167,7 @@ def test_a_poisonous_record_is_found_also_where_there_is_no_room_for_the_whole(
     subscriptions = subscribe(place, 600)
     place.write(*(report(i, n=5 if i == 3 else 1) for i in range(8)))
     with result_limit(spark, "2m"):
-        place.execute(at=AT)
+        place.execute()
     done = succeeded(place)
     assert [(one["key"], one["interest"]) for one in done.details["culprits"]] == [(["3"], None)]
     assert done.results == 600 * 7
@@ -197,7 +195,7 @@ def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_ar
     subscriptions = subscribe(place, 12)
     place.write(report(1))
     monkeypatch.setattr(place.running()._rooms.runs, "deadline_s", DEADLINE_S)
-    place.execute(at=AT)
+    place.execute()
     done = succeeded(place)
     (culprit,) = done.details["culprits"]
     assert culprit["interest"] == next(one.interest for one in place.subscriptions() if one.id == subscriptions[7])
