@@ -169,9 +169,12 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             chosen.python.call_timeout_s,
         )
         engine = Engine(spark, python, _scratch(settings), threads=chosen.statements.concurrent + AT_ONCE + 2)
-        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE)
+        deadline_s = chosen.statements.timeout_s
+        feeds = Feeds(
+            catalog, tables, engine, settings.data.absolute() / INTAKE, function_deadline_s=deadline_s
+        )  # fmt: skip
         changes = Changes(tables, engine)
-        procedures = Procedures(catalog, tables, engine, changes)
+        procedures = Procedures(catalog, tables, engine, changes, deadline_s=deadline_s)
         announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s))
         retention = Retention(catalog, channel_store, chosen.channels)
 

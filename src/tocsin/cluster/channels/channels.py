@@ -111,7 +111,9 @@ class Channels:
         self._known[entry.channel_id] = entry
         try:
             await self._store.state(entry.channel_id)  # raises where its rows are lost
-            query = await self._engine.work(lambda: query_of(self._engine, self._catalog.catalog, entry))
+            query = await self._rooms.runs.ask(
+                lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
+            )
             channel = RunningChannel(entry, query, self._rooms)
             channel.start()
         except Exception as error:

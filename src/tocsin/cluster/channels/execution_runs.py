@@ -77,7 +77,7 @@ class ExecutionRuns:
             current = asyncio.current_task()
             if is_cancelled.is_set():
                 raise asyncio.CancelledError
-            return await self._asked(question, what, alone=alone)
+            return await self.ask(question, what, alone=alone)
 
         def ask(work: Callable[[], A], *, alone: bool = False) -> A:
             return asyncio.run_coroutine_threadsafe(asked(work, alone), loop).result()
@@ -96,7 +96,8 @@ class ExecutionRuns:
                 leading.exception()  # nobody else looks at it
             raise
 
-    async def _asked(self, question: Callable[[], T], what: str, *, alone: bool) -> T:
+    async def ask(self, question: Callable[[], T], what: str, *, alone: bool = False) -> T:
+        """What the engine answers; DeadlineError where it takes too long."""
         async with self._lock.held(alone=alone):
             try:
                 return await self._engine.execution(question, what, deadline_s=self.deadline_s)

@@ -49,7 +49,17 @@ REJECTED_RETENTION_S = 7 * 86_400.0
 
 
 class Feeds:
-    def __init__(self, catalog: CatalogStore, tables: Tables, engine: Engine, folder: Path) -> None:
+    def __init__(
+        self,
+        catalog: CatalogStore,
+        tables: Tables,
+        engine: Engine,
+        folder: Path,
+        *,
+        function_deadline_s: float = 300.0,
+    ) -> None:
+        """`function_deadline_s`: how long Spark may take over a batch that goes through a function."""
+        self._function_deadline_s = function_deadline_s
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
@@ -102,7 +112,7 @@ class Feeds:
         return self._started.troubles(ref)
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
-        return Through(function, entry.type, self._catalog, self._tables, self._engine)
+        return Through(function, entry.type, self._catalog, self._tables, self._engine, self._function_deadline_s)
 
     # ------------------------------------------------------------ records
 
