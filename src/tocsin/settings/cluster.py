@@ -41,7 +41,7 @@ class StatementSettings(Section):
     """What statements may use."""
 
     timeout_s: Seconds = 300.0
-    """How long a script may run, unless the request asks for less; also a procedure by itself, and a feed's function."""
+    """How long a script may run, unless the request asks for less; also a procedure by itself, or a feed's function."""
     rows_limit: Annotated[Whole, Field(ge=1, le=100_000_000)] = 100_000
     """The most rows in an answer that is not streamed."""
     concurrent: Annotated[Whole, Field(ge=1, le=1_000)] = 8
