@@ -46,7 +46,7 @@ _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException:
 # What Spark lacked, rather than what a statement did wrong: the same work in smaller parts may pass.
 _TOO_LARGE = re.compile(r"is bigger than (?:local )?(?:spark\.driver\.)?maxResultSize")
 _NO_MEMORY = re.compile(
-    r"\bOutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY|Cannot broadcast the table that is larger"
+    r"OutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY|Cannot broadcast the table that is larger"
     r"|[Nn]ot enough memory to build and broadcast|annot grow BufferHolder"
 )
 _LOST = re.compile(r"ExecutorLostFailure|FetchFailed|Executor heartbeat timed out|Could not execute broadcast in")
