@@ -214,9 +214,11 @@ async def assembled(
         loopback = chosen.http.loopback
         polled = AddressGuard.of(chosen.feeds.private, "cluster.feeds.private", loopback=loopback)
         told = AddressGuard.of(chosen.channels.private, "cluster.channels.private", loopback=loopback)
-        feeds = Feeds(catalog, tables, engine, settings.data.absolute() / INTAKE, polled)
+        deadline_s = chosen.statements.timeout_s
+        intake = settings.data.absolute() / INTAKE
+        feeds = Feeds(catalog, tables, engine, intake, polled, function_deadline_s=deadline_s)
         changes = Changes(tables, engine)
-        procedures = Procedures(catalog, tables, engine, changes)
+        procedures = Procedures(catalog, tables, engine, changes, deadline_s=deadline_s)
         announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s), guard=told)
         retention = Retention(catalog, channel_store, chosen.channels)
 
@@ -227,7 +229,7 @@ async def assembled(
 
         channels = Channels(
             catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
-            late_ticks=chosen.channels.late_ticks,
+            late_ticks=chosen.channels.late_ticks, execution_deadline_s=chosen.channels.execution_deadline_s,
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store, procedures.runs)

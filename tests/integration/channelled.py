@@ -46,8 +46,8 @@ class Channelled(Place):
         (made,) = self.run(f"SUBSCRIBE TO {channel}({', '.join(arguments)}) ON {broker}")
         return str(made["subscription"])
 
-    def subscribe_all(self, *requests: SubscriptionRequest) -> list[Subscribed]:
-        entry, broker = self.running().entry, Broker(self.dataverse, "b")
+    def subscribe_all(self, *requests: SubscriptionRequest, channel: str = "c") -> list[Subscribed]:
+        entry, broker = self.running(channel).entry, Broker(self.dataverse, "b")
         subscriptions = Subscriptions(self.parts.catalog, self.parts.channel_store)
         return self.wait(subscriptions.subscribe(entry, broker, requests))
 

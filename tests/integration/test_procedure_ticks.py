@@ -122,6 +122,40 @@ async def test_a_tick_that_loses_its_engine_runs_again_with_the_next_one(data_di
                 assert (tries, parts.table("D").number) == (2, 2)
 
 
+class Slow(Sparkless):
+    """Its first work goes on until it is told to stop."""
+
+    is_stopped = False
+
+    async def work(self, work: Callable[[], T], what: str = "", **rest: object) -> T:
+        if what and not self.is_stopped:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.is_stopped = True
+        return await super().work(work, what)
+
+
+async def test_a_run_that_takes_too_long_is_stopped_and_says_so(data_dir: Path) -> None:
+    async with opened(data_dir) as parts:
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
+        clock = Days(parts, 1)
+        engine = Slow(cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2)
+        changes = Changes(parts.tables, engine)
+        procedures = Procedures(
+            parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep, deadline_s=0.05
+        )  # fmt: skip
+        await procedures.start()
+        async with asyncio.timeout(30):
+            await clock.asleep.wait()
+        (run,) = procedures.runs()
+        assert "not done within 0.05 s" in (run.reason or "")
+        assert engine.is_stopped
+        assert parts.table("D").number == 1
+        await procedures.close()
+        engine.close()
+
+
 class TooLate(Sparkless):
     """What it works on is done when it is told to stop, and that is what the caller learns, as with the real engine."""
 

@@ -10,6 +10,8 @@ import psutil
 import pytest
 
 from tocsin.pipeline import session
+from tocsin.pipeline.job_deadline import job_deadline
+from tocsin.wire.errors import DeadlineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +56,17 @@ def test_a_statement_that_runs_out_of_memory_leaves_spark_alive(spark: SparkSess
     with pytest.raises(Exception, match="OutOfMemoryError"):
         spark.sql("SELECT length(repeat('x', CAST(id + 2000000000 AS int))) FROM range(2)").toArrow()
     assert spark.range(3).count() == 3
+
+
+def test_what_a_thread_asks_beyond_its_deadline_is_stopped(spark: SparkSession) -> None:
+    spark.sparkContext.setJobGroup("slow", "slow", interruptOnCancel=True)
+    try:
+        with pytest.raises(DeadlineError), job_deadline(spark, 0.5):
+            spark.sql("SELECT sum(a.id * b.id) FROM range(10000000) a CROSS JOIN range(10000000) b").toArrow()
+        with job_deadline(spark, 600):
+            assert spark.range(3).count() == 3
+    finally:
+        spark.sparkContext._jsc.sc().clearJobGroup()  # type: ignore[attr-defined]
 
 
 def test_the_parser_forgets_what_it_learned_when_that_is_much(spark: SparkSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -247,6 +248,66 @@ def test_only_new_rows_are_read_of_a_dataset_that_must_be_new(spark: SparkSessio
     body = "select value u.name from Users u, Reports r where r.kind = k and u.kind = r.kind and is_new(r)"
     query = compiled(spark, ["k"], body, continuous=False)
     assert {one.dataset.name: one.new for one in query.scans} == {"Users": False, "Reports": True}
+
+
+# ---------------------------------------------------------------- parts of the new records
+
+PARTED: list[tuple[str, list[str], bool]] = [
+    ("select value r.id from Reports r where r.kind = k", ["Reports"], True),
+    ("select r.id, k from Reports r where r.kind = k", ["Reports"], False),
+    ("select value [r.id, u.name] from Reports r, Users u where r.kind = k and u.name = r.note and is_new(r)",
+     ["Reports"], True),
+    (("select value [r.id, u.name] from Reports r, Users u "
+     "where r.kind = k and u.name = r.note and (is_new(r) or is_new(u))"), ["Reports", "Users"], True),
+    (("select value [r.id, u.name] from Reports r, Users u "
+     "where r.kind = k and u.name = r.note and is_new(r) and is_new(u)"), ["Reports"], True),
+    (("select value [r.id, u.name] from Reports r left join Users u on u.name = r.note "
+     "where r.kind = k and is_new(r)"), ["Reports"], True),
+    ("select value r.id from (select value q from Reports q where q.severity > 1 and is_new(q)) r where r.kind = k",
+     ["Reports"], True),
+    (("select value r.id from Reports r where r.kind = k and is_new(r) "
+     "union all select value u.name from Users u where u.name = k and is_new(u)"), ["Reports", "Users"], True),
+    ("select value r.id from Reports r where exists (select value t from r.tags t where t = k)", ["Reports"], True),
+    # What needs all records at once.
+    ("select k, count(*) as n from Reports r where r.kind = k group by k", [], False),
+    ("select distinct value r.severity from Reports r where r.kind = k", [], False),
+    ("select value r.id from Reports r where r.kind = k order by r.id", [], True),
+    ("select value r.id from Reports r where r.kind = k limit 2", [], True),
+    (("select value r.id from Reports r, (select q.kind as kind, count(*) as n from Reports q where is_new(q) "
+     "group by q.kind) c where r.kind = k and c.kind = r.kind and is_new(r)"), [], True),
+    # What is told also without new records would be told with every part.
+    (("select value r.id from Reports r where r.kind = k and is_new(r) "
+     "union all select value s.name from Shelters s where s.kind = k"), [], True),
+    (("select value [a.id, b.id] from Reports a, Reports b "
+     "where a.kind = k and b.kind = a.kind and is_new(a) and is_new(b)"), [], True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "datasets", "numbered"), PARTED, ids=[one[0] for one in PARTED])
+def test_new_records_may_be_parted_where_the_answers_make_up_the_whole(
+    spark: SparkSession, body: str, datasets: list[str], numbered: bool
+) -> None:
+    query = compiled(spark, ["k"], body)
+    assert [one.name for one in query.parted_by] == datasets
+    assert query.is_numbered is numbered
+    users = [Version({"name": one, "place": None}, commit) for one, commit in (("fire", 2), ("x", 2), ("y", 1))]
+    reports = [Version({**one.record, "note": "xyxyx"[i]}, one.commit) for i, one in enumerate(ROWS)]
+    rows = {REPORTS.name: reports, "Users": users}
+
+    def told(rows: dict[str, list[Version]], old: dict[str, list[Version]], grouped: bool = False) -> Counter[str]:
+        with shown(spark, World(old)) as world, shown(spark, World(rows)) as new:
+            world.tokens.update({key: view for key, view in new.tokens.items() if key[1]})
+            (found,) = answers(spark, query, world, [("fire",)], grouped=grouped)
+            return Counter(found)
+
+    whole = told(rows, rows)
+    assert whole
+    assert told(rows, rows, grouped=True) == whole
+    if datasets:
+        nothing: dict[str, list[Version]] = {key: [] for key in datasets}
+        halves = [(one, half) for one in datasets for half in (rows[one][:2], rows[one][2:])]
+        parts = [{**rows, **nothing, one: half} for one, half in halves]
+        assert sum((told(part, rows) for part in parts), Counter()) == whole
 
 
 # ---------------------------------------------------------------- what Spark would get wrong

@@ -35,29 +35,17 @@ class World:
     def __init__(self, interests: int, records: int, fails: Fails) -> None:
         self.fails = fails
         self.runs = 0
-        self.tables: dict[str, pa.Table] = {}
         self.records = pa.table({"id": range(records)})
         query = cast("SharedQuery", SimpleNamespace(
             parameters=(), borders=(), keys=(), scans=[SimpleNamespace(new=True, dataset=DATASET)],
         ))  # fmt: skip
         self.interests = Interests(cast("Any", None), query)
         self.interests.change(((one, ()) for one in range(1, interests + 1)), ())
-        engine = SimpleNamespace(views=self, asked=lambda work: work())
-        self.reading = cast("Reading", SimpleNamespace(
-            query=query, engine=engine, entries={"d": DATASET}, new_rows=lambda _folder: self.records,
-        ))  # fmt: skip
+        self.reading = cast("Reading", SimpleNamespace(query=query, entries={"d": DATASET}))
 
-    def of_rows(self, rows: pa.Table) -> str:
-        name = f"view {len(self.tables)}"
-        self.tables[name] = rows
-        return name
-
-    def drop(self, name: str) -> None:
-        self.tables[name] = None
-
-    def run(self, views: Mapping[str, str], among: Ids | None) -> Found:
+    def run(self, part: Mapping[str, pa.Table], among: Ids | None) -> Found:
         self.runs += 1
-        rows = self.tables[views["d"]] if "d" in views else self.records
+        rows = part.get("d", self.records)
         found: list[tuple[int, int]] = []
         for interest in self._chosen(among):
             for record in rows.column("id").to_pylist():
@@ -77,7 +65,7 @@ class World:
         """Which interests were told which records, and what was set aside."""
         with pytest.raises(StatementError) as first:
             self.run({}, None)
-        search = Search(self.reading, self.interests, self.run, lambda: False, ())
+        search = Search(self.reading, self.interests, self.run, lambda _folder: self.records, lambda: False, ())
         found, culprits = search.without_culprits(first.value)
         told = [(int(one), int(found.texts[which])) for one, which in zip(found.interests, found.payloads, strict=True)]
         assert len(set(told)) == len(told)

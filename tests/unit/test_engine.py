@@ -23,8 +23,16 @@ from tocsin.cluster.engine import Engine, told
 from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.engine_watch import EngineCollector, EngineWatch
 from tocsin.cluster.watchdog import PingAnswered, WatchdogLimits
-from tocsin.cluster.work_threads import OverrunError
-from tocsin.wire.errors import ConflictError, StatementError, StoppedError, UnavailableError
+from tocsin.wire.errors import (
+    CapacityError,
+    ConflictError,
+    DeadlineError,
+    StatementError,
+    StoppedError,
+    StorageFullError,
+    TocsinError,
+    UnavailableError,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,27 @@ from tocsin.wire.errors import ConflictError, StatementError, StoppedError, Unav
 def test_an_engine_that_has_ended_is_no_fault_of_the_statement(said: str) -> None:
     assert isinstance(told(PySparkException(said)), UnavailableError)
     assert isinstance(told(PySparkException("[DIVIDE_BY_ZERO] Division by zero.")), StatementError)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Total size of serialized results of 4 tasks (2.1 MiB) is bigger than spark.driver.maxResultSize (2.0 MiB)",
+         CapacityError),
+        ("Total size of serialized results of 1 tasks (9 MiB) is bigger than local maxResultSize 2.0 MiB",
+         CapacityError),
+        ("java.lang.OutOfMemoryError: Java heap space", CapacityError),
+        ("org.apache.spark.memory.SparkOutOfMemoryError: [UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 8 bytes",
+         CapacityError),
+        ("Job aborted: ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", CapacityError),
+        ("org.apache.spark.shuffle.FetchFailedException: Connection refused", CapacityError),
+        ("java.io.IOException: No space left on device", StorageFullError),
+        ("[DIVIDE_BY_ZERO] Division by zero.", StatementError),
+        ("[CAST_INVALID_INPUT] The value 'maxResultSize' of the type STRING cannot be cast", StatementError),
+    ],
+)  # fmt: skip
+def test_what_the_engine_lacks_is_told_from_what_a_statement_does_wrong(said: str, kind: type[TocsinError]) -> None:
+    assert type(told(PySparkException(said))) is kind
 
 
 async def test_no_test_asks_the_jvm_on_an_event_loop_unseen(spark: SparkSession) -> None:
@@ -136,7 +165,7 @@ async def test_within_work_too_nothing_of_a_dead_jvm_looks_like_a_statements_fau
 async def test_nothing_has_overrun_while_the_engine_does_not_answer(tmp_path: Path) -> None:
     let = threading.Event()
     with engine_of(FakeSpark(), tmp_path) as engine:
-        with pytest.raises(OverrunError):
+        with pytest.raises(DeadlineError):
             await engine.execution(let.wait, "", deadline_s=0.01)
         engine.trouble = lambda: "it has not answered for 6 s"
         with pytest.raises(EngineLostError):

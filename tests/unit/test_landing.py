@@ -23,7 +23,7 @@ from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.readers.decoding import Decoded
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.wire.errors import StatementError, UnavailableError
+from tocsin.wire.errors import CapacityError, DeadlineError, StatementError, UnavailableError
 
 FEED = ObjectType((Field("id", t.BIGINT),), True)
 CLOSED = ObjectType((Field("id", t.BIGINT),), False)
@@ -131,6 +131,27 @@ def test_records_on_which_the_function_fails_are_found_among_many(tmp_path: Path
     passed = [number for number in range(20) if number not in poison and number != 5]
     assert world.ids() == sorted([*passed, *(number + 100 for number in passed)])
     assert world.set_aside() == sorted(poison)
+
+
+@pytest.mark.parametrize("error", [CapacityError, DeadlineError])
+def test_a_batch_that_the_engine_has_no_room_or_time_for_goes_through_the_function_in_pieces(
+    tmp_path: Path, error: type[CapacityError]
+) -> None:
+    alone = 0
+
+    def heavy(rows: pa.Table) -> Sequence[Any]:
+        nonlocal alone
+        records = layout.from_arrow(rows, FEED)
+        alone += [record["id"] for record in records] == [7]
+        if len(records) > 5 or any(record["id"] == 7 for record in records):
+            raise error("too much")
+        return records
+
+    world = World(tmp_path, heavy)
+    world.landing.land(logged([{"id": number} for number in range(20)]))
+    assert world.ids() == [number for number in range(20) if number != 7]
+    assert world.set_aside() == [7]
+    assert alone == 3, "a record by itself has two tries more"
 
 
 def test_of_one_record_all_that_a_function_made_lands_or_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tocsin.cluster.work_threads import OverrunError, WorkThreads
+from tocsin.cluster.work_threads import WorkThreads
+from tocsin.wire.errors import DeadlineError
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ class Deaf:
 
 async def test_work_past_its_deadline_that_cannot_be_stopped_is_given_up(pool: ThreadPoolExecutor) -> None:
     threads, deaf = WorkThreads(give_up_s=0.01), Deaf()
-    with pytest.raises(OverrunError, match=r"within 0\.01 s"):
+    with pytest.raises(DeadlineError, match=r"within 0\.01 s"):
         await threads.carry_out(pool, deaf, stop=deaf.stop, give_up=deaf.give_up, deadline_s=0.01)
     assert (threads.lost, deaf.stops, deaf.is_given_up) == (1, 1, True)
     deaf.let.set()
@@ -61,7 +62,7 @@ async def test_work_that_ends_when_told_to_is_not_lost(pool: ThreadPoolExecutor)
         told.wait()
         raise ValueError("stopped")
 
-    with pytest.raises(OverrunError):
+    with pytest.raises(DeadlineError):
         await threads.carry_out(pool, work, stop=stop, deadline_s=0.01)
     assert threads.lost == 0
 
@@ -111,7 +112,7 @@ async def test_work_that_may_not_be_given_up_is_waited_for_and_its_result_is_tol
 
 async def test_lost_threads_of_an_engine_that_is_gone_are_forgotten(pool: ThreadPoolExecutor) -> None:
     threads, deaf = WorkThreads(give_up_s=0.0), Deaf()
-    with pytest.raises(OverrunError):
+    with pytest.raises(DeadlineError):
         await threads.carry_out(pool, deaf, stop=lambda: True, deadline_s=0.01)
     threads.forget_lost()
     assert threads.lost == 0

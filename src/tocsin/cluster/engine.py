@@ -23,14 +23,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from tocsin.cluster.engine_session import EngineSession, engine_lost
-from tocsin.cluster.work_threads import GIVE_UP_S, OverrunError, WorkThreads
+from tocsin.cluster.work_threads import GIVE_UP_S, WorkThreads
 from tocsin.pipeline.analysis import SparkOracle, reason
 from tocsin.pipeline.python.called import CallError, found_in
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import (
+    CapacityError,
     ConflictError,
+    DeadlineError,
     InputError,
     StatementError,
     StorageFullError,
@@ -45,6 +47,13 @@ LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
 _GONE_S: Final = 1.0
 _FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
+# What Spark lacked, rather than what a statement did wrong: the same work in smaller parts may pass.
+_TOO_LARGE = re.compile(r"is bigger than (?:local )?(?:spark\.driver\.)?maxResultSize")
+_NO_MEMORY = re.compile(
+    r"OutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY|Cannot broadcast the table that is larger"
+    r"|[Nn]ot enough memory to build and broadcast|annot grow BufferHolder"
+)
+_LOST = re.compile(r"ExecutorLostFailure|FetchFailed|Executor heartbeat timed out|Could not execute broadcast in")
 # Spark's context ends by itself when its own threads fail, for want of memory above all; the JVM lives on without it.
 _ENDED = ("stopped SparkContext", "SparkContext was shut down", 'SparkContext.dagScheduler()" is null')
 
@@ -196,14 +205,14 @@ class Engine:
         """As `work`, on the threads of the channels. The work must change nothing.
 
         If it has run for `deadline_s` (the time in which it waits for a thread is not its own) it is stopped as if it
-        were cancelled. OverrunError then says that its time was over, soon after the deadline, whether or not Spark
+        were cancelled. DeadlineError then says that its time was over, soon after the deadline, whether or not Spark
         could be stopped. A thread that could not be is given up: it gets nothing from the engine any more, and its jobs
         are cancelled, those to come as well; so it ends with an error, some day, and its result goes nowhere. While the
         engine as a whole does not answer, no work is said to have overrun: EngineLostError asks to repeat it.
         """
         try:
             return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
-        except OverrunError as error:
+        except DeadlineError as error:
             if self.trouble() is not None:
                 raise engine_lost() from error
             raise
@@ -421,12 +430,16 @@ def told(error: Exception) -> TocsinError:
         return StorageFullError("there is no room left for the query's intermediate data")
     if "StackOverflowError" in text:
         return StatementError("the statement is nested too deeply for the engine", hint="break it up with LET or WITH")
-    if "OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
-        return StatementError(
-            "the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory"
-        )
     if (failed := found_in(text)) is not None:
         return called(failed)
+    if _TOO_LARGE.search(text):
+        return CapacityError("the answer is larger than the engine takes", hint="raise cluster.spark.driver_memory")
+    if _NO_MEMORY.search(text):
+        return CapacityError(
+            "the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory"
+        )
+    if _LOST.search(text):
+        return CapacityError("the engine lost what had been computed", hint="ask again")
     if "Python worker exited unexpectedly" in text:
         return StatementError(
             "a function in Python has ended its process", hint="it crashed, or took all of the memory"

@@ -8,17 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from tocsin.wire.errors import UnavailableError
+from tocsin.wire.errors import DeadlineError
 
 T = TypeVar("T")
 
 GIVE_UP_S: Final = 5.0
-
-
-class OverrunError(UnavailableError):
-    """The work was not done within its time. It has ended, or its thread was given up: nothing of it is used."""
-
-    code = "overrun"
 
 
 class WorkThreads:
@@ -53,7 +47,7 @@ class WorkThreads:
         whether it may be given up where it does not: then `give_up` is called, and the thread counts as lost until it
         ends. Work that may not be given up is waited for, however long it takes.
 
-        Past the deadline: the result, if the work ended with one while it was being stopped, or else OverrunError.
+        Past the deadline: the result, if the work ended with one while it was being stopped, or else DeadlineError.
         Cancelled: CancelledError, or with `keep_result` the result if there is one, since what the work did is done;
         the task's `cancelling()` says then that it should go no further.
         """
@@ -83,7 +77,7 @@ class WorkThreads:
             return future.result()
         if await self._stop(future, stop, give_up) and future.exception() is None:
             return future.result()
-        raise OverrunError(f"the work was not done within {deadline_s:g} s")
+        raise DeadlineError(f"the work was not done within {deadline_s:g} s")
 
     async def _stop(self, future: asyncio.Future[Any], stop: Callable[[], bool], give_up: Callable[[], None]) -> bool:
         """Whether it has ended."""

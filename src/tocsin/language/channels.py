@@ -21,7 +21,9 @@ from tocsin.language.leaving import leaving
 from tocsin.language.matching import matched
 from tocsin.language.meeting import Borders, Levels, Matches
 from tocsin.language.names import Dataset, Function, Names, Oracle
+from tocsin.language.placing import is_numbered
 from tocsin.language.queries import Queries
+from tocsin.language.record_parts import branch_of, mark_branches, parted_datasets
 from tocsin.language.scope import Row, column, derived, free_tables, selected
 from tocsin.language.sharing import ID, INTERESTS, parameter_column, shared
 from tocsin.language.sources import scan
@@ -48,6 +50,7 @@ class Scan:
     view: str
     dataset: Dataset
     new: bool
+    branch: int | None = None  # the query of a UNION it stands in, where its new rows may be parted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +93,19 @@ class SharedQuery:
     matched_by: tuple[str, ...]
     remedy: str | None  # for the first condition on parameters that ties them to nothing, where there is one
     uses: frozenset[tuple[str, str, str]]
+    is_numbered: bool = False  # every result has a number: none depends on the interest
+    parted_by: tuple[Dataset, ...] = ()  # whose new rows, one after another, may be given to it in parts
 
     @property
     def sql_for_many(self) -> str:
         """The same for records that are too many to be sent to every interest."""
         return _HINT.sub("", self.sql)
+
+    def grouped(self, sql: str) -> str:
+        """The same with each result once, beside all its `matches`: whose it is, and at which place."""
+        match = "named_struct('interest', `interest`, 'place', `place`)"
+        columns = f"`number`, any_value(`result`) AS `result`, collect_list({match}) AS `matches`"
+        return f"SELECT {columns} FROM ({sql}) GROUP BY `number`"  # noqa: S608 - our own query
 
 
 _HINT: Final = re.compile(r"/\*\+ BROADCAST\(`record_\d+`\) \*/ ?")
@@ -112,6 +123,7 @@ def shared_query(
 ) -> SharedQuery:
     """The query of a channel, with the types of its parameters found in its body where they are not declared."""
     body = watching(body, continuous=continuous)
+    branches = mark_branches(body)
     types = [declared.get(name, t.ANY) for name in parameters]
 
     def in_python(own: str | None, name: str, arity: int) -> bool:
@@ -124,7 +136,7 @@ def shared_query(
         if name not in declared:
             types[i] = _agreed(name, listening.uses_of.get(i, []))
     final = ChannelQueries(names, oracle, dataverse, types)
-    return final.shared(shared(body, parameters, in_python), needs_new=needs_new(body))
+    return final.shared(shared(body, parameters, in_python), needs_new=needs_new(body), branches=branches)
 
 
 def _agreed(name: str, found: Sequence[Type]) -> Type:
@@ -155,7 +167,8 @@ class ChannelQueries(Queries):
         fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), one) for i, one in enumerate(types))]
         self._interests = _Interests(ObjectType(tuple(fields), open=False))
 
-    def shared(self, query: exp.Query, *, needs_new: bool) -> SharedQuery:
+    def shared(self, query: exp.Query, *, needs_new: bool, branches: int) -> SharedQuery:
+        numbered = is_numbered(query)
         relation = self.statement(query)
         assert isinstance(relation.type, ObjectType)
         found = relation.type.find("result")
@@ -173,6 +186,8 @@ class ChannelQueries(Queries):
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
             needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
             remedy=next(iter(matches.remedies), None), uses=frozenset(self.uses),
+            is_numbered=numbered,
+            parted_by=parted_datasets([(one.dataset, one.branch) for one in self.read if one.new], branches),
         )  # fmt: skip
 
     def _over_text(self, key: exp.Expr) -> str:
@@ -211,7 +226,7 @@ class ChannelQueries(Queries):
             )  # fmt: skip
         if self._version(node) != (None, None):
             fail("a channel reads datasets as they are", node, "leave AS OF out")
-        read = Scan(f"tocsin_channel_scan_{len(self.read)}", dataset, wants_new(node))
+        read = Scan(f"tocsin_channel_scan_{len(self.read)}", dataset, wants_new(node), branch_of(node))
         self.read.append(read)
         self.tables[alias] = dataset
         return scan(read.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())

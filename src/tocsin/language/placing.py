@@ -19,6 +19,16 @@ def of(variable: str, name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(variable, quoted=True))
 
 
+def is_numbered(query: exp.Expr) -> bool:
+    """Whether no result of a shared query depends on its interest: each has its record's number."""
+    if isinstance(query, exp.SetOperation):
+        return is_numbered(query.this) and is_numbered(query.expression)
+    number = next(one.this for one in query.args["expressions"] if one.alias == "number")
+    if isinstance(number, exp.Column) and number.table == _INNER:
+        return is_numbered(query.args["from_"].this.this)
+    return not isinstance(number, exp.Cast)
+
+
 def first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select:
     """A record once for each interest, whatever number of ways lead to it."""
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))

@@ -59,7 +59,7 @@ class StatementSettings(Section):
     """What statements may use."""
 
     timeout_s: Seconds = 300.0
-    """How long a script may run, unless the request asks for less."""
+    """How long a script may run, unless the request asks for less; also a procedure by itself, or a feed's function."""
     rows_limit: Annotated[Whole, Field(ge=1, le=100_000_000)] = 100_000
     """The most rows in an answer that is not streamed."""
     concurrent: Annotated[Whole, Field(ge=1, le=1_000)] = 8
@@ -125,6 +125,8 @@ class ChannelSettings(Section):
     """How long a broker may take to accept an announcement."""
     private: Private = "auto"
     """Private addresses of brokers: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
+    execution_deadline_s: Seconds = 60.0
+    """How long Spark may take over an execution; one that takes longer is run in parts, each with as much time."""
 
 
 class ClusterSettings(Section):

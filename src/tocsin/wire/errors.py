@@ -11,6 +11,8 @@
     │  ├─ UnsupportedError        a method, media type or expectation this address does not take (405, 415, 417)
     │  ├─ LimitError              too large or too many; the message names the limit (400, 413, 429)
     │  └─ StoppedError            the statement's time was up, or somebody cancelled it (408)
+    ├─ CapacityError           it needs more room, memory or executors than the engine has (400)
+    │  └─ DeadlineError           the engine did not answer in time (408)
     ├─ StorageFullError        no room on the disk; nothing acknowledged was lost (507)
     ├─ StoreError              what is stored is damaged, or newer than this program; it was left as it is (500)
     └─ UnavailableError        starting, stopping or overloaded (503)
@@ -115,6 +117,16 @@ class LimitError(InputError):
 
 class StoppedError(InputError):
     code = "stopped"
+    status = 408
+
+
+class CapacityError(TocsinError):
+    code = "capacity"
+    status = 400
+
+
+class DeadlineError(CapacityError):
+    code = "deadline"
     status = 408
 
 

@@ -17,6 +17,8 @@ from tocsin import faults
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.culprits import Culprit
 from tocsin.cluster.channels.execution import executed
+from tocsin.cluster.channels.execution_parts import ExecutionSize
+from tocsin.cluster.channels.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.figures import Counts
 from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.parameters import Parameters
@@ -58,6 +60,7 @@ class Rooms:
     tables: Tables
     engine: Engine
     new_rows: NewRows
+    runs: ExecutionRuns
     announce: Callable[[Committed], None]  # of each execution, with results or without
     late_ticks: int  # so many ticks that passed are executed one by one; older ones coalesce
 
@@ -74,8 +77,10 @@ class RunningChannel:
         self._told_at_s = 0.0  # of its trouble
         self._searching = False  # for what the execution that goes on has failed on
         self._search_told_at_s = -TOLD_AGAIN_S
+        self._parts_told_at_s = -TOLD_AGAIN_S
         self._rooms = rooms
         self._interests = Interests(lambda: rooms.engine.spark, query)
+        self._size = ExecutionSize()
         self._parameters = Parameters(entry.parameters, entry.types)
         self._change: int | None = None
         self._state: ChannelState | None = None  # as the store has it, which only this channel changes
@@ -229,14 +234,15 @@ class RunningChannel:
     async def _found(self, reading: Reading, now: datetime, previous: datetime) -> tuple[Found, list[Culprit]]:
         rooms = self._rooms
         try:
-            return await rooms.engine.execution(
-                lambda: executed(
-                    reading, self._interests, rooms.new_rows, now=now, previous=previous,
-                    is_stopped=self._stopping.is_set, search_begins=self._search_begins,
+            return await rooms.runs.lead(
+                lambda ask: executed(
+                    reading, self._interests, rooms.new_rows, now=now, previous=previous, ask=ask, size=self._size,
+                    is_stopped=self._stopping.is_set, search_begins=self._search_begins, parts_begin=self._parts_begin,
                 ),
                 f"channel {self.entry.name}",
             )  # fmt: skip
         finally:
+            self.counts.parts = self._size.parts
             # Whatever it came to is counted elsewhere.
             self.counts.failing -= self._searching
             self._searching = False
@@ -309,6 +315,16 @@ class RunningChannel:
             with suppress(Exception):
                 log.warning(
                     "a channel's execution failed; what it fails on is looked for, and set aside",
+                    channel=self.entry.name, reason=error.message, interests=len(self._interests),
+                )  # fmt: skip
+
+    def _parts_begin(self, error: TocsinError) -> None:
+        """On the thread of an execution that failed: it is run in parts, which takes longer."""
+        if time.monotonic() >= self._parts_told_at_s + TOLD_AGAIN_S:
+            self._parts_told_at_s = time.monotonic()
+            with suppress(Exception):
+                log.warning(
+                    "a channel's execution is too large or too slow, and is run in parts",
                     channel=self.entry.name, reason=error.message, interests=len(self._interests),
                 )  # fmt: skip
 

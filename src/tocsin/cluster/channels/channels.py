@@ -16,6 +16,7 @@ from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.changes import decoded
 from tocsin.cluster.channels.channel import RETRY_S, Rooms, RunningChannel, micros
 from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
+from tocsin.cluster.channels.execution_runs import DEADLINE_S, ExecutionRuns
 from tocsin.cluster.channels.figures import ChannelFigures
 from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.options import channel_options
@@ -55,13 +56,15 @@ class Channels:
         announce: Callable[[Committed], None] = lambda _: None,
         dropped: Callable[[], None] = lambda: None,
         late_ticks: int = 10,
+        execution_deadline_s: float = DEADLINE_S,
     ) -> None:
         self._dropped = dropped
         self._catalog = catalog
         self._engine = engine
         self._tables = tables
         self._store = store
-        self._rooms = Rooms(store, tables, engine, NewRows(engine), announce, late_ticks)
+        runs = ExecutionRuns(engine, execution_deadline_s)
+        self._rooms = Rooms(store, tables, engine, NewRows(engine), runs, announce, late_ticks)
         self._known: dict[int, ChannelEntry] = {}
         self._running: dict[int, RunningChannel] = {}
         self._later: dict[int, asyncio.Task[None]] = {}
@@ -114,7 +117,9 @@ class Channels:
         self._known[entry.channel_id] = entry
         try:
             await self._store.state(entry.channel_id)  # raises where its rows are lost
-            query = await self._engine.work(lambda: query_of(self._engine, self._catalog.catalog, entry))
+            query = await self._rooms.runs.ask(
+                lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
+            )
             channel = RunningChannel(entry, query, self._rooms)
             channel.start()
         except Exception as error:
@@ -136,6 +141,7 @@ class Channels:
     async def close(self) -> None:
         async with self._changing:
             await self._end(list(self._known))
+        self._rooms.runs.close()
 
     async def _end(self, channel_ids: Sequence[int]) -> None:
         for task in [self._later.pop(one) for one in channel_ids if one in self._later]:

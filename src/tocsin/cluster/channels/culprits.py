@@ -8,7 +8,6 @@ others are told comes from one run over all records that are left: parts are onl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -24,7 +23,7 @@ from tocsin.cluster.entries import DatasetEntry
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.channels.running import Found, together
 from tocsin.rules.model.columns import COMMIT, physical
-from tocsin.wire.errors import StatementError, UnavailableError
+from tocsin.wire.errors import CapacityError, StatementError, UnavailableError
 
 # So many single records, or interests, spread over all, are tried first. Where each of more records fails, with
 # whichever interest, the query is at fault.
@@ -69,15 +68,21 @@ class _Bad:
     reason: str
 
 
-Run = Callable[[Mapping[str, str], Ids | None], Found]
-"""Answers for views of new rows, by folder (those not named are taken whole), and for all interests or some."""
+Run = Callable[[Part, Ids | None], Found]
+"""Answers for some new rows, and for all interests or some."""
 
 
 class Search:
     """One search, in one execution. `left` are interests that take no part in it."""
 
-    def __init__(
-        self, reading: Reading, interests: Interests, run: Run, is_stopped: Callable[[], bool], left: Sequence[int]
+    def __init__(  # noqa: PLR0917
+        self,
+        reading: Reading,
+        interests: Interests,
+        run: Run,
+        rows_of: Callable[[str], pa.Table],
+        is_stopped: Callable[[], bool],
+        left: Sequence[int],
     ) -> None:
         self._reading = reading
         self._interests = interests
@@ -86,13 +91,11 @@ class Search:
         self._left = set(left)
         self._runs = 0
         folders = {folder_of(one) for one in reading.query.scans if one.new}
-        self._rows = {folder: _collected(reading, folder) for folder in sorted(folders)}
+        self._rows = {folder: rows_of(folder) for folder in sorted(folders)}
         self._nothing = {folder: one.slice(0, 0) for folder, one in self._rows.items()}
 
     def without_culprits(self, first: StatementError) -> tuple[Found, list[Culprit]]:
         """The results of all but the culprits. Raises the query's error where nobody is to blame."""
-        if self._interests.gone:
-            self._reading.engine.asked(self._interests.renew)  # it may have failed on one that left
         aside: dict[int, StatementError] = {}
         outcome: Found | StatementError = first
         while isinstance(outcome, StatementError):
@@ -293,7 +296,10 @@ class Search:
         return made
 
     def _named(self, bad: Sequence[_Bad]) -> list[Culprit]:
-        return [_named(self._reading.entries[one.folder], self._rows[one.folder], one) for one in bad]
+        return [
+            Culprit(*identity_of(self._reading.entries[one.folder], self._rows[one.folder], one.place), one.reason)
+            for one in bad
+        ]
 
     def _culprits(self, rows: Part, first: StatementError, ids: Ids) -> dict[str, dict[int, str]]:
         """Per dataset the places of records that make it fail, and how."""
@@ -327,37 +333,29 @@ class Search:
         if self._is_stopped():
             raise UnavailableError("the channel was stopped")
         self._runs += 1
-        with self._views(part) as views:
-            try:
-                return self._run(views, ids)
-            except StatementError as error:
-                return error
-
-    @contextmanager
-    def _views(self, part: Part) -> Iterator[dict[str, str]]:
-        views = self._reading.engine.views
-        names: dict[str, str] = {}
         try:
-            for folder, rows in part.items():
-                names[folder] = views.of_rows(rows)
-            yield names
-        finally:
-            for name in names.values():
-                views.drop(name)
+            return self._run(part, ids)
+        except StatementError as error:
+            return error
 
 
 def _count(rows: Part) -> int:
     return sum(one.num_rows for one in rows.values())
 
 
-def _collected(reading: Reading, folder: str) -> pa.Table:
+def collected(reading: Reading, folder: str) -> pa.Table:
+    """A dataset's new rows."""
     rows = reading.new_rows(folder)
     if rows is None:
         snapshot = reading.rows_in_files(folder)
         view = reading.engine.views.of_part(snapshot, reading.entries[folder].type)
         try:
             newer = exp.GT(this=exp.column(COMMIT), expression=exp.Literal.number(reading.since.get(folder, 0)))
-            rows = reading.engine.rows(exp.select("*").from_(view).where(newer).sql(dialect="spark"))
+            sql = exp.select("*").from_(view).where(newer).sql(dialect="spark")
+            try:
+                rows = reading.engine.rows(sql)
+            except CapacityError:
+                rows = pa.Table.from_batches(reading.engine.batches(sql))  # more than fits into an answer
         finally:
             reading.engine.views.drop(view)
     return rows
@@ -368,11 +366,13 @@ def _stays(rows: pa.Table, folder: str, bad: Sequence[_Bad]) -> npt.NDArray[np.i
     return np.setdiff1d(np.arange(rows.num_rows), [one.place for one in bad if one.folder == folder])
 
 
-def _named(entry: DatasetEntry, rows: pa.Table, bad: _Bad) -> Culprit:
+def identity_of(entry: DatasetEntry, rows: pa.Table, place: int) -> tuple[str, list[str]]:
+    """The dataset and the key of a record."""
+
     def value(row: Any, path: Sequence[str]) -> str:
         for name in path:
             row = row.get(physical(name)) if isinstance(row, dict) else None
         return str(row)
 
-    (row,) = rows.slice(bad.place, 1).to_pylist()
-    return Culprit(f"{entry.dataverse}.{entry.name}", [value(row, path) for path in entry.keys], bad.reason)
+    (row,) = rows.slice(place, 1).to_pylist()
+    return f"{entry.dataverse}.{entry.name}", [value(row, path) for path in entry.keys]

@@ -27,6 +27,8 @@ class Counts:
     """Executions that failed since the last one that did not."""
     missed_ticks: int = 0
     culprits: int = 0
+    parts: int = 0
+    """Of executions that the engine had no room or time for as a whole."""
     interests: int = 0
     """Those of the last execution."""
     last_execution_s: float | None = None
@@ -49,6 +51,7 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[Counts], float]]]] = {
         lambda one: one.missed_ticks,
     ),
     "tocsin_channel_culprits": ("Records and interests set aside: the query fails on them.", lambda one: one.culprits),
+    "tocsin_channel_parts": ("Parts in which executions ran that were too large or too slow.", lambda one: one.parts),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[Counts], float | None]]]] = {
     "tocsin_channel_failing": ("Executions that failed since the last that did not.", lambda one: one.failing),

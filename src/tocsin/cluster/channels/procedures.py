@@ -33,6 +33,7 @@ from tocsin.language.script import parse_procedure
 from tocsin.language.typed import FunctionError
 from tocsin.rules.model.values import MISSING
 from tocsin.rules.periods import last_tick
+from tocsin.wire.errors import StoppedError
 
 log = structlog.get_logger()
 
@@ -81,7 +82,10 @@ class Procedures:
         changes: Changes,
         now: Callable[[], datetime] = schedule.wall_clock,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        deadline_s: float | None = None,
     ) -> None:
+        """`deadline_s`: how long a run by itself may take."""
+        self._deadline_s = deadline_s
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
@@ -188,15 +192,19 @@ class Procedures:
         call = Call(entry, parse_procedure(entry.body), self._scope(entry, due))
         try:
             with call.told():
-                if isinstance(call.statement, st.Query):
-                    query = call.statement.query
-                    await self._engine.work(
-                        lambda: self._engine.discard(call.scope.translated(query).sql), call.statement.text
-                    )
-                else:
-                    await self._changes.run(call.statement, call.scope, {_position(entry): tick})
+                async with asyncio.timeout(self._deadline_s):
+                    await self._carry_out(call, tick)
+        except TimeoutError:
+            raise StoppedError(f"it was not done within {self._deadline_s:g} s") from None
         finally:
             call.scope.close()
+
+    async def _carry_out(self, call: Call, tick: int) -> None:
+        if isinstance(call.statement, st.Query):
+            query = call.statement.query
+            await self._engine.work(lambda: self._engine.discard(call.scope.translated(query).sql), call.statement.text)
+        else:
+            await self._changes.run(call.statement, call.scope, {_position(call.entry): tick})
 
     def _scope(self, entry: ProcedureEntry, now: datetime, given: Mapping[str, Any] | None = None) -> StatementScope:
         return StatementScope(

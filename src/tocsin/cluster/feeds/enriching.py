@@ -22,13 +22,23 @@ from tocsin.language import dynamic
 from tocsin.language.dialect import FieldOf, ObjectOf
 from tocsin.language.queries import Translated
 from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.job_deadline import job_deadline
 from tocsin.rules.model.types import ObjectType
 
 
 class Through:
     """Records of this type through the function, which reads datasets and modules as they are when a batch lands."""
 
-    def __init__(self, function: Ref, kind: ObjectType, catalog: CatalogStore, tables: Tables, engine: Engine) -> None:
+    def __init__(  # noqa: PLR0917
+        self,
+        function: Ref,
+        kind: ObjectType,
+        catalog: CatalogStore,
+        tables: Tables,
+        engine: Engine,
+        deadline_s: float,
+    ) -> None:
+        self._deadline_s = deadline_s
         self._function = function
         self._kind = kind
         self._catalog = catalog
@@ -56,7 +66,8 @@ class Through:
         known, now = self._catalog.catalog, datetime.now(UTC)
         scope = BatchScope(known, self._tables, self._engine, self._function.dataverse, now, rows, self._kind)
         try:
-            yield scope
+            with job_deadline(self._engine.spark, self._deadline_s):
+                yield scope
         finally:
             scope.close()
 

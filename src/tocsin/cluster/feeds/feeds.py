@@ -57,8 +57,12 @@ class Feeds:
         engine: Engine,
         folder: Path,
         guard: AddressGuard = UNGUARDED,
+        *,
+        function_deadline_s: float = 300.0,
     ) -> None:
+        """`function_deadline_s`: how long Spark may take over a batch that goes through a function."""
         self._guard = guard
+        self._function_deadline_s = function_deadline_s
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
@@ -111,7 +115,7 @@ class Feeds:
         return self._started.troubles(ref)
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
-        return Through(function, entry.type, self._catalog, self._tables, self._engine)
+        return Through(function, entry.type, self._catalog, self._tables, self._engine, self._function_deadline_s)
 
     # ------------------------------------------------------------ records
 

@@ -20,13 +20,14 @@ from tocsin.language.expressions import TranslationError
 from tocsin.language.typed import FunctionError
 from tocsin.pipeline.landing.fitting import Refused
 from tocsin.rules.model.values import MISSING
-from tocsin.wire.errors import StatementError
+from tocsin.wire.errors import CapacityError, StatementError
 
 log = structlog.get_logger()
 
 # Of a batch, so many are run once more, each alone, to learn why; the others have failed as well.
 REASONS: Final = 20
 _PIECES: Final = 4
+_TRIES_ALONE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Sifting:
         self._about = about
         self._reasons = 0
         self._is_told = False
+        self._lacking = 0  # how often in a row the engine lacked something for one record
         self.refused: list[Refused] = []
         self._made: list[tuple[int, Any]] = []
 
@@ -67,6 +69,10 @@ class Sifting:
         except (FunctionError, TranslationError) as error:
             # It means nothing for records of this type, whatever is in them.
             self.refused += [Refused(place, "", str(error)) for place in places]
+        except CapacityError as error:
+            if self._halted():
+                raise
+            self._in_parts(rows, places, error)
         except StatementError as error:
             if self._halted():
                 raise  # its job was stopped, which says nothing about the records
@@ -78,19 +84,35 @@ class Sifting:
                 self._tell("a function fails on records of a batch", records=rows.num_rows, reason=error.message)
             self._apart(rows, places)
         else:
+            self._lacking = 0
             for place, value in zip(places, values, strict=True):
                 if isinstance(value, Failed):
                     self.refused.append(Refused(place, "", value.reason))
                 else:
                     self._made.append((place, value))
 
+    def _in_parts(self, rows: pa.Table, places: Sequence[int], error: CapacityError) -> None:
+        """The engine has no room or time for so many. One record by itself has two tries more, and is then refused."""
+        if rows.num_rows > 1:
+            self._in_pieces(rows, places)
+            return
+        self._lacking += 1
+        if self._lacking > _TRIES_ALONE:
+            self._lacking = 0
+            self.refused.append(Refused(places[0], "", error.message))
+        else:
+            self._through(rows, places)
+
+    def _in_pieces(self, rows: pa.Table, places: Sequence[int]) -> None:
+        size = -(-rows.num_rows // _PIECES)
+        for start in range(0, rows.num_rows, size):
+            self._through(rows.slice(start, size), places[start : start + size])
+
     def _apart(self, rows: pa.Table, places: Sequence[int]) -> None:
         failing = self._failing(rows)
         bad = [i for i, one in enumerate(failing) if one]
         if not bad:
-            size = -(-rows.num_rows // _PIECES)
-            for start in range(0, rows.num_rows, size):
-                self._through(rows.slice(start, size), places[start : start + size])
+            self._in_pieces(rows, places)
             return
         good = [i for i, one in enumerate(failing) if not one]
         if good:
@@ -109,7 +131,7 @@ class Sifting:
             return ()
         try:
             return told(rows)
-        except StatementError:
+        except (StatementError, CapacityError):
             if self._halted():
                 raise
             return ()

@@ -66,6 +66,13 @@ class Ids:
         within = f"`{ID}` BETWEEN {self.first} AND {self.last}"
         return f"{within} AND `{ID}` NOT IN ({', '.join(map(str, self.without))})" if self.without else within
 
+    def among(self, identities: Iterable[int]) -> list[int]:
+        """Those of them that it means, in their order."""
+        if self.only:
+            return sorted(set(self.only).intersection(identities))
+        left = set(self.without)
+        return sorted(one for one in identities if self.first <= one <= self.last and one not in left)
+
 
 class Interests:
     """Not thread-safe: one execution of a channel at a time."""
@@ -172,6 +179,11 @@ class Interests:
             self.remembered.clear()
         return spark
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether Spark does not have them as they are now."""
+        return self._stale
+
     def prepared(self) -> str:
         """The name of the view, which shows every interest there is now."""
         self._present_session()
@@ -191,15 +203,20 @@ class Interests:
         return self.view
 
     def part(self, ids: Ids) -> str:
-        """The name of a view of some of them; the next one takes its place."""
+        """The name of a view of some of them, which `drop_part` removes."""
         self.prepared()
         assert self._plain_fresh is not None
         # Keys of others are not made: where that fails they would fail these, too.
         frame = self._keyed(self._plain_fresh.where(ids.condition()))
         if self._base is not None:
             frame = self._base.where(ids.condition()).unionAll(frame)
-        self._untyped(frame).createOrReplaceTempView(f"{self.view}_part")
-        return f"{self.view}_part"
+        # Of its own: a run that was given up may still make the one of its part.
+        view = f"{self.view}_part_{next(_numbers)}"
+        self._untyped(frame).createOrReplaceTempView(view)
+        return view
+
+    def drop_part(self, view: str) -> None:
+        self._spark.catalog.dropTempView(view)
 
     def renew(self) -> None:
         """Those that left leave the cached table, too."""
@@ -215,8 +232,7 @@ class Interests:
         spark = self._present_session()
         if self._cached is not None:
             self._cached.unpersist()
-        for view in (self.view, f"{self.view}_part"):
-            spark.catalog.dropTempView(view)
+        spark.catalog.dropTempView(self.view)
 
     def _rebuild(self) -> None:
         """Wholly or not at all: what Spark could not take in now, it is given again."""

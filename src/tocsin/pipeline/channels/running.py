@@ -21,6 +21,7 @@ from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.jsonform import plain
 
 _NO_LEVEL: Final = [-1]
+_BRANCH_BITS: Final = 56  # of a record's number: above them is its query's
 _OURS: Final = re.compile(r"\btocsin_channel_(?:scan_\d+|call_\d+|interests)\b", re.IGNORECASE)
 
 NameOf = Callable[[Scan | Called], str]
@@ -34,9 +35,17 @@ class Found:
     interests: npt.NDArray[np.int64]
     payloads: npt.NDArray[np.int64]
     texts: Sequence[bytes]
+    # What orders the results of an interest, beside those of another run for it; None: their order here does.
+    places: npt.NDArray[np.int64] | None = None
+    numbers: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.interests)
+
+    def repeated_bytes(self) -> int:
+        """What results take that others have, too."""
+        sizes = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
+        return int(sizes[self.payloads].sum() - sizes.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +65,12 @@ def run(  # noqa: PLR0917
     name_of: NameOf,
     moment: Moment,
     among: Ids | None = None,
+    *,
+    grouped: bool = False,
 ) -> Found:
-    """The results of all interests, or of those alone."""
-    table = answer(spark, query, interests, name_of, moment, among)
+    """The results of all interests, or of those alone. `grouped`: a result leaves Spark once, and not with every match;
+    that takes an exchange more, which small answers are not worth. It is for numbered results only."""
+    table = answer(spark, query, interests, name_of, moment, among, grouped=grouped)
     return encoded(table, query, interests.gone)
 
 
@@ -69,10 +81,31 @@ def answer(  # noqa: PLR0917
     name_of: NameOf,
     moment: Moment,
     among: Ids | None = None,
+    *,
+    grouped: bool = False,
 ) -> pa.Table:
     """What Spark finds: the one job over all interests."""
+    if among is None:
+        return _answer(spark, query, interests, name_of, moment, interests.prepared(), grouped=grouped)
+    view = interests.part(among)
+    try:
+        return _answer(spark, query, interests, name_of, moment, view, grouped=grouped)
+    finally:
+        interests.drop_part(view)
+
+
+def _answer(  # noqa: PLR0917
+    spark: SparkSession,
+    query: SharedQuery,
+    interests: Interests,
+    name_of: NameOf,
+    moment: Moment,
+    view: str,
+    *,
+    grouped: bool,
+) -> pa.Table:
     names = {scan.view: name_of(scan) for scan in query.scans} | {one.name: name_of(one) for one in query.calls}
-    names[query.interests_view] = interests.prepared() if among is None else interests.part(among)
+    names[query.interests_view] = view
     arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
     for name, values in interests.borders().items():
         if name not in interests.remembered:
@@ -83,10 +116,11 @@ def answer(  # noqa: PLR0917
         if levels is None:
             levels = spark.sql(named(sql, names), used(sql, arguments)).toArrow().column(0)[0].as_py()
         passing = *(one.view for one in query.scans), *(one.name for one in query.calls)
-        if among is None and not any(one in sql for one in passing):
+        if view == interests.view and not any(one in sql for one in passing):
             interests.remembered[name] = levels
         arguments[name] = _array(levels or ([None] if name.startswith("some") else _NO_LEVEL))
     sql = query.sql_for_many if moment.many else query.sql
+    sql = query.grouped(sql) if grouped else sql
     frame: Any = spark.sql(named(sql, names), used(sql, arguments))
     # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
     frame._jdf.queryExecution().executedPlan()
@@ -96,33 +130,55 @@ def answer(  # noqa: PLR0917
 
 def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
     """Each different result as JSON once, however many interests have it."""
-    if gone:
-        table = table.filter(pa.array(~np.isin(_numbers(table, "interest"), np.fromiter(gone, np.int64, len(gone)))))
-    interests, places = _numbers(table, "interest"), _numbers(table, "place")
-    order = np.lexsort((_numbers(table, "number"), places, interests))
     results = table.column("result")
-    numbered = table.column("number").null_count == 0
-    if numbered:
-        _, first, which = np.unique(_numbers(table, "number"), return_index=True, return_inverse=True)
-        results, payloads = results.take(pa.array(first)), which.astype(np.int64)
+    if "matches" in table.column_names:
+        interests, places, payloads = _matches(table)
+        numbers = _numbers(table, "number")[payloads]
+        used = np.arange(table.num_rows)
     else:
-        payloads = np.arange(table.num_rows, dtype=np.int64)
+        interests, places, numbers = (_numbers(table, name) for name in ("interest", "place", "number"))
+        used = payloads = np.arange(table.num_rows)
+        if table.column("number").null_count == 0:
+            _, used, payloads = np.unique(numbers, return_index=True, return_inverse=True)
+    if gone:
+        stays = ~np.isin(interests, np.fromiter(gone, np.int64, len(gone)))
+        interests, places, numbers, payloads = (one[stays] for one in (interests, places, numbers, payloads))
+        # Of whose results only those that left had, none is kept.
+        kept, payloads = np.unique(payloads, return_inverse=True)
+        used = used[kept]
+    order = np.lexsort((numbers, places, interests))
     decode = layout.decoder(query.type)
-    texts = [orjson.dumps(plain(decode(value))) for value in results.to_pylist()]
-    return Found(interests[order], payloads[order], texts)
+    texts = [orjson.dumps(plain(decode(value))) for value in results.take(pa.array(used)).to_pylist()]
+    payloads = payloads.astype(np.int64)
+    return Found(interests[order], payloads[order], texts, places[order], numbers[order])
 
 
 def together(parts: Sequence[Found]) -> Found:
-    """The results of several runs, each for interests of its own."""
-    texts: list[bytes] = []
-    interests, payloads = [np.array([], np.int64)], [np.array([], np.int64)]
-    for part in parts:
-        interests.append(part.interests)
-        payloads.append(part.payloads + len(texts))
-        texts.extend(part.texts)
-    all_interests = np.concatenate(interests)
-    order = np.argsort(all_interests, kind="stable")
-    return Found(all_interests[order], np.concatenate(payloads)[order], texts)
+    """The results of several runs: each for interests of its own, or for records that come after those before it."""
+    known: dict[bytes, int] = {}
+    columns: list[list[npt.NDArray[np.int64]]] = [[np.array([], np.int64)] for _ in range(5)]
+    for number, part in enumerate(parts):
+        # The same record has been made into text by each part of its interests.
+        which = np.fromiter((known.setdefault(one, len(known)) for one in part.texts), np.int64, len(part.texts))
+        nothing = np.zeros(len(part), np.int64)
+        places = nothing if part.places is None else part.places
+        numbers = nothing if part.numbers is None else part.numbers
+        for column, values in zip(
+            columns, (part.interests, which[part.payloads], places, numbers, nothing + number), strict=True
+        ):
+            column.append(values)
+    interests, payloads, places, numbers, runs = (np.concatenate(column) for column in columns)
+    # As one run would have ordered them: a query of a UNION after the other, and in each a record after the other.
+    order = np.lexsort((numbers, runs, numbers >> _BRANCH_BITS, places, interests))
+    return Found(interests[order], payloads[order], list(known))
+
+
+def _matches(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Interests, places, and the rows of the table that they belong to."""
+    matches = table.column("matches").combine_chunks()
+    flat = pa.table({"interest": matches.flatten().field("interest"), "place": matches.flatten().field("place")})
+    rows = matches.value_parent_indices().to_numpy(zero_copy_only=False).astype(np.int64)
+    return _numbers(flat, "interest"), _numbers(flat, "place"), rows
 
 
 def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:

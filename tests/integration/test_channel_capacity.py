@@ -1,0 +1,204 @@
+"""Executions that the engine has no room or no time for: nobody goes without a result that can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.channelled import Channelled
+from tests.integration.python_places import Modules
+from tests.local_cluster import LocalCluster
+from tocsin.cluster.channels.subscriptions import SubscriptionRequest
+from tocsin.store.channel_rows import Recorded
+
+SETUP = """
+CREATE TYPE Report AS { id: int, kind: string, n: bigint, said: string };
+CREATE ACTIVE DATASET D(Report) PRIMARY KEY id;
+CREATE BROKER b AT "http://127.0.0.1:9/";
+"""
+SAME = "d.id, d.said"
+OWN = "d.id, d.said, who"
+NEW = "FROM D d WHERE is_new(d) AND d.kind = k AND d.n < who"
+EVERY = "FROM D d WHERE d.kind = k AND d.n < who"
+
+
+@pytest.fixture
+def place(cluster: LocalCluster, dataverse: str) -> Channelled:
+    made = Channelled(cluster, dataverse)
+    made.run(SETUP)
+    return made
+
+
+@contextmanager
+def result_limit(spark: SparkSession, size: str) -> Iterator[None]:
+    """Spark's own limit, which its scheduler looks at for every job."""
+    conf: Any = spark.sparkContext._jsc.sc().conf()
+    before = conf.get("spark.driver.maxResultSize")
+    conf.set("spark.driver.maxResultSize", size)
+    try:
+        yield
+    finally:
+        conf.set("spark.driver.maxResultSize", before)
+
+
+def create(place: Channelled, what: str, sources: str, name: str = "c") -> None:
+    kind = "CONTINUOUS" if sources is NEW else "REPETITIVE"
+    place.run(f'CREATE {kind} CHANNEL {name}(k, who) PERIOD duration("P1D") {{ SELECT {what} {sources} }};')
+
+
+def report(id_: int, n: int = 1) -> dict[str, Any]:
+    return {"id": id_, "kind": "a", "n": n, "said": f"{id_:04} " + "x" * 1_000}
+
+
+def subscribe(place: Channelled, count: int, name: str = "c") -> list[str]:
+    wanted = [SubscriptionRequest(["a", 10 + one]) for one in range(count)]
+    return [one.id for one in place.subscribe_all(*wanted, channel=name)]
+
+
+def succeeded(place: Channelled, name: str = "c") -> Recorded:
+    """The last execution; none before it has failed."""
+    assert all(one.reason is None for one in place.executions(name))
+    return place.executions(name)[0]
+
+
+@pytest.mark.parametrize("what", [SAME, OWN], ids=["the same for all", "each its own"])
+@pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
+def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
+    place: Channelled, spark: SparkSession, what: str, sources: str
+) -> None:
+    create(place, what, sources)
+    subscriptions = subscribe(place, 10_000)
+    place.write(report(1))
+    before = place.state().last_execution
+    with result_limit(spark, "2m"):
+        place.execute()
+    done = succeeded(place)
+    assert done.number == before + 1, "however many parts there were, it is one execution"
+    assert done.results == 10_000
+    assert done.details.get("culprits", []) == []
+    for one in subscriptions[:: len(subscriptions) // 10]:
+        assert [result["id"] for result in place.told(one)] == [1]
+    assert place.running().counts.parts == 0 if what is SAME else place.running().counts.parts > 1
+
+
+@pytest.mark.parametrize("limit", ["2m", "300k"], ids=["each payload once", "in parts, too"])
+@pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
+def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in_their_order(
+    place: Channelled, spark: SparkSession, sources: str, limit: str
+) -> None:
+    for name in ("c", "whole"):
+        create(place, SAME, sources, name)
+    subscriptions, others = (subscribe(place, 1_000, name) for name in ("c", "whole"))
+    place.write(*(report(i) for i in range(100)))
+    place.execute("whole")
+    with result_limit(spark, limit):
+        place.execute()
+    assert succeeded(place).results == succeeded(place, "whole").results == 100_000
+    assert succeeded(place).details.get("culprits", []) == []
+    assert (place.running().counts.parts > 1) == (limit != "2m")
+    for one, other in list(zip(subscriptions, others, strict=True))[::100]:
+        assert place.told(one) == place.told(other, "whole")
+
+
+def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Channelled, spark: SparkSession) -> None:
+    for name in ("c", "whole"):
+        create(place, SAME, NEW, name)
+    subscriptions, others = (subscribe(place, 2, name) for name in ("c", "whole"))
+    place.write(*(report(i) for i in range(2_000)))
+    place.execute("whole")
+    with result_limit(spark, "1m"):
+        place.execute()
+    assert succeeded(place).details.get("culprits", []) == []
+    for one, other in zip(subscriptions, others, strict=True):
+        assert place.told(one) == place.told(other, "whole")
+        assert len(place.told(one)) == 2_000
+    parts = place.running().counts.parts
+    place.write(*(report(i) for i in range(2_000, 4_000)))
+    with result_limit(spark, "1m"):
+        place.execute()
+    assert succeeded(place).results == 4_000
+    assert place.running().counts.parts - parts < parts, "it begins with parts of the size that passed"
+
+
+def test_what_is_grouped_is_parted_by_interests_only(place: Channelled, spark: SparkSession) -> None:
+    place.run("""
+        CREATE CONTINUOUS CHANNEL c(k, who) PERIOD duration("P1D") {
+            SELECT count(*) AS n, max(d.said) AS said FROM D d
+            WHERE is_new(d) AND d.kind = k AND d.n < who GROUP BY who
+        };
+    """)
+    subscriptions = subscribe(place, 4_000)
+    place.write(*(report(i) for i in range(3)))
+    with result_limit(spark, "2m"):
+        place.execute()
+    assert succeeded(place).results == 4_000
+    assert [result["n"] for result in place.told(subscriptions[77])] == [3]
+    assert place.running().counts.parts > 1
+
+
+def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
+    place: Channelled, spark: SparkSession
+) -> None:
+    create(place, "d.id, repeat(d.said, d.n * (who - 9)) AS said", NEW)
+    subscriptions = subscribe(place, 4)
+    place.write(report(1), report(2, n=9), report(3))
+    # The last one's result of the second report is 4 × 9 KB.
+    with result_limit(spark, "34k"):
+        place.execute()
+    done = succeeded(place)
+    (culprit,) = done.details["culprits"]
+    interests = [one.interest for one in place.subscriptions() if one.id == subscriptions[-1]]
+    assert (culprit["dataset"], culprit["key"], [culprit["interest"]]) == (f"{place.dataverse}.D", ["2"], interests)
+    assert "larger" in culprit["reason"]
+    assert place.running().counts.culprits == 1
+    for one in subscriptions:
+        wanted = [1, 3] if one == subscriptions[-1] else [1, 2, 3]
+        assert sorted(result["id"] for result in place.told(one)) == wanted
+
+
+def test_a_poisonous_record_is_found_also_where_there_is_no_room_for_the_whole(
+    place: Channelled, spark: SparkSession
+) -> None:
+    create(place, f"{OWN}, 6 div (d.n - 5) AS q", NEW)
+    subscriptions = subscribe(place, 600)
+    place.write(*(report(i, n=5 if i == 3 else 1) for i in range(8)))
+    with result_limit(spark, "2m"):
+        place.execute()
+    done = succeeded(place)
+    assert [(one["key"], one["interest"]) for one in done.details["culprits"]] == [(["3"], None)]
+    assert done.results == 600 * 7
+    assert sorted(result["id"] for result in place.told(subscriptions[5])) == [0, 1, 2, 4, 5, 6, 7]
+
+
+MODULE = """
+import time
+
+def slow(who):
+    if who == 17:
+        time.sleep(1_000)
+    return who
+"""
+DEADLINE_S = 8.0
+
+
+def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_are_told(
+    place: Channelled, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Modules(cluster.settings.data / "python")
+    module.write(MODULE)
+    place.run(f'CREATE FUNCTION slow(n) RETURNS bigint LANGUAGE PYTHON AS "{module.name}:slow";')
+    create(place, "d.id, slow(who) AS who", NEW)
+    subscriptions = subscribe(place, 12)
+    place.write(report(1))
+    monkeypatch.setattr(place.running()._rooms.runs, "deadline_s", DEADLINE_S)
+    place.execute()
+    done = succeeded(place)
+    (culprit,) = done.details["culprits"]
+    assert culprit["interest"] == next(one.interest for one in place.subscriptions() if one.id == subscriptions[7])
+    assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["1"])
+    assert done.results == 11
+    assert [len(place.told(one)) for one in subscriptions] == [1] * 7 + [0] + [1] * 4
