@@ -21,6 +21,7 @@ from sqlglot import exp
 from tocsin.cluster.channels.parting import failing, spread
 from tocsin.cluster.channels.reading import Reading, folder_of
 from tocsin.cluster.entries import DatasetEntry
+from tocsin.language.spark_text import render
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.channels.running import Found, together
 from tocsin.rules.model.columns import COMMIT, physical
@@ -357,7 +358,7 @@ def _collected(reading: Reading, folder: str) -> pa.Table:
         view = reading.engine.views.of_part(snapshot, reading.entries[folder].type)
         try:
             newer = exp.GT(this=exp.column(COMMIT), expression=exp.Literal.number(reading.since.get(folder, 0)))
-            rows = reading.engine.rows(exp.select("*").from_(view).where(newer).sql(dialect="spark"))
+            rows = reading.engine.rows(render(exp.select("*").from_(view).where(newer)))
         finally:
             reading.engine.views.drop(view)
     return rows
