@@ -128,9 +128,6 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
             return _array_aggregate(lower.removeprefix(prefix), self.expression(node.expressions[0]))
     if any(isinstance(one, exp.Lambda) for one in node.expressions):
         return _higher_order(self, name, node)
-    named = next((one for one in node.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)), None)
-    if named is not None:
-        raise FunctionError(f"arguments of {lower} have places and no names: write the value alone")
     if lower in ("like", "ilike") and len(node.expressions) in (2, 3):
         return self.expression(_like(lower, *node.expressions))
     if any(isinstance(one, exp.Star | exp.Distinct | exp.Alias) for one in node.expressions):

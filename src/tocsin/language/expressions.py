@@ -185,6 +185,9 @@ class Expressions(ABC):
         return self.call(None, name, node)
 
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
+        named = next((one for one in node.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)), None)
+        if named is not None:
+            fail("an argument has a place and no name", node, "write the value alone")
         function = self.names.find_function(dataverse or self.dataverse, name, len(node.expressions))
         if function is not None:
             return self.inlined(function, [self.expression(one) for one in node.expressions], node)
@@ -247,7 +250,7 @@ class Expressions(ABC):
         if isinstance(node, exp.Query):
             return self.subquery(node)
         if type(node) not in _GENERIC:
-            fail(f"{texts.name_of(node)} is no part of this language", node)
+            fail(f"{texts.name_of(node)} is no part of this language", node, "write it with operators and functions")
         parts: list[Typed] = []
 
         def around(called: exp.Anonymous) -> exp.Expr:

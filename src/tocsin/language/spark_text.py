@@ -88,7 +88,7 @@ def _check(node: exp.Expr) -> None:
                 raise FunctionError(f"unknown function {_shown(node.name)}")
         case exp.DataType():
             if not (node.this in TYPES or isinstance(node.this, exp.Interval)) or node.args.get("kind") is not None:
-                raise FunctionError("unknown type in CAST")
+                raise FunctionError("unknown type: use boolean, int, bigint, double, decimal, string, date or timestamp")
         case exp.Var():
             if node.name.lower() not in functions.UNITS:
                 raise _foreign(node.name)
