@@ -150,7 +150,9 @@ def test_a_port_that_is_taken_is_told_and_the_feed_stays_stopped(place: Place) -
 FEEDS = (Path(__file__).parent / "original_forms_feeds.sql").read_text()
 
 
-def test_feeds_in_the_original_forms_are_fed_in_adm_through_their_sockets(cluster: LocalCluster, dataverse: str) -> None:
+def test_feeds_in_the_original_forms_are_fed_in_adm_through_their_sockets(
+    cluster: LocalCluster, dataverse: str
+) -> None:
     """As they stand in the script, but for the host and the ports."""
     place = Place(cluster, dataverse)
     ports: dict[str, int] = {}
@@ -169,8 +171,7 @@ def test_feeds_in_the_original_forms_are_fed_in_adm_through_their_sockets(cluste
     haven = '{"name": "s%d", "mooring": point("846.%d,600.0")}\n'
     send(ports["4102"], *((haven % (number, number)).encode() for number in range(2)))
     location = (
-        '{"east": 1.5, "north": 2.5d, "vessel": "u%d", "delay": 0.0f, '
-        '"seenAt": datetime("2026-11-15T08:30:00")}\n'
+        '{"east": 1.5, "north": 2.5d, "vessel": "u%d", "delay": 0.0f, "seenAt": datetime("2026-11-15T08:30:00")}\n'
     )
     send(ports["4103"], *((location % number).encode() for number in range(2)))
     reports = 'SELECT VALUE r.grade FROM Warnings r WHERE r.hazard = "squall" ORDER BY r.grade'

@@ -224,8 +224,7 @@ def test_functions_may_be_called_with_arguments_from_a_list(cluster: LocalCluste
 def test_the_catalog_holds_what_the_script_made(cluster: LocalCluster, harbour: str) -> None:
     def names(dataset: str, field: str) -> list[str]:
         return cluster.rows(
-            f"SELECT VALUE x.{field} FROM Metadata.`{dataset}` x"
-            f' WHERE x.DataverseName = "{harbour}" ORDER BY x.{field}'
+            f'SELECT VALUE x.{field} FROM Metadata.`{dataset}` x WHERE x.DataverseName = "{harbour}" ORDER BY x.{field}'
         )
 
     assert names("Dataset", "DatasetName") == ["Havens", "Sightings", "Warnings"]

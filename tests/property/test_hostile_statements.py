@@ -65,12 +65,16 @@ _values = st.deferred(
         st.builds("CAST({} AS STRUCT<{}: INT>)".format, _values, _names),
         st.builds("{}::{}".format, _values, _names),
         st.builds("transform([1], {} -> {})".format, _names, _values),
-        st.builds("{}() OVER (PARTITION BY {} ROWS BETWEEN {} PRECEDING AND CURRENT ROW)".format, _names, _values, _values),
+        st.builds(
+            "{}() OVER (PARTITION BY {} ROWS BETWEEN {} PRECEDING AND CURRENT ROW)".format, _names, _values, _values
+        ),
         st.builds("count({} {})".format, st.sampled_from(["*", "DISTINCT", "* EXCEPT"]), _values),
         st.builds("struct({} AS {})".format, _values, _names),
         st.builds("{{{}: {}}}".format, _texts, _values),
         st.builds("{} COLLATE {}".format, _values, _names),
-        st.builds("{} {} {}".format, _values, st.sampled_from(["LIKE", "RLIKE", "ILIKE", "||", "=", "IN", "->"]), _values),
+        st.builds(
+            "{} {} {}".format, _values, st.sampled_from(["LIKE", "RLIKE", "ILIKE", "||", "=", "IN", "->"]), _values
+        ),
         st.builds("{} LIKE {} ESCAPE {}".format, _values, _texts, _texts),
         st.builds("{} {}".format, _comments, _values),
         st.builds("(SELECT VALUE {} FROM {})".format, _values, _sources),

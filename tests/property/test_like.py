@@ -111,13 +111,19 @@ def test_no_wildcard_is_ever_tried_twice(pattern: str) -> None:
         made = like_patterns.written(exp.Like(this=exp.column("t"), expression=string(pattern)))
     except FunctionError:
         return
-    assert made is not None
     assert made.find(exp.Like) is None
     regexes = [one.expression for one in made.find_all(exp.RegexpLike)]
     for one in regexes:
         text = re.sub(r"\\Q.*?\\E", "", like_patterns.constant_string(one) or "", flags=re.DOTALL)
         assert text.count("*") == text.count("(?>.*?")
         assert text.count("+") == text.count("{") == 0
+
+
+def test_one_like_may_stand_within_another() -> None:
+    inner = exp.Like(this=exp.column("t"), expression=string("%a_b%"))
+    chosen = exp.Case(ifs=[exp.If(this=inner, true=exp.column("t"))], default=string("x"))
+    tree = exp.Not(this=exp.Escape(this=exp.ILike(this=chosen, expression=exp.column("p")), expression=string("!")))
+    assert "LIKE" not in render(exp.select(tree)).replace("RLIKE", "").replace("pattern of LIKE", "")
 
 
 @pytest.mark.parametrize("pattern", ["a\\", "\\a", "%\\x%", "\\\\\\"])

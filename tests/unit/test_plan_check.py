@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from tests.shared_channels import NOW, PREVIOUS, compiled
 from tocsin.language.channels import SharedQuery
+from tocsin.language.typed import FunctionError
 from tocsin.pipeline.analysis import SparkOracle, without_paths
 from tocsin.pipeline.channels import planning, running
 from tocsin.pipeline.channels.interests import Interests
 from tocsin.pipeline.plan_check import checked_query
-from tocsin.language.typed import FunctionError
 from tocsin.wire.errors import StatementError
 
 _SHELL = "(SELECT TRANSFORM(1) USING 'true' AS (o STRING))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -163,3 +164,14 @@ def test_all_text_for_spark_passes_both_checks() -> None:
                 asking.add(name)
     assert asking == ASKS_SPARK
     assert writing <= WRITES_SQL | {"language/typed.py"}  # a number of ours, read back
+
+
+def test_the_guide_lists_what_can_be_called() -> None:
+    guide = (SOURCES.parents[1] / "docs" / "language.md").read_text()
+    section = guide.split("### Functions of Spark\n")[1].split("\n### ")[0]
+    told = {
+        kind: frozenset(re.findall(r"`(\w+)`", names))
+        for kind, names in re.findall(r"^\| ([^|`]+) \| (`.+) \|$", section, re.MULTILINE)
+    }
+    assert told == functions.SPARK_FUNCTIONS
+    assert all(f"`{name}`" in section.split("| of |")[0] for name in functions.TABLE_FUNCTIONS)

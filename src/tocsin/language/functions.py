@@ -14,8 +14,8 @@ SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
     kind: frozenset(names.split())
     for kind, names in {
         "numbers": (
-            "abs acos acosh asin asinh atan atan2 atanh bin bit_count bit_get bround cbrt ceil ceiling conv cos cosh cot"
-            " csc degrees div e exp expm1 factorial floor getbit greatest hypot least ln log log10 log1p log2 mod"
+            "abs acos acosh asin asinh atan atan2 atanh bin bit_count bit_get bround cbrt ceil ceiling conv cos cosh"
+            " cot csc degrees div e exp expm1 factorial floor getbit greatest hypot least ln log log10 log1p log2 mod"
             " nanvl negative pi pmod positive pow power radians rand randn random rint round sec shiftleft shiftright"
             " shiftrightunsigned sign signum sin sinh sqrt tan tanh try_add try_divide try_mod try_multiply"
             " try_subtract uniform width_bucket"
@@ -32,9 +32,9 @@ SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
         ),
         "moments": (
             "add_months convert_timezone curdate current_date current_time current_timestamp current_timezone date"
-            " date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart"
-            " day dayname dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour last_day"
-            " localtimestamp make_date make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz"
+            " date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff"
+            " datepart day dayname dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour"
+            " last_day localtimestamp make_date make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz"
             " make_timestamp_ntz make_ym_interval minute month monthname months_between next_day now quarter second"
             " session_window time time_bucket time_diff time_from_micros time_from_millis time_from_seconds"
             " time_to_micros time_to_millis time_to_seconds time_trunc timestamp timestamp_micros timestamp_millis"

@@ -25,13 +25,12 @@ _QUOTE, _UNQUOTE = r"\Q", r"\E"
 _QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E within a quoted text
 
 
-def written(node: exp.Expr) -> exp.Expr | None:
-    """What stands for a LIKE or an ILIKE in Spark's SQL, None for anything else."""
+def written(node: exp.Expr) -> exp.Expr:
+    """What stands for a LIKE or an ILIKE, perhaps with its ESCAPE, in Spark's SQL."""
     like = node.this if isinstance(node, exp.Escape) else node
-    if not isinstance(like, exp.Like | exp.ILike):
-        return None
     escape = escape_of(node)
-    text, pattern = exp.cast(like.this.copy(), "STRING"), like.expression
+    text: exp.Expr = exp.cast(like.this.copy(), "STRING")
+    pattern = like.expression
     known = constant_string(pattern)
     if isinstance(like, exp.ILike):
         text = dynamic.call("lower", text)
@@ -98,8 +97,11 @@ def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
             return dynamic.call("endswith", text, string(one[1:]))
         case ["%", one, "%"] if one != "_":
             return dynamic.call("contains", text, string(one[1:]))
+    closing = _CLOSING
+    if parts[-1] == "%":  # whatever follows fits
+        parts, closing = parts[:-1], ")"
     body = "".join(_NEXT if one == "%" else "." if one == "_" else _quoted(one[1:]) for one in parts)
-    return exp.RegexpLike(this=enclosed(text), expression=string(f"{_OPENING}{body}{_CLOSING}"))
+    return exp.RegexpLike(this=enclosed(text), expression=string(f"{_OPENING}{body}{closing}"))
 
 
 def _quoted(text: str) -> str:
@@ -117,6 +119,8 @@ def regular(pattern: exp.Expr, escape: str) -> exp.Expr:
         "_u": string(_UNQUOTE),
         "_quoted": string(_QUOTED_UNQUOTE),
         "_e": string(escape),
+        "_rest": string(_UNQUOTE + _NEXT + _QUOTE + _UNQUOTE + _CLOSING),  # a last %: whatever follows fits
+        "_end": string(f"{_UNQUOTE})"),
         "_wrong": string(f"in a pattern of LIKE, {escape} must stand before %, _ or {escape}"),
         "_many": string(_TOO_MANY),
     }
@@ -131,7 +135,7 @@ def regular(pattern: exp.Expr, escape: str) -> exp.Expr:
     found = dynamic.call("regexp_extract_all", pattern, string(_pieces(escape)), exp.Literal.number(0))
     escaped = build("array_join(transform(_found, __t -> _each), '')", _found=found, _each=each)
     body = build("if(contains(_p, _e), _escaped, _plain)", _p=pattern, _escaped=escaped, _plain=plain, **texts)
-    made = build("concat(_open, _body, _close)", _body=body, **texts)
+    made = build("replace(concat(_open, _body, _close), _rest, _end)", _body=body, **texts)
     return build("if(_n > _limit, raise_error(_many), _made)",
                  _n=_wildcards(pattern), _limit=exp.Literal.number(WILDCARDS), _made=made, **texts)  # fmt: skip
 

@@ -21,10 +21,8 @@ _TYPES: Final[dict[str, Type]] = {
     "float": t.FLOAT, "double": t.DOUBLE, "string": t.STRING, "date": t.DATE, "timestamp": t.DATETIME, "variant": t.ANY,
     "void": Primitive("void"),
 }  # fmt: skip
-# A URL of a file, or a path that Java names as one; the name is what stands behind the last slash.
-_PATH: Final = re.compile(
-    r"(?:file:/|(?<=FileNotFoundException: )/|(?<=IOException: )/)[^\s,\]\)\"';]*?(?P<name>[^\s,/\]\)\"';]*)(?=[\s,\]\)\"';]|$)"
-)
+# A URL of a file, or a path that Java names as one.
+_PATH: Final = re.compile(r"(?:file:|(?<=Exception: ))/[^\s,\])\"';]*")
 _POINT: Final = [("x", t.DOUBLE), ("y", t.DOUBLE)]
 
 
@@ -71,7 +69,7 @@ def reason(said: str) -> str:
 
 def without_paths(text: str) -> str:
     """The same, with the names of files in place of where they are: the machine's folders are nobody's business."""
-    return _PATH.sub(lambda found: found["name"] or "…", text)
+    return _PATH.sub(lambda found: found[0].rpartition("/")[2] or "…", text)
 
 
 def _type(found: Any) -> Type:
