@@ -38,48 +38,55 @@ _payloads = st.sampled_from(_PAYLOADS)
 
 
 def _quoted(quote: str) -> st.SearchStrategy[str]:
-    """Well quoted, badly quoted, and with escapes in it."""
-    good = _payloads.map(lambda text: quote + text.replace(quote, quote * 2) + quote)
+    """Well quoted for the most part, so that it gets far; else with escapes in it, or badly."""
+    kept = "\\" if quote == "`" else "\\\\"
+    good = _payloads.map(lambda text: quote + text.replace("\\", kept).replace(quote, quote * 2) + quote)
     escaped = _payloads.map(lambda text: quote + text.replace("\\", "\\\\").replace(quote, f"\\{quote}") + quote)
-    return st.one_of(good, escaped, _payloads.map(lambda text: f"{quote}{text}{quote}"))
+    bad = _payloads.map(lambda text: f"{quote}{text}{quote}")
+    return st.integers(0, 19).flatmap(lambda drawn: {18: escaped, 19: bad}.get(drawn, good))
 
 
 _names = st.one_of(st.sampled_from(["abs", "d", "x", "id", "said", "identifier", "reflect", "range"]), _quoted("`"))
-_texts = st.one_of(_quoted("'"), _quoted('"'), st.sampled_from(["r'\\'", "N'a'", "x'41'", "'\\151\\144'"]))
+_texts = st.one_of(_quoted("'"), _quoted('"'), st.sampled_from(["r'a'", "N'a'", "x'41'", "'\\151\\144'"]))
 _comments = st.builds(
     lambda opening, text, closing: f"{opening}{text}{closing}",
-    st.sampled_from(["/*+ ", "/* ", "/*+ BROADCAST(`", "--+ ", "// "]),
+    st.sampled_from(["/*+ ", "/* ", "/*+ BROADCAST(`"]),
     _payloads,
-    st.sampled_from([" */", "*/ */", "\n", "`) */", "\n*/"]),
+    st.sampled_from([" */", "\n*/", "`) */"]),
 )
+_leaves = st.one_of(
+    st.sampled_from(["1", "d.id", "d.said", "[1, 2]", "null", "datetime('2026-01-01T00:00:00Z')"]), _texts
+)
+_types = st.integers(0, 9).flatmap(lambda drawn: _names if drawn == 9 else st.sampled_from(["int", "string", "json"]))
+# One hostile piece in most, so that the rest of the statement does not hide what becomes of it.
+_inner = st.integers(0, 9).flatmap(lambda drawn: _values if drawn == 9 else _leaves)
 _values = st.deferred(
     lambda: st.one_of(
-        st.sampled_from(["1", "d.id", "d.said", "[1, 2]", "null", "datetime('2026-01-01T00:00:00Z')"]),
-        _texts,
-        st.builds("{}({})".format, _names, _values),
-        st.builds("{}({} => {})".format, _names, _names, _values),
-        st.builds("{}({} := {})".format, _names, _names, _values),
-        st.builds("EXTRACT({} FROM {})".format, _names, _values),
-        st.builds("INTERVAL {} {}".format, _values, _names),
-        st.builds("CAST({} AS {})".format, _values, _names),
-        st.builds("CAST({} AS STRUCT<{}: INT>)".format, _values, _names),
-        st.builds("{}::{}".format, _values, _names),
-        st.builds("transform([1], {} -> {})".format, _names, _values),
+        _leaves,
+        st.builds("{}({})".format, _names, _inner),
+        st.builds("{}({} => {})".format, _names, _names, _inner),
+        st.builds("{}({} := {})".format, _names, _names, _inner),
+        st.builds("EXTRACT({} FROM {})".format, _names, _inner),
+        st.builds("INTERVAL {} {}".format, _inner, st.sampled_from(["DAY", "`DAY`", "SAID"])),
+        st.builds("CAST({} AS {})".format, _inner, _types),
+        st.builds("CAST({} AS STRUCT<{}: INT>)".format, _inner, _names),
+        st.builds("{}::{}".format, _inner, _types),
+        st.builds("transform([1], {} -> {})".format, _names, _inner),
         st.builds(
-            "{}() OVER (PARTITION BY {} ROWS BETWEEN {} PRECEDING AND CURRENT ROW)".format, _names, _values, _values
+            "{}() OVER (PARTITION BY {} ROWS BETWEEN {} PRECEDING AND CURRENT ROW)".format, _names, _inner, _inner
         ),
-        st.builds("count({} {})".format, st.sampled_from(["*", "DISTINCT", "* EXCEPT"]), _values),
-        st.builds("struct({} AS {})".format, _values, _names),
-        st.builds("{{{}: {}}}".format, _texts, _values),
-        st.builds("{} COLLATE {}".format, _values, _names),
+        st.builds("count({} {})".format, st.sampled_from(["*", "DISTINCT", "* EXCEPT"]), _inner),
+        st.builds("struct({} AS {})".format, _inner, _names),
+        st.builds("{{{}: {}}}".format, _texts, _inner),
+        st.builds("{} COLLATE {}".format, _inner, _names),
         st.builds(
-            "{} {} {}".format, _values, st.sampled_from(["LIKE", "RLIKE", "ILIKE", "||", "=", "IN", "->"]), _values
+            "{} {} {}".format, _inner, st.sampled_from(["LIKE", "RLIKE", "ILIKE", "||", "=", "IN", "->"]), _inner
         ),
-        st.builds("{} LIKE {} ESCAPE {}".format, _values, _texts, _texts),
-        st.builds("{} {}".format, _comments, _values),
-        st.builds("(SELECT VALUE {} FROM {})".format, _values, _sources),
-        st.builds("TRIM({} {} FROM {})".format, st.sampled_from(["BOTH", "`x y`"]), _values, _values),
-        st.builds("{}[{}]".format, _values, _values),
+        st.builds("{} LIKE {} ESCAPE {}".format, _inner, _texts, _texts),
+        st.builds("{} {}".format, _comments, _inner),
+        st.builds("(SELECT VALUE {} FROM {})".format, _inner, _sources),
+        st.builds("TRIM({} {} FROM {})".format, st.sampled_from(["BOTH", "`x y`"]), _inner, _inner),
+        st.builds("{}[{}]".format, _inner, _inner),
         st.builds("{}.{}".format, _names, _names),
     )
 )
@@ -88,17 +95,16 @@ _sources = st.deferred(
         st.sampled_from(["v.D d", "v.D AS d", "[1, 2] AS d"]),
         st.builds("{} AS d".format, _names),
         st.builds("{}.{} AS d".format, _names, _names),
-        st.builds("{}({}) AS d".format, _names, _values),
-        st.builds("VALUES ({}) AS d({})".format, _values, _names),
-        st.builds("(SELECT {} AS {} FROM v.D d) AS {}".format, _values, _names, _names),
+        st.builds("{}({}) AS d".format, _names, _inner),
+        st.builds("VALUES ({}) AS d({})".format, _inner, _names),
+        st.builds("(SELECT {} AS {} FROM v.D d) AS {}".format, _inner, _names, _names),
         st.builds("v.D d JOIN v.D {} USING ({})".format, _names, _names),
-        st.builds("v.D d TABLESAMPLE ({})".format, _names),
     )
 )
 _queries = st.one_of(
     st.builds("SELECT {} VALUE {} FROM {}".format, st.one_of(st.just(""), _comments), _values, _sources),
-    st.builds("SELECT {} AS {} FROM {} GROUP BY {}".format, _values, _names, _sources, _values),
-    st.builds("SELECT VALUE {} FROM v.D d WHERE {} ORDER BY {} LIMIT {}".format, _values, _values, _values, _values),
+    st.builds("SELECT {} AS {} FROM {} GROUP BY {}".format, _values, _names, _sources, _inner),
+    st.builds("SELECT VALUE {} FROM v.D d WHERE {} ORDER BY {} LIMIT {}".format, _values, _inner, _inner, _inner),
     st.builds("WITH {} AS (SELECT VALUE {}) SELECT VALUE x FROM {} x".format, _names, _values, _names),
     st.builds("FROM {} SELECT VALUE {}".format, _sources, _values),
 )

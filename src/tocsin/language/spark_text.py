@@ -40,7 +40,8 @@ NODES: Final = frozenset((
     exp.IsNan, exp.JSONFormat, exp.Least, exp.Length, exp.Log, exp.Lower, exp.MapFromEntries, exp.Nullif, exp.Pad,
     exp.ParseJSON, exp.Pi, exp.Pow, exp.Radians, exp.Reduce, exp.RegexpExtract, exp.RegexpExtractAll, exp.RegexpReplace,
     exp.Replace, exp.Rint, exp.SafeSubtract, exp.Sign, exp.Sin, exp.Sqrt, exp.StartsWith, exp.Substring,
-    exp.TimeStrToTime, exp.TimeToStr, exp.Transform, exp.Translate, exp.UnixDate, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds,
+    exp.TimeStrToTime, exp.TimeToStr, exp.Transform, exp.Translate, exp.UnixDate, exp.UnixMicros, exp.UnixMillis,
+    exp.UnixSeconds,
 ))  # fmt: skip
 TYPES: Final = frozenset(
     exp.DataType.Type[name]
