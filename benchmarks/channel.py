@@ -91,9 +91,9 @@ class Channel:
         self.interests.prepared()
 
     def join(self, rows: pa.Table) -> pa.Table:
-        self.spark.createDataFrame(rows).createOrReplaceTempView("channel_records")
+        self.spark.createDataFrame(rows).createOrReplaceTempView("tocsin_records")
         moment = Moment(NOW, NOW, {one.since: 1 for one in self.query.watched})
-        return running.answer(self.spark, self.query, self.interests, lambda _: "channel_records", moment)
+        return running.answer(self.spark, self.query, self.interests, lambda _: "tocsin_records", moment)
 
     def encode(self, table: pa.Table) -> Found:
         return running.encoded(table, self.query, self.interests.gone)

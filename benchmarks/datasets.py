@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_child
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import FILES_PER_COMPACTION, upkeep
+from tocsin.pipeline.plan_check import check_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +36,7 @@ _IDLE_S: Final = 30.0
 _ROUNDS: Final = 5
 _CHECKPOINT_CYCLE: Final = 100  # delta-rs writes one in so many commits: a whole cycle is a fair share of its cost
 _UPSERTS: Final = 15
+_CHECKED: Final = 200
 
 
 def main() -> None:
@@ -166,7 +169,27 @@ def queries(bench: Bench, folder: Path, old: DatasetTable) -> None:
             clock=with_children_cpu_s,
             warm_up=20,
         )
+        check_of_plans(bench, started)
     bench.compared("query after 10,000 small commits", found, bar=1.5, baseline="the same rows written at once")
+
+
+def check_of_plans(bench: Bench, started: SparkSession) -> None:
+    """What looking at the plan adds to a statement: one of several joins and subqueries, and some 500 expressions."""
+    started.range(10).selectExpr("id", *(f"id + {i} AS c{i}" for i in range(20))).createOrReplaceTempView("tocsin_wide")
+    sums = ", ".join(f"sum(a.c{i} * coalesce(b.c{i}, {i})) + max(length(string(a.c{i}))) AS s{i}" for i in range(20))
+    frame = started.sql(
+        f"SELECT a.id, {sums} FROM tocsin_wide a JOIN tocsin_wide b ON a.id = b.id AND b.c1 > 3"
+        " WHERE EXISTS (SELECT 1 FROM tocsin_wide c WHERE c.id = a.id AND c.c2 IN (SELECT id FROM tocsin_wide))"
+        " GROUP BY a.id ORDER BY a.id LIMIT 10"
+    )
+    for _ in range(_CHECKED):
+        check_plan(started, frame)
+    cpu_s, wall_s = with_children_cpu_s(), time.perf_counter()
+    for _ in range(_CHECKED):
+        check_plan(started, frame)
+    cpu_s, wall_s = with_children_cpu_s() - cpu_s, time.perf_counter() - wall_s
+    bench.bar("check of a statement's plan, CPU", cpu_s / _CHECKED * 1e3, bar=5.0, unit="ms")
+    bench.bar("check of a statement's plan, wall time", wall_s / _CHECKED * 1e3, bar=5.0, unit="ms")
 
 
 def idle(bench: Bench, folder: Path) -> None:

@@ -155,7 +155,7 @@ def shown(spark: SparkSession, world: World) -> Iterator[World]:
                     moments = pa.array([one.at for one in versions], pa.timestamp("us", tz="UTC"))
                     table = table.append_column(COMMIT, pa.array([one.commit for one in versions], pa.int64()))
                     table = table.append_column(AT, moments)
-                view = f"shown_{uuid4().hex}"
+                view = f"tocsin_shown_{uuid4().hex}"
                 spark.createDataFrame(table).createOrReplaceTempView(view)
                 world.tokens[dataset.name, new] = view
         yield world

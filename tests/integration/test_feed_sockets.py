@@ -1,4 +1,4 @@
-"""Feeds over sockets: where records end, what drops a connection, and the feeds of the dissertation's appendix A."""
+"""Feeds over sockets: where records end, what drops a connection, and feeds in the forms of the original."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 from tocsin.wire.errors import ConflictError
 
-APPENDIX = (Path(__file__).parent / "appendix_a.sql").read_text()
+SCRIPT = (Path(__file__).parent / "original_forms.sql").read_text()
 
 
 def is_dropped(by: socket.socket) -> bool:
@@ -145,13 +145,15 @@ def test_a_port_that_is_taken_is_told_and_the_feed_stays_stopped(place: Place) -
     holds(place, {1: "a"})
 
 
-# ---------------------------------------------------------------- appendix A
+# ---------------------------------------------------------------- forms of the original
 
-FEEDS = (Path(__file__).parent / "appendix_feeds.sql").read_text()
+FEEDS = (Path(__file__).parent / "original_forms_feeds.sql").read_text()
 
 
-def test_the_feeds_of_the_appendix_are_fed_in_adm_through_their_sockets(cluster: LocalCluster, dataverse: str) -> None:
-    """As they are printed, but for the host and the ports."""
+def test_feeds_in_the_original_forms_are_fed_in_adm_through_their_sockets(
+    cluster: LocalCluster, dataverse: str
+) -> None:
+    """As they stand in the script, but for the host and the ports."""
     place = Place(cluster, dataverse)
     ports: dict[str, int] = {}
 
@@ -159,28 +161,27 @@ def test_the_feeds_of_the_appendix_are_fed_in_adm_through_their_sockets(cluster:
         ports[found[1]] = free_port()
         return f"127.0.0.1:{ports[found[1]]}"
 
-    place.run(APPENDIX + re.sub(r"promethium\.ics\.uci\.edu:(\d+)", here, FEEDS))
+    place.run(SCRIPT + re.sub(r"harbour\.example:(\d+)", here, FEEDS))
     report = (
-        '{"severity": %d, "impactZone": circle("846.5,589.4 100.0"), "timeoffset": 1.5f, '
-        '"timestamp": datetime("2026-11-15T08:30:00.250Z"), "duration": 600.0f, "message": "water", '
-        '"emergencyType": "flood", "userName": "w2294u1"}\n'
+        '{"grade": %d, "waters": circle("846.5,589.4 100.0"), "delay": 1.5f, '
+        '"issuedAt": datetime("2026-11-15T08:30:00.250Z"), "hours": 600.0f, "wording": "reef your sails", '
+        '"hazard": "squall", "issuer": "pilot 7"}\n'
     )
-    send(ports["23231"], *((report % number).encode() for number in range(3)))
-    shelter = '{"name": "s%d", "location": point("846.%d,600.0")}\n'
-    send(ports["23232"], *((shelter % (number, number)).encode() for number in range(2)))
+    send(ports["4101"], *((report % number).encode() for number in range(3)))
+    haven = '{"name": "s%d", "mooring": point("846.%d,600.0")}\n'
+    send(ports["4102"], *((haven % (number, number)).encode() for number in range(2)))
     location = (
-        '{"latitude": 1.5, "longitude": 2.5d, "userName": "u%d", "timeoffset": 0.0f, '
-        '"timestamp": datetime("2026-11-15T08:30:00")}\n'
+        '{"east": 1.5, "north": 2.5d, "vessel": "u%d", "delay": 0.0f, "seenAt": datetime("2026-11-15T08:30:00")}\n'
     )
-    send(ports["23233"], *((location % number).encode() for number in range(2)))
-    reports = 'SELECT VALUE r.severity FROM EmergencyReports r WHERE r.emergencyType = "flood" ORDER BY r.severity'
+    send(ports["4103"], *((location % number).encode() for number in range(2)))
+    reports = 'SELECT VALUE r.grade FROM Warnings r WHERE r.hazard = "squall" ORDER BY r.grade'
     wait_until(lambda: place.rows(reports) == [0, 1, 2], "the reports are there")
-    shelters = "SELECT VALUE s.name FROM EmergencyShelters s ORDER BY s.name"
-    wait_until(lambda: place.rows(shelters) == ["s0", "s1"], "the shelters are there")
-    users = "SELECT VALUE l.userName FROM UserLocations l ORDER BY l.userName"
+    havens = "SELECT VALUE s.name FROM Havens s ORDER BY s.name"
+    wait_until(lambda: place.rows(havens) == ["s0", "s1"], "the havens are there")
+    users = "SELECT VALUE l.vessel FROM Sightings l ORDER BY l.vessel"
     wait_until(lambda: place.rows(users) == ["u0", "u1"], "the locations are there")
-    near = "SELECT VALUE r.severity FROM EmergencyReports r, EmergencyShelters s WHERE "
-    near += 'spatial_intersect(r.impactZone, s.location) AND s.name = "s1" ORDER BY r.severity'
+    near = "SELECT VALUE r.grade FROM Warnings r, Havens s WHERE "
+    near += 'spatial_intersect(r.waters, s.mooring) AND s.name = "s1" ORDER BY r.grade'
     assert place.rows(near) == [0, 1, 2]
-    for feed in ("ReportFeed", "ShelterFeed", "UserLocationFeed"):
+    for feed in ("WarningFeed", "HavenFeed", "SightingFeed"):
         assert place.rejected(feed) == []

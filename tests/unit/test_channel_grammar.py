@@ -202,29 +202,29 @@ def test_a_query_may_begin_with_a_name_that_is_also_a_keyword(text: str) -> None
     assert isinstance(one(text), st.Explain)
 
 
-def test_the_printed_channels_of_the_original_are_read() -> None:
-    """The forms of the emergency scripts, with their line breaks in odd places and their comments."""
+def test_channels_in_the_forms_of_the_original_are_read() -> None:
+    """With line breaks in odd places and comments of every kind."""
     text = """
-    //create channels
-    create repetitive channel recentEmergenciesOfTypeChannel using
-    recentEmergenciesOfType@1 period duration("PT10S");
-    create repetitive channel recentEmergenciesOfTypeAtLocationChannel
-    using recentEmergenciesOfTypeAtLocation@3 period duration("PT30S");
+    //what is told
+    create repetitive channel warningsOfChannel using
+    warningsOf@1 period duration("PT10S");
+    create repetitive channel warningsOfAtChannel
+    using warningsOfAt@3 period duration("PT30S");
 
     /***** A broker *****/
     create broker BrokerOne at "http://broker.example:8989/notify";
-    subscribe to recentEmergenciesOfTypeChannel("flood") on
+    subscribe to warningsOfChannel("squall") on
     BrokerOne;
     """
     first, second, broker, subscribed = script.statements(text)
     assert isinstance(first, st.CreateChannel)
     assert isinstance(second, st.CreateChannel)
-    assert (first.function and first.function.name, first.arity) == ("recentEmergenciesOfType", 1)
+    assert (first.function and first.function.name, first.arity) == ("warningsOf", 1)
     assert (second.arity, second.period) == (3, Duration(micros=30_000_000))
     assert isinstance(broker, st.CreateBroker)
     assert isinstance(subscribed, st.Subscribe)
 
 
-def test_the_rest_of_the_printed_script_is_still_read() -> None:
-    text = (Path(__file__).parents[1] / "integration" / "appendix_a.sql").read_text()
+def test_a_whole_script_in_those_forms_is_read() -> None:
+    text = (Path(__file__).parents[1] / "integration" / "original_forms.sql").read_text()
     assert {type(found) for found in script.statements(text)} >= {st.CreateFunction, st.CreateIndex, st.CreateDataset}

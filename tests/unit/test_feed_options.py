@@ -27,7 +27,7 @@ def test_the_short_names_of_adapters_mean_the_same(short: str, full: str) -> Non
     assert feed_options({**given, "adapter-name": short}).adapter == full
 
 
-def test_the_options_of_the_appendix_are_understood() -> None:
+def test_the_options_of_the_original_are_understood() -> None:
     options = feed_options({**SOCKET, "address-type": "IP", "format": "adm"})
     assert (options.format, options.sockets) == ("adm", (("127.0.0.1", 10001),))
 

@@ -23,6 +23,7 @@ from tocsin.language.dialect import ValueOf
 from tocsin.language.names import Dataset, Function
 from tocsin.language.queries import Queries, Translated
 from tocsin.language.scope import Frame
+from tocsin.language.spark_text import render
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.rules.model.types import BIGINT, Field, ObjectType, Type
@@ -164,7 +165,7 @@ class BatchScope(StatementScope):
         """A query for the `place` of each record and what a function in Python `made` of it: see `Signature.each`."""
         name = self._engine.python.called(function, [self._kind], each=True)
         made = exp.alias_(exp.Anonymous(this=name, expressions=[exp.column("record")]), "made")
-        return exp.select("place", made).from_(self.scan(self._batch, None, None)).sql(dialect="spark")
+        return render(exp.select("place", made).from_(self.scan(self._batch, None, None)))
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
         return self._batch if name == self._batch.name else super().find_dataset(dataverse, name)

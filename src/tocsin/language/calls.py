@@ -10,6 +10,7 @@ from sqlglot import exp
 from tocsin.language import (
     durations,
     dynamic,
+    functions,
     geodesy,
     noted,
     openform,
@@ -98,6 +99,13 @@ BUILT_IN: Final = frozenset((*OURS, *AGGREGATES, *CHANNELS_OWN))  # names that n
 NONDETERMINISTIC: Final = frozenset(
     "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
 )
+CALLABLE: Final = frozenset(
+    (
+        *OURS, *SPARK_NAMES, *MOMENTS_OF_NOW, *CHANNELS_OWN, *functions.NAMES,
+        *(prefix + name for prefix in ("array_", "coll_") for name in ARRAY_AGGREGATES),
+    )
+)  # fmt: skip
+"""Every name that may be called, but for functions of the catalog."""
 ONCE: Final = "once"  # marks a call that is too dear to be made again, such as one into Python
 _ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
 
@@ -120,9 +128,9 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
             return _array_aggregate(lower.removeprefix(prefix), self.expression(node.expressions[0]))
     if any(isinstance(one, exp.Lambda) for one in node.expressions):
         return _higher_order(self, name, node)
-    if any(
-        isinstance(one, exp.Star | exp.Distinct | exp.Alias | exp.Kwarg | exp.PropertyEQ) for one in node.expressions
-    ):
+    if lower in ("like", "ilike") and len(node.expressions) in (2, 3):
+        return self.expression(_like(lower, *node.expressions))
+    if any(isinstance(one, exp.Star | exp.Distinct | exp.Alias) for one in node.expressions):
         return self._generic(node)
     arguments = [self.expression(one) for one in node.expressions]
     if lower in OURS and not (lower == "uuid" and not arguments):
@@ -160,6 +168,12 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
 
 
 _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
+
+
+def _like(name: str, text: exp.Expr, pattern: exp.Expr, escape: exp.Expr | None = None) -> exp.Expr:
+    """like(…) as the operator, of which there is one kind of matching."""
+    matching = (exp.Like if name == "like" else exp.ILike)(this=text.copy(), expression=pattern.copy())
+    return matching if escape is None else exp.Escape(this=matching, expression=escape.copy())
 
 
 def _noted(name: str, made: Typed, arguments: Sequence[Typed]) -> Typed:

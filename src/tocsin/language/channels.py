@@ -14,7 +14,7 @@ from typing import ClassVar, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import dynamic, openform, sparing
+from tocsin.language import dynamic, like_patterns, openform, sparing
 from tocsin.language.enriching import bring_in
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
@@ -27,6 +27,7 @@ from tocsin.language.record_parts import branch_of, mark_branches, parted_datase
 from tocsin.language.scope import Row, column, derived, free_tables, selected
 from tocsin.language.sharing import ID, INTERESTS, parameter_column, shared
 from tocsin.language.sources import scan
+from tocsin.language.spark_text import render
 from tocsin.language.typed import Typed, build
 from tocsin.language.watching import needs_new, wants_new, watching
 from tocsin.rules.model import types as t
@@ -39,7 +40,6 @@ _REGULAR: Final = frozenset(
     "rlike regexp regexp_like regexp_contains regexp_count regexp_extract regexp_extract_all regexp_instr"
     " regexp_replace regexp_substr split".split()
 )
-_READABLE: Final = r"if(_p RLIKE '^([^\\\\]|\\\\[\\\\%_])*$', _p, NULL)"
 _ANCIENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -180,7 +180,7 @@ class ChannelQueries(Queries):
         made = selected(columns).from_(derived(relation.query, alias))
         matches = self.matches
         return SharedQuery(
-            sql=made.sql(dialect="spark"), type=left.type, parameters=self.parameters,
+            sql=render(made), type=left.type, parameters=self.parameters,
             interests_view=self._interests.view, keys=tuple(self._over_text(one) for one in matches.keys),
             borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
@@ -201,7 +201,7 @@ class ChannelQueries(Queries):
                 else node
             )
 
-        return key.transform(read).sql(dialect="spark")
+        return render(key.transform(read))
 
     # ------------------------------------------------------------ what a channel reads
 
@@ -273,13 +273,12 @@ class ChannelQueries(Queries):
 
     def _generic(self, node: exp.Expr) -> Typed:
         made = super()._generic(node)
-        pattern = made.sql.args.get("expression")
-        if pattern is not None and self._is_of_interests(pattern):
-            if isinstance(made.sql, exp.RegexpLike):
-                self._no_regular_expression(node)
-            if isinstance(made.sql, exp.Like):
-                made.sql.set("expression", build(_READABLE, _p=pattern))
+        if isinstance(made.sql, exp.RegexpLike) and self._is_of_interests(made.sql.expression):
+            self._no_regular_expression(node)
         return made
+
+    def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:
+        return like_patterns.readable(sql, escape) if self._is_of_interests(sql) else sql
 
     def _no_regular_expression(self, node: exp.Expr) -> NoReturn:
         fail("a parameter cannot be a regular expression: a wrong one would fail for everybody", node, "use LIKE")
@@ -375,4 +374,4 @@ class _Interests:
 
 
 def _levels(one: Levels) -> tuple[str, str]:
-    return one.name, one.sql.sql(dialect="spark")
+    return one.name, render(one.sql)

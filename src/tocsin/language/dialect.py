@@ -189,6 +189,10 @@ class QueryParser(SparkParser):
 
     # ------------------------------------------------------------ constructors
 
+    def _parse_types(self, *args: Any, **options: Any) -> exp.Expr | None:
+        # sqlglot reads what stands in backticks as if it stood there without them, and types have plain names.
+        return None if self._curr.token_type == TokenType.IDENTIFIER else super()._parse_types(*args, **options)
+
     def _parse_primary(self) -> exp.Expr | None:
         if self._curr.token_type == TokenType.L_BRACE:
             return self._parse_object()
@@ -307,7 +311,7 @@ class Tocsin(Spark):
             **{
                 word: kind
                 for word, kind in Spark.Tokenizer.KEYWORDS.items()
-                if kind not in _OF_SQL and word not in _PLAIN
+                if kind not in _OF_SQL and kind != TokenType.HINT and word not in _PLAIN
             },
             "LET": LET,
         }

@@ -7,11 +7,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language import calls, dialect, dynamic, openform, phantoms, temporal, texts, untyped
+from tocsin.language import calls, dialect, dynamic, functions, openform, phantoms, temporal, texts, untyped
 from tocsin.language.dynamic import VOID
 from tocsin.language.leaving import leaving
 from tocsin.language.names import Names, Oracle
@@ -94,6 +94,9 @@ class Expressions(ABC):
         if math.isinf(value):
             fail(f"{text} is too large for a double", node)
         return Typed(number(value), t.DOUBLE)
+
+    def _text(self, node: exp.Expr) -> Typed:
+        return Typed(string(node.this), t.STRING)
 
     def _boolean(self, node: exp.Boolean) -> Typed:
         return Typed(node.copy(), t.BOOLEAN)
@@ -182,17 +185,30 @@ class Expressions(ABC):
         return self.call(None, name, node)
 
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
+        named = next((one for one in node.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)), None)
+        if named is not None:
+            fail("an argument has a place and no name", node, "write the value alone")
         function = self.names.find_function(dataverse or self.dataverse, name, len(node.expressions))
         if function is not None:
             return self.inlined(function, [self.expression(one) for one in node.expressions], node)
         if dataverse is not None:
             self.unknown_function(dataverse, name, node)
+        self._check_callable(name, node)
         try:
             return calls.call(self, name, node)
         except FunctionError:
             if self.names.arities(self.dataverse, name):
                 self.unknown_function(self.dataverse, name, node)
             raise
+
+    def _check_callable(self, name: str, node: exp.Anonymous) -> None:
+        if name.lower() in calls.CALLABLE:
+            return
+        if self.names.arities(self.dataverse, name):
+            self.unknown_function(self.dataverse, name, node)
+        shown = name if len(name) <= 60 else f"{name[:60]}…"
+        remedy = functions.suggestion(name, calls.CALLABLE) or "the functions that can be called are listed in the docs"
+        fail(f"unknown function {shown}", node, remedy)
 
     def unknown_function(self, dataverse: str, name: str, node: exp.Anonymous) -> NoReturn:
         counts = " or ".join(str(one) for one in self.names.arities(dataverse, name))
@@ -233,10 +249,13 @@ class Expressions(ABC):
         """Whatever else Spark's grammar has: its parts are translated, and Spark says what it yields."""
         if isinstance(node, exp.Query):
             return self.subquery(node)
+        if type(node) not in _GENERIC:
+            fail(f"{texts.name_of(node)} is no part of this language", node, "write it with operators and functions")
         parts: list[Typed] = []
 
         def around(called: exp.Anonymous) -> exp.Expr:
-            name = str(called.this).lower()
+            name = (called.this if isinstance(called.this, str) else called.this.name).lower()
+            self._check_callable(name, called)
             arguments: list[exp.Expr] = []
             for one in called.expressions:
                 if isinstance(one, (exp.Literal, exp.Star, *_STRUCTURE)):
@@ -251,11 +270,14 @@ class Expressions(ABC):
                     return dynamic.call(f"{name}_by", part.sql, order)
                 parts.append(untyped.as_argument(name, part, name in calls.NUMERIC))
                 arguments.append(parts[-1].sql.copy())
-            return exp.Anonymous(this=called.this, expressions=arguments)
+            return exp.Anonymous(this=name, expressions=arguments)
 
         def translated(value: Any) -> Any:
+            if isinstance(value, list):
+                return [translated(one) for one in value]
             if isinstance(value, exp.DataType | exp.Var | exp.WindowSpec | exp.Star) or not isinstance(value, exp.Expr):
-                return [translated(one) for one in value] if isinstance(value, list) else value
+                _check_word(value, node)
+                return value
             if isinstance(value, exp.Anonymous) and isinstance(value.parent, _AROUND_A_CALL):
                 # Without its OVER a window function is none; its arguments are ordinary ones.
                 return around(value)
@@ -296,6 +318,8 @@ class Expressions(ABC):
 
     HANDLERS: ClassVar[dict[type, Callable[..., Typed]]] = {
         exp.Literal: _literal,
+        exp.RawString: _text,
+        exp.National: _text,
         exp.Boolean: _boolean,
         exp.Null: _null,
         dialect.ObjectOf: _object,
@@ -307,6 +331,20 @@ class Expressions(ABC):
     }
 
 
+def _check_word(value: Any, node: exp.Expr) -> None:
+    """What goes to Spark as it was written is one of the words that are known there."""
+    match value:
+        case exp.Var() if value.name.lower() not in functions.UNITS:
+            remedy = functions.suggestion(value.name, functions.UNITS)
+            fail(f"unknown unit {value.name[:60]}", node, remedy or "use year, month, day, hour, minute or second")
+        case exp.Star() if any(value.args.values()):
+            fail("* stands alone here", node, "leave out what follows it")
+        case exp.WindowSpec():
+            for bound in (value.args.get("start"), value.args.get("end")):
+                if isinstance(bound, exp.Expr) and not isinstance(bound, exp.Literal):
+                    fail("a window begins and ends a number of rows away", node, "ROWS BETWEEN 2 PRECEDING AND …")
+
+
 def _kept(value: Typed) -> Typed:
     """What is always NULL and no plain NULL may have something to say while it is evaluated."""
     if value.type != VOID or isinstance(value.sql, exp.Null):
@@ -314,6 +352,13 @@ def _kept(value: Typed) -> Typed:
     return Typed(dynamic.void_as(value.sql, t.ANY), t.ANY)
 
 
+# What Spark is asked about although no handler above knows it.
+_GENERIC: Final = frozenset((
+    exp.Anonymous, exp.BitwiseAnd, exp.BitwiseLeftShift, exp.BitwiseNot, exp.BitwiseOr, exp.BitwiseRightShift,
+    exp.BitwiseXor, exp.DPipe, exp.Extract, exp.Filter, exp.HexString, exp.ILike, exp.IgnoreNulls,
+    exp.Interval, exp.Is, exp.Like, exp.RegexpLike, exp.RespectNulls, exp.StrPosition, exp.Trim, exp.Window,
+    exp.WithinGroup,
+))  # fmt: skip
 # Parts of a call that mean nothing alone, and what a call stands in.
 _AROUND_A_CALL = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.Interval, *_AROUND_A_CALL)

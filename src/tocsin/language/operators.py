@@ -7,11 +7,12 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic, noted, openform, temporal, untyped, untyped_arrays
+from tocsin.language import dialect, dynamic, like_patterns, noted, openform, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
-from tocsin.language.expressions import Expressions
+from tocsin.language.expressions import Expressions, fail
 from tocsin.language.scope import Frame, Maybe, Row
-from tocsin.language.typed import FunctionError, Typed, constant_string, enclosed, literal
+from tocsin.language.spark_text import render_question
+from tocsin.language.typed import FunctionError, Typed, constant_string, enclosed, literal, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
@@ -187,6 +188,24 @@ class Operators(Expressions):
             return Typed(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
         return Typed(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
 
+    def _like(self, node: exp.Expr) -> Typed:
+        matching = node.this if isinstance(node, exp.Escape) else node
+        if not isinstance(matching, exp.Like | exp.ILike):
+            fail("ESCAPE belongs to LIKE", node)
+        if isinstance(matching.expression, exp.Any | exp.All):
+            fail("LIKE takes one pattern", node, "write LIKE for each of them, with OR or AND between them")
+        escape = like_patterns.escape_of(node)
+        made = self._generic(matching)
+        known = constant_string(made.sql.expression)
+        if known is not None:
+            list(like_patterns.tokens(known, escape))  # a wrong one is told at its place
+        made.sql.set("expression", self.pattern(made.sql.expression, escape))
+        return Typed(exp.Escape(this=made.sql, expression=string(escape)), t.BOOLEAN) if node is not matching else made
+
+    def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:  # noqa: ARG002 - for those who mistrust patterns
+        """The pattern of a LIKE as it is matched with."""
+        return sql
+
     def _in(self, node: exp.In) -> Typed:
         value = self.expression(node.this)
         if node.args.get("query"):
@@ -252,7 +271,7 @@ class Operators(Expressions):
 
     def _cast(self, node: exp.Cast) -> Typed:
         value = self.expression(node.this)
-        target = node.args["to"].sql(dialect="spark")
+        target = render_question(node.args["to"])
         if value.type == t.ANY and node.args["to"].is_type("STRING", "TEXT", "VARCHAR"):
             return Typed(untyped.text(value.sql), t.STRING)
         if value.type == t.ANY and node.args["to"].is_type("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "DATE"):
@@ -273,6 +292,7 @@ class Operators(Expressions):
         **dict.fromkeys(COMPARISONS, _comparison),
         **dict.fromkeys(ARITHMETIC, _arithmetic),
         exp.Between: _between,
+        **dict.fromkeys((exp.Like, exp.ILike, exp.Escape), _like),
         exp.In: _in,
         exp.Exists: _exists,
         exp.Case: _case,

@@ -17,6 +17,7 @@ from sqlglot import exp
 from tocsin.language import dynamic
 from tocsin.language.dynamic import VOID
 from tocsin.language.names import Oracle
+from tocsin.language.spark_text import render_question
 from tocsin.language.typed import FunctionError, MapType, Typed, constant_integer
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
@@ -168,7 +169,7 @@ def told(oracle: Oracle, made: exp.Expr, what: str, question: Callable[[Null], e
     """
 
     def asked(null: Null) -> Type:
-        return oracle.columns(f"SELECT {question(null).sql(dialect='spark')} AS c")[0][1]
+        return oracle.columns(f"SELECT {render_question(question(null))} AS c")[0][1]
 
     hidden = next((inner for one in of if (inner := opaque(one)) is not None), None)
     phantoms = Phantoms(everything=True)

@@ -24,8 +24,9 @@ from tocsin.language.operators import Operators
 from tocsin.language.paths import Paths
 from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
 from tocsin.language.shaping import SortKey, aggregates
+from tocsin.language.spark_text import render
 from tocsin.language.subqueries import Subqueries, unwrapped
-from tocsin.language.typed import Typed
+from tocsin.language.typed import FunctionError, Typed
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import Field, ObjectType, Type
@@ -72,7 +73,10 @@ class Queries(Subqueries):
         """A whole statement: a query, or an expression, which is a query of one value."""
         relation = self.statement(node)
         query, type_ = self._exported(relation)
-        return Translated(query.sql(dialect="spark"), type_, relation.is_value, query)
+        try:
+            return Translated(render(query), type_, relation.is_value, query)
+        except FunctionError as error:
+            fail(str(error), node)
 
     def statement(self, node: exp.Expr) -> Relation:
         inner = unwrapped(node)
@@ -236,8 +240,6 @@ class Queries(Subqueries):
                 made.set("having", exp.Having(this=having))
             if group is not None:
                 made.set("group", self.ungrouped_keys(made, group))
-            if node.args.get("hint"):
-                made.set("hint", node.args["hint"].copy())
         made = filtered_first(self.matched(made), self.alias("base"))
         relation = Relation(made, output.type, output.is_value)
         return self._distinct(relation, node) if once else relation

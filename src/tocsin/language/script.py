@@ -211,7 +211,7 @@ def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
     except RecursionError:
         at = parser.here or parser.first
         raise error_at(script, at.start, "the statement is nested too deeply", "break it up with LET or WITH") from None
-    except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError):
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
         # sqlglot trusts its callers here and there; what it stumbles over is a statement it cannot read.
         token = parser.here
         raise error_at(

@@ -8,12 +8,13 @@ from typing import Any
 
 from sqlglot import exp
 
-from tocsin.language import dialect, dynamic, openform
+from tocsin.language import dialect, dynamic, functions, openform
 from tocsin.language.calls import is_made_once
 from tocsin.language.expressions import fail
 from tocsin.language.names import Dataset, Function, Scans
 from tocsin.language.paths import Paths
 from tocsin.language.scope import VALUE, Block, Relation, Row, column, free_tables, perhaps, row, variable
+from tocsin.language.spark_text import render_question
 from tocsin.language.typed import FunctionError, Typed
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
@@ -167,17 +168,25 @@ class Sources(Paths):
         """VALUES, range(…) and other table functions of Spark: it says what columns they have."""
         alias_node = node.args.get("alias")
         name = alias_node.name if alias_node is not None and alias_node.name else self.alias("rows")
-        made = called.copy()
-        made.set("alias", None)
+        made: exp.Expr
         if isinstance(called, exp.Anonymous):
-            made = exp.Anonymous(this=called.this, expressions=[self._constant(one) for one in called.expressions])
+            function = called.name.lower()
+            if function not in functions.TABLE_FUNCTIONS:
+                near = functions.suggestion(function, functions.TABLE_FUNCTIONS)
+                known = ", ".join(sorted(functions.TABLE_FUNCTIONS))
+                fail(f"unknown function {called.name[:60]} in FROM", called, near or f"yours, or one of {known}")
+            made = exp.Anonymous(this=function, expressions=[self._constant(one) for one in called.expressions])
+        else:
+            rows = (one.expressions if isinstance(one, exp.Tuple) else [one] for one in called.expressions)
+            made = exp.Values(expressions=[exp.Tuple(expressions=[self._constant(one) for one in row]) for row in rows])
         columns = alias_node.args.get("columns") if alias_node is not None else None
         names = exp.TableAlias(
-            this=exp.to_identifier(name, quoted=True), columns=[one.copy() for one in columns or []] or None
+            this=exp.to_identifier(name, quoted=True),
+            columns=[exp.to_identifier(one.name, quoted=True) for one in columns or []] or None,
         )
         source = made if isinstance(made, exp.Values) else exp.Table(this=made)
         source.set("alias", names)
-        found = self.oracle.columns(exp.select("*").from_(source.copy()).sql(dialect="spark"))
+        found = self.oracle.columns(render_question(exp.select("*").from_(source.copy())))
         type_ = ObjectType(tuple(Field(one, kind) for one, kind in found), open=False)
         if any(physical(one) != one for one, _ in found):
             fail("name the columns of this source", node, f"… AS {name}(a, b)")
@@ -188,7 +197,9 @@ class Sources(Paths):
         value = self.expression(node)
         if value.sql.find(exp.Column):
             fail("a table function of Spark takes constants here", node, "use UNNEST for arrays of a row")
-        return node.copy() if isinstance(node, exp.Literal | exp.Neg) else value.sql
+        # A number as it was written is an INT where it can be, which some of these functions want.
+        inner = node.this if isinstance(node, exp.Neg) else node
+        return node.copy() if isinstance(inner, exp.Literal) and not inner.is_string else value.sql
 
     # ------------------------------------------------------------ putting them together
 

@@ -11,14 +11,18 @@ from pyspark.sql import SparkSession
 
 from tocsin.language.phantoms import map_of
 from tocsin.language.typed import FunctionError
+from tocsin.pipeline.plan_check import checked_query
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Primitive, Type
+from tocsin.wire.errors import StatementError
 
 _TYPES: Final[dict[str, Type]] = {
     "boolean": t.BOOLEAN, "byte": t.TINYINT, "short": t.SMALLINT, "integer": t.INTEGER, "long": t.BIGINT,
     "float": t.FLOAT, "double": t.DOUBLE, "string": t.STRING, "date": t.DATE, "timestamp": t.DATETIME, "variant": t.ANY,
     "void": Primitive("void"),
 }  # fmt: skip
+# A URL of a file, or a path that Java names as one.
+_PATH: Final = re.compile(r"(?:file:|(?<=Exception: ))/[^\s,\])\"';]*")
 _POINT: Final = [("x", t.DOUBLE), ("y", t.DOUBLE)]
 
 
@@ -37,9 +41,11 @@ class SparkOracle:
 
     def _asked(self, sql: str) -> list[tuple[str, Type]] | str:
         try:
-            schema = self._spark.sql(sql).schema.jsonValue()
+            schema = checked_query(self._spark, sql).schema.jsonValue()
         except PySparkException as error:
             return reason(str(error))
+        except StatementError as error:
+            return error.message
         return [(field["name"], _type(field["type"])) for field in schema["fields"]]
 
 
@@ -58,7 +64,12 @@ def reason(said: str) -> str:
     text = re.sub(r'"?CAST\(NULL AS ([^()"]+(?:\([\d,]+\))?)\)"?', r"a value of type \1", text)
     text = re.sub(r"Cannot resolve \"[^\"]*\" due to data type mismatch: ", "", text)
     text = re.sub(r"If necessary set .*$", "", text)
-    return text.strip() or "Spark cannot run this"
+    return without_paths(text.strip()) or "Spark cannot run this"
+
+
+def without_paths(text: str) -> str:
+    """The same, with the names of files in place of where they are: the machine's folders are nobody's business."""
+    return _PATH.sub(lambda found: found[0].rpartition("/")[2] or "…", text)
 
 
 def _type(found: Any) -> Type:

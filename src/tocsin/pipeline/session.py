@@ -299,6 +299,8 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         # Local files open quickly: without this, a thousand small ones become dozens of tasks.
         "spark.sql.files.openCostInBytes": "65536",
+        # No name in a query is a path: what it reads are the views that we made.
+        "spark.sql.runSQLOnFiles": "false",
         # The language: texts and names as written, errors instead of silent NULLs, and one time zone.
         "spark.sql.variable.substitute": "false",
         "spark.sql.caseSensitive": "true",

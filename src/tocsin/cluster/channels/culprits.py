@@ -20,6 +20,7 @@ from sqlglot import exp
 from tocsin.cluster.channels.parting import failing, spread
 from tocsin.cluster.channels.reading import Reading, folder_of
 from tocsin.cluster.entries import DatasetEntry
+from tocsin.language.spark_text import render
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.channels.running import Found, together
 from tocsin.rules.model.columns import COMMIT, physical
@@ -351,7 +352,7 @@ def collected(reading: Reading, folder: str) -> pa.Table:
         view = reading.engine.views.of_part(snapshot, reading.entries[folder].type)
         try:
             newer = exp.GT(this=exp.column(COMMIT), expression=exp.Literal.number(reading.since.get(folder, 0)))
-            sql = exp.select("*").from_(view).where(newer).sql(dialect="spark")
+            sql = render(exp.select("*").from_(view).where(newer))
             try:
                 rows = reading.engine.rows(sql)
             except CapacityError:

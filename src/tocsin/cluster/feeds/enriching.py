@@ -21,6 +21,7 @@ from tocsin.cluster.tables import Tables
 from tocsin.language import dynamic
 from tocsin.language.dialect import FieldOf, ObjectOf
 from tocsin.language.queries import Translated
+from tocsin.language.spark_text import render
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.job_deadline import job_deadline
 from tocsin.rules.model.types import ObjectType
@@ -57,7 +58,7 @@ class Through:
     def failing(self, rows: pa.Table) -> Sequence[bool]:
         """On which records it fails, in one query."""
         with self._scope(rows) as scope:
-            found = self._engine.rows(tried(self._translated(scope).query).sql(dialect="spark")).sort_by("place")
+            found = self._engine.rows(render(tried(self._translated(scope).query))).sort_by("place")
             failed: list[bool] = found.column("failed").to_pylist()
             return failed
 

@@ -25,7 +25,9 @@ from tocsin.language.channels import SharedQuery
 from tocsin.language.meeting import Borders
 from tocsin.language.moments import MICROS_PER_DAY
 from tocsin.language.sharing import ID, parameter_column
+from tocsin.language.spark_text import render
 from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.plan_check import check_plan
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import Duration
@@ -101,6 +103,7 @@ class Interests:
         self.remembered: dict[str, Any] = {}  # what was found out about the interests as they are
         self.gone: set[int] = set()
         self.suspects: dict[int, Suspect] = {}
+        self.checked: set[str] = set()  # texts of queries over them whose plans were looked at
         self._newest = -1
         self._worked = -1  # up to this id all have been part of an execution that did not fail, but for suspects
         self.view = f"tocsin_interests_{next(_numbers)}"
@@ -290,6 +293,10 @@ class Interests:
         keys = [f"{key} AS k{i}" for i, key in enumerate(self._query.keys)]
         if not keys:
             return frame
+        made = ", ".join(keys)
+        if made not in self.checked:
+            check_plan(self._spark, self._plain({}).selectExpr("*", *keys))
+            self.checked.add(made)
         # Some are only what others are made of.
         texts = " ".join((self._query.sql, *(sql for _, sql in self._query.levels)))
         unused = [f"k{i}" for i in range(len(keys)) if f"`k{i}`" not in texts]
@@ -300,7 +307,7 @@ class Interests:
         for i, kind in enumerate(self._query.parameters):
             if dynamic.contains_any(kind):
                 name = parameter_column(i)
-                sql = openform.stored(exp.column(name, quoted=True), kind).sql(dialect="spark")
+                sql = render(openform.stored(exp.column(name, quoted=True), kind))
                 frame = frame.withColumn(name, f.expr(sql))
         return frame
 

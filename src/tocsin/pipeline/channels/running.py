@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tocsin.language.channels import NOW, PREVIOUS, Called, Scan, SharedQuery
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.plan_check import query_checked_once
 from tocsin.rules.model.jsonform import plain
 
 _NO_LEVEL: Final = [-1]
@@ -111,17 +112,20 @@ def _answer(  # noqa: PLR0917
         if name not in interests.remembered:
             interests.remembered[name] = _array(values)
         arguments[name] = interests.remembered[name]
+
+    def query_of(sql: str) -> DataFrame:
+        return query_checked_once(spark, interests.checked, sql, named(sql, names), used(sql, arguments))
+
     for name, sql in query.levels:
         levels = interests.remembered.get(name)
         if levels is None:
-            levels = spark.sql(named(sql, names), used(sql, arguments)).toArrow().column(0)[0].as_py()
+            levels = query_of(sql).toArrow().column(0)[0].as_py()
         passing = *(one.view for one in query.scans), *(one.name for one in query.calls)
         if view == interests.view and not any(one in sql for one in passing):
             interests.remembered[name] = levels
         arguments[name] = _array(levels or ([None] if name.startswith("some") else _NO_LEVEL))
     sql = query.sql_for_many if moment.many else query.sql
-    sql = query.grouped(sql) if grouped else sql
-    frame: Any = spark.sql(named(sql, names), used(sql, arguments))
+    frame: Any = query_of(query.grouped(sql) if grouped else sql)
     # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
     frame._jdf.queryExecution().executedPlan()
     found: pa.Table = frame.toArrow()

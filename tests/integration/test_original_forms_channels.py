@@ -1,4 +1,4 @@
-"""The channels of the dissertation's appendix A, as they stand there, fed through its feeds: who is told of what.
+"""Channels in the forms of the original language, fed through feeds of the same: who is told of what.
 
 They are executed for an instant of long ago, around which the reports were made: their own ticks, which come as they
 are due, find nothing.
@@ -25,10 +25,10 @@ from tests.waiting import wait_until
 from tocsin.rules.model.values import Circle, Point
 
 HERE = Path(__file__).parent
-APPENDIX = "".join((HERE / f"appendix_{part}.sql").read_text() for part in ("a", "channels", "feeds"))
+SCRIPT = "".join((HERE / f"original_forms{part}.sql").read_text() for part in ("", "_channels", "_feeds"))
 TICK = datetime(2096, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
 NEXT = TICK + timedelta(seconds=10)
-BROKER = 'create broker BADBrokerOne at "http://127.0.0.1:1/notifications"'
+BROKER = 'create broker HarbourBroker at "http://127.0.0.1:1/notifications"'
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Report:
 
     def adm(self) -> bytes:
         record = {
-            "severity": 3, "impactZone": Circle(Point(self.x, 0.0), 2.0), "timeoffset": 0.5,
-            "timestamp": TICK - timedelta(seconds=self.age_s), "duration": 600.0, "message": self.message,
-            "emergencyType": self.type, "userName": "reporter",
+            "grade": 3, "waters": Circle(Point(self.x, 0.0), 2.0), "delay": 0.5,
+            "issuedAt": TICK - timedelta(seconds=self.age_s), "hours": 600.0, "wording": self.message,
+            "hazard": self.type, "issuer": "the coast guard",
         }  # fmt: skip
         return literal(record).encode() + b"\n"
 
 
 REPORTS = [
     Report(f"{kind} {age:g}s at {x:g}", kind, age, x)
-    for kind in ("flood", "fire")
+    for kind in ("squall", "fog")
     for age in (-5.0, 0.0, 9.999, 10.0, 19.999, 20.0, 29.999, 30.0, 3_600.0)
     for x in (0.0, 10.0)
 ]
@@ -67,14 +67,14 @@ PLACES = [(0.0, 0.0), (2.0, 0.0), (11.5, 1.0), (5.0, 0.0)]
 
 def user_adm(name: str, x: float, y: float, age_s: float) -> bytes:
     at = TICK - timedelta(seconds=age_s)
-    record = {"latitude": x, "longitude": y, "userName": name, "timeoffset": 0.0, "timestamp": at}
+    record = {"east": x, "north": y, "vessel": name, "delay": 0.0, "seenAt": at}
     return literal(record).encode() + b"\n"
 
 
 @pytest.fixture(scope="module")
-def appendix(cluster: LocalCluster) -> Iterator[ChannelPlace]:
-    """A dataverse in which the appendix ran and reports and users came through its sockets."""
-    name = f"appendix{uuid4().hex}"
+def harbour(cluster: LocalCluster) -> Iterator[ChannelPlace]:
+    """A dataverse in which the script ran and warnings and vessels came through its sockets."""
+    name = f"harbour{uuid4().hex}"
     cluster.run(f"CREATE DATAVERSE {name}")
     place = ChannelPlace(cluster, name)
     ports: dict[str, int] = {}
@@ -83,11 +83,11 @@ def appendix(cluster: LocalCluster) -> Iterator[ChannelPlace]:
         ports[found[1]] = free_port()
         return f"127.0.0.1:{ports[found[1]]}"
 
-    place.run(re.sub(r"promethium\.ics\.uci\.edu:(\d+)", here, APPENDIX) + BROKER)
-    send(ports["23231"], *(one.adm() for one in REPORTS))
-    send(ports["23233"], *(user_adm(*one) for one in USERS))
-    count = "SELECT VALUE (SELECT VALUE count(*) FROM EmergencyReports r)[0]"
-    count += " + (SELECT VALUE count(*) FROM UserLocations l)[0]"
+    place.run(re.sub(r"harbour\.example:(\d+)", here, SCRIPT) + BROKER)
+    send(ports["4101"], *(one.adm() for one in REPORTS))
+    send(ports["4103"], *(user_adm(*one) for one in USERS))
+    count = "SELECT VALUE (SELECT VALUE count(*) FROM Warnings r)[0]"
+    count += " + (SELECT VALUE count(*) FROM Sightings l)[0]"
     wait_until(lambda: place.rows(count) == [len(REPORTS) + len(USERS)], "all that was sent has arrived")
     yield place
     cluster.run(f"DROP DATAVERSE {name}")
@@ -104,66 +104,66 @@ def found(within_s: float, kind: str | None, *places: tuple[float, float]) -> li
 
 
 def messages(results: list[Any]) -> list[str]:
-    return sorted(one["reports"]["message"] for one in results)
+    return sorted(one["warning"]["wording"] for one in results)
 
 
 def whom_it_told(place: ChannelPlace, channel: str, calls: dict[str, list[str]]) -> None:
     """Subscribes with these arguments, executes the channel, and compares what each was told."""
-    who = {place.subscribe(f"{channel}({call})", "BADBrokerOne"): expected for call, expected in calls.items()}
+    who = {place.subscribe(f"{channel}({call})", "HarbourBroker"): expected for call, expected in calls.items()}
     place.execute(channel, TICK)
     told = place.told(channel, TICK)
     assert {one: messages(told.get(one, [])) for one in who} == who
     assert set(told) <= set(who)
 
 
-def test_emergencies_of_a_type(appendix: ChannelPlace) -> None:
-    calls = {'"flood"': found(10, "flood"), '"fire"': found(10, "fire"), '"storm"': []}
-    whom_it_told(appendix, "recentEmergenciesOfTypeChannel", calls)
+def test_warnings_of_a_hazard(harbour: ChannelPlace) -> None:
+    calls = {'"squall"': found(10, "squall"), '"fog"': found(10, "fog"), '"ice"': []}
+    whom_it_told(harbour, "warningsOfChannel", calls)
 
 
-def test_emergencies_at_a_place(appendix: ChannelPlace) -> None:
+def test_warnings_at_a_place(harbour: ChannelPlace) -> None:
     calls = {f"{x}, {y}": found(20, None, (x, y)) for x, y in PLACES}
-    whom_it_told(appendix, "recentEmergenciesAtLocationChannel", calls)
+    whom_it_told(harbour, "warningsAtChannel", calls)
 
 
-def test_emergencies_of_a_type_at_a_place(appendix: ChannelPlace) -> None:
-    calls = {f'"{kind}", {x}, {y}': found(30, kind, (x, y)) for kind in ("flood", "storm") for x, y in PLACES}
-    whom_it_told(appendix, "recentEmergenciesOfTypeAtLocationChannel", calls)
+def test_warnings_of_a_hazard_at_a_place(harbour: ChannelPlace) -> None:
+    calls = {f'"{kind}", {x}, {y}': found(30, kind, (x, y)) for kind in ("squall", "ice") for x, y in PLACES}
+    whom_it_told(harbour, "warningsOfAtChannel", calls)
 
 
-def test_emergencies_near_a_user(appendix: ChannelPlace) -> None:
+def test_warnings_around_a_vessel(harbour: ChannelPlace) -> None:
     def around(user: str) -> list[str]:
         places = [(x, y) for name, x, y, age in USERS if name == user and age < 10]
         return found(10, None, *places) if places else []
 
     calls = {f'"{user}"': around(user) for user in ("u1", "u2", "u3", "u4", "u5", "u6", "nobody")}
-    whom_it_told(appendix, "recentEmergenciesNearMeChannel", calls)
+    whom_it_told(harbour, "warningsAroundChannel", calls)
 
 
-def test_the_whole_answer_comes_each_period_and_the_ticks_instant_decides(appendix: ChannelPlace) -> None:
+def test_the_whole_answer_comes_each_period_and_the_ticks_instant_decides(harbour: ChannelPlace) -> None:
     """Ten seconds later the reports from before are too old, and those stamped ahead of their time are told again."""
-    channel = "recentEmergenciesOfTypeChannel"
-    one = appendix.subscribe(f'{channel}("flood")', "BADBrokerOne")
+    channel = "warningsOfChannel"
+    one = harbour.subscribe(f'{channel}("squall")', "HarbourBroker")
     for tick, younger_than_s in ((TICK, 10), (NEXT, 0)):
-        appendix.execute(channel, tick)
-        assert messages(appendix.told(channel, tick)[one]) == found(younger_than_s, "flood")
+        harbour.execute(channel, tick)
+        assert messages(harbour.told(channel, tick)[one]) == found(younger_than_s, "squall")
 
 
-def test_the_same_subscription_twice_is_one_interest(appendix: ChannelPlace) -> None:
-    """33 and 33.0 are the same latitude."""
-    statement = "subscribe to recentEmergenciesAtLocationChannel({}) on BADBrokerOne"
-    made = [appendix.run(statement.format(each))[0] for each in ("33, -117", "33.0, -117.0", "33, -117.5")]
+def test_the_same_subscription_twice_is_one_interest(harbour: ChannelPlace) -> None:
+    """33 and 33.0 are the same place."""
+    statement = "subscribe to warningsAtChannel({}) on HarbourBroker"
+    made = [harbour.run(statement.format(each))[0] for each in ("33, -117", "33.0, -117.0", "33, -117.5")]
     assert len({one["subscription"] for one in made}) == 3
     assert [one["interest"] == made[0]["interest"] for one in made] == [True, True, False]
 
 
-def test_the_catalog_holds_the_channels(appendix: ChannelPlace) -> None:
-    rows = appendix.rows(
-        f'SELECT VALUE c FROM Metadata.Channel c WHERE c.DataverseName = "{appendix.dataverse}" ORDER BY c.ChannelName'
+def test_the_catalog_holds_the_channels(harbour: ChannelPlace) -> None:
+    rows = harbour.rows(
+        f'SELECT VALUE c FROM Metadata.Channel c WHERE c.DataverseName = "{harbour.dataverse}" ORDER BY c.ChannelName'
     )
     assert [(one["ChannelName"], one["Kind"], one["Duration"], one["ParameterTypes"]) for one in rows] == [
-        ("recentEmergenciesAtLocationChannel", "REPETITIVE", "PT20S", ["double", "double"]),
-        ("recentEmergenciesNearMeChannel", "REPETITIVE", "PT10S", ["string"]),
-        ("recentEmergenciesOfTypeAtLocationChannel", "REPETITIVE", "PT30S", ["string", "double", "double"]),
-        ("recentEmergenciesOfTypeChannel", "REPETITIVE", "PT10S", ["string"]),
+        ("warningsAroundChannel", "REPETITIVE", "PT10S", ["string"]),
+        ("warningsAtChannel", "REPETITIVE", "PT20S", ["double", "double"]),
+        ("warningsOfAtChannel", "REPETITIVE", "PT30S", ["string", "double", "double"]),
+        ("warningsOfChannel", "REPETITIVE", "PT10S", ["string"]),
     ]

@@ -1,0 +1,151 @@
+"""The second check of every query: what Spark has understood, before any of it runs.
+
+The language writes no text of a person's into Spark's SQL. Should it ever, the plan tells: only the views that this
+process has made may be read, and only nodes that the language uses may stand in it. The plan is walked inside the JVM,
+by a class that is compiled there once per session, in one call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tocsin.wire.errors import StatementError
+
+_LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical."
+NODES: Final = frozenset(
+    "Aggregate CTERelationDef CTERelationRef Distinct EventTimeWatermark Except Expand Filter Generate GlobalLimit"
+    " Intersect Join LateralJoin LocalLimit LocalRelation Offset OneRowRelation Project Range ResolvedHint Sort"
+    " SubqueryAlias Union Window WithCTE".split()
+)
+"""The nodes of Spark's logical plans that may stand in a query of ours, outside of our views."""
+
+_EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
+FORBIDDEN: Final = frozenset(
+    "CallMethodViaReflection InputFileBlockLength InputFileBlockStart InputFileName ScalaUDF SchemaOfXml TryReflect"
+    " XmlToStructs CurrentUser CurrentDatabase CurrentCatalog".split()
+)
+"""Expressions that call Java, open files or tell about the machine. All others are functions of values."""
+
+_SOURCE: Final = """
+package tocsin;
+
+import java.util.ArrayDeque;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.View;
+import org.apache.spark.sql.execution.QueryExecution;
+
+public class PlanCheck {
+  private final Set nodes;
+  private final Set forbidden;
+
+  public PlanCheck(Set nodes, Set forbidden) {
+    this.nodes = nodes;
+    this.forbidden = forbidden;
+  }
+
+  /** The name of what must not run, or null. */
+  public String refused(QueryExecution query) {
+    ArrayDeque todo = new ArrayDeque();
+    todo.push(query.analyzed());
+    while (!todo.isEmpty()) {
+      Object node = todo.pop();
+      String name = node.getClass().getName();
+      if (node instanceof View) {
+        View view = (View) node;
+        // Only this process makes views, and what they read is its own choice.
+        if (!view.isTempView() || !view.desc().identifier().table().startsWith("tocsin_")) return name;
+      } else if (node instanceof LogicalPlan) {
+        LogicalPlan plan = (LogicalPlan) node;
+        if (!nodes.contains(name)) return name;
+        push(todo, plan.children());
+        push(todo, plan.expressions());
+      } else if (node instanceof Expression) {
+        if (!name.startsWith("org.apache.spark.sql.catalyst.expressions.") || forbidden.contains(name)) return name;
+        if (node instanceof PythonUDF && !((PythonUDF) node).name().startsWith("tocsin_python_")) return name;
+        if (node instanceof PlanExpression) todo.push(((PlanExpression) node).plan());
+        push(todo, ((Expression) node).children());
+      } else {
+        return name;
+      }
+    }
+    return null;
+  }
+
+  private static void push(ArrayDeque todo, Object parts) {
+    scala.collection.Iterator all = ((scala.collection.Iterable) parts).iterator();
+    while (all.hasNext()) todo.push(all.next());
+  }
+}
+"""
+
+_compiled: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def checked_query(spark: SparkSession, sql: str, arguments: Mapping[str, Any] | None = None) -> DataFrame:
+    """The query, analysed and not run; StatementError where its plan holds what no query of ours needs.
+
+    Whatever a person's statement became reaches Spark through here; a channel's query does so once, when it is made.
+    """
+    if not sql.startswith(("SELECT ", "WITH ", "(")):
+        raise StatementError("this is no query")  # Spark runs a command as soon as it has read it
+    frame = spark.sql(sql, dict(arguments) if arguments else None)
+    check_plan(spark, frame)
+    return frame
+
+
+def query_checked_once(
+    spark: SparkSession, checked: set[str], text: str, sql: str, arguments: Mapping[str, Any]
+) -> DataFrame:
+    """As `checked_query`, for a `text` of which only names of views differ from one `sql` to the next: its plan is
+    looked at when the text is not among those `checked`, and then it is."""
+    if text in checked:
+        return spark.sql(sql, dict(arguments))
+    frame = checked_query(spark, sql, arguments)
+    checked.add(text)
+    return frame
+
+
+def check_plan(spark: SparkSession, frame: DataFrame) -> None:
+    found: str | None = _checker(spark).refused(_query_execution(frame))
+    if found is not None:
+        raise StatementError(
+            f"this would run {found.rpartition('.')[2].rstrip('$')}, which no statement may",
+            hint="read datasets, and call the functions that the language lists",
+        )
+
+
+def _query_execution(frame: Any) -> Any:
+    return frame._jdf.queryExecution()
+
+
+def _checker(spark: SparkSession) -> Any:
+    with _lock:
+        checker = _compiled.get(spark)
+        if checker is None:
+            checker = _compiled[spark] = _compile(spark)
+        return checker
+
+
+def _compile(spark: SparkSession) -> Any:
+    """With the compiler that Spark has for the code it generates."""
+    jvm: Any = spark._jvm
+    gateway: Any = spark.sparkContext._gateway
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_SOURCE)
+    sets = gateway.new_array(jvm.java.lang.Object, 2)
+    for i, names in enumerate(([_LOGICAL + name for name in NODES], [_EXPRESSIONS + name for name in FORBIDDEN])):
+        sets[i] = jvm.java.util.HashSet()
+        for name in names:
+            sets[i].add(name)
+    return compiler.getClassLoader().loadClass("tocsin.PlanCheck").getConstructors()[0].newInstance(sets)

@@ -1,0 +1,177 @@
+"""What may become text for Spark: quoted identifiers, escaped literals, and words from our own lists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlglot import exp
+
+import tocsin
+from tests.shared_channels import FunctionOf, Names
+from tocsin.language import functions
+from tocsin.language.channels import shared_query
+from tocsin.language.expressions import TranslationError
+from tocsin.language.queries import Queries
+from tocsin.language.script import parsed_body
+from tocsin.language.spark_text import render
+from tocsin.language.typed import FunctionError
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Type
+from tocsin.wire.errors import StatementError
+
+_SHELL = "(SELECT array_join(collect_list(o),'/') FROM (SELECT TRANSFORM(1) USING '\\151\\144' AS (o STRING)))"
+
+REFUSED = [
+    # (expression, what the error says, and what its remedy says)
+    (f"`{_SHELL} || string`('x')", "unknown function (SELECT array_join", "listed"),
+    (f"abs(1) + `{_SHELL} + abs`(1)", "unknown function (SELECT", "listed"),
+    (f"EXTRACT(`YEAR FROM DATE(1)) + {_SHELL} + (1` FROM datetime('2026-01-01T00:00:00Z'))", "unknown unit", "year"),
+    ("EXTRACT(yeer FROM datetime('2026-01-01T00:00:00Z'))", "unknown unit YEER", "did you mean year"),
+    (f"abs(`x {_SHELL}` => 1)", "has a place and no name", "value alone"),
+    ("abs(x => 1)", "has a place and no name", "value alone"),
+    ('(SELECT VALUE x FROM identifier("text.`/etc/passwd`") AS x)', "unknown function identifier", "one of explode"),
+    ('identifier("abs")', "unknown function identifier", "listed"),
+    (f"(SELECT VALUE x FROM `range(1), {_SHELL} `(1) AS x)", "unknown function range(1), (SELECT", "one of explode"),
+    ("(SELECT VALUE x FROM python_worker_logs() AS x)", "unknown function python_worker_logs", "one of explode"),
+    (f"`row_number() OVER (), {_SHELL} `() OVER (ORDER BY 1)", "unknown function row_number", "listed"),
+    ("sum(1) OVER (ORDER BY 1 ROWS BETWEEN (SELECT 1) PRECEDING AND CURRENT ROW)", "a window begins", "ROWS BETWEEN"),
+    ("(SELECT VALUE x FROM VALUES (reflect('java.lang.System', 'exit')) AS x(a))", "unknown function reflect", ""),
+    ("java_method('java.lang.System', 'exit')", "unknown function java_method", ""),
+    ("input_file_name()", "unknown function input_file_name", ""),
+    ("from_xml('<a/>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))", "unknown function from_xml", ""),
+    ("current_user()", "unknown function current_user", ""),
+    ("'a' COLLATE `UTF8_BINARY, (SELECT 1)`", "no part of this language", "operators and functions"),
+    ("uper('x')", "unknown function uper", "did you mean upper"),
+]
+
+
+class NoOracle:
+    """No question about a hostile statement gets as far as Spark, unless it is harmless by then."""
+
+    def columns(self, sql: str) -> list[tuple[str, Type]]:
+        assert "TRANSFORM" not in sql
+        assert "passwd" not in sql
+        return [("c", t.BIGINT)]
+
+
+def translated(body: str, *, own: tuple[FunctionOf, ...] = ()) -> str:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Queries(Names(own), NoOracle(), None, "d", now).translate(parsed_body(body)).sql  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("body", "reason", "remedy"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+def test_what_is_no_name_of_ours_is_refused_at_its_place(body: str, reason: str, remedy: str) -> None:
+    for statement in (f"SELECT VALUE {body}", f"SELECT VALUE 1 + (SELECT VALUE {body})[0]"):
+        with pytest.raises(TranslationError) as refused:
+            translated(statement)
+        assert reason in refused.value.message
+        assert remedy in (refused.value.hint or "")
+        assert refused.value.hint
+        assert refused.value.offset is not None
+
+
+@pytest.mark.parametrize(("body", "reason"), [case[:2] for case in REFUSED], ids=[str(i) for i in range(len(REFUSED))])
+def test_so_it_is_in_functions_and_channels(body: str, reason: str) -> None:
+    own = FunctionOf("hostile", ("k",), body)
+    with pytest.raises(TranslationError, match="in function hostile") as refused:
+        translated("SELECT VALUE hostile(1)", own=(own,))
+    assert reason in refused.value.message
+    channel = parsed_body(f"SELECT VALUE {body} FROM Reports r WHERE r.kind = k")
+    with pytest.raises(TranslationError) as refused:
+        shared_query(channel, ("k",), {}, names=Names(()), oracle=NoOracle(), dataverse="d", continuous=True)
+    assert reason in refused.value.message or "a window function" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["CAST(1 AS `INT) + (SELECT 1`)", "CAST(1 AS `string`)", f"INTERVAL '1' `DAY) + {_SHELL}`", "SELECT /*+ x"],
+)
+def test_what_cannot_be_read_is_a_syntax_error(text: str) -> None:
+    with pytest.raises(StatementError):
+        parsed_body(f"SELECT VALUE {text}")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT /*+ BROADCAST(`x) */ VALUE 1",
+        "SELECT /*+ REPARTITION(100000) */ VALUE 1",
+        "SELECT VALUE 1 --+ BROADCAST(x)\n",
+        "SELECT VALUE 1 /* /* */",
+        "SELECT VALUE /* */ 1 -- */ , (SELECT 1)",
+    ],
+)
+def test_comments_and_hints_do_not_reach_spark(statement: str) -> None:
+    assert translated(statement) == translated("SELECT VALUE 1")
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        exp.Anonymous(this="reflect", expressions=[]),
+        exp.Anonymous(this="abs(1), x", expressions=[]),
+        exp.Anonymous(this=exp.to_identifier("abs", quoted=True), expressions=[]),
+        exp.Anonymous(this="tocsin_python_1", expressions=[]),
+        exp.to_identifier("a b", quoted=False),
+        exp.Var(this="YEAR FROM x"),
+        exp.Literal(this="1) + (2", is_string=False),
+        exp.HexString(this="41' || 'x"),
+        exp.Join(this=exp.to_table("a"), kind="CROSS JOIN b ON (1), c"),
+        exp.Command(this="DROP", expression="TABLE x"),
+        exp.cast(exp.Literal.number(1), exp.DataType.build("a b", udt=True)),
+        exp.Select(expressions=[exp.Star()], hint=exp.Hint(expressions=[exp.Anonymous(this="REPARTITION")])),
+    ],
+    ids=repr,
+)
+def test_no_tree_with_foreign_text_is_written(tree: exp.Expr) -> None:
+    with pytest.raises(FunctionError):
+        render(exp.Select(expressions=[tree]) if not isinstance(tree, exp.Query) else tree)
+
+
+def test_quotes_and_backticks_stay_within_what_they_are_part_of() -> None:
+    text = "a'b\\'c`d\"e\\"
+    tree = exp.Select(expressions=[exp.alias_(exp.Literal.string(text), text, quoted=True)])
+    assert render(tree) == "SELECT 'a\\'b\\\\\\'c`d\"e\\\\' AS `a'b\\'c``d\"e\\`"
+
+
+def test_every_function_of_the_docs_can_be_called() -> None:
+    """Those of the table of SQL++ names and Spark's own that the guide names."""
+    for name in ("size", "element_at", "transform", "array_sort", "row_number", "collect_list", "rlike", "lower"):
+        assert name in functions.NAMES
+    assert not functions.NAMES & {"reflect", "java_method", "try_reflect", "from_xml", "input_file_name", "xpath"}
+
+
+SOURCES = Path(tocsin.__file__).parent
+# Who may hand text to Spark, and who may make text of a tree for it.
+ASKS_SPARK = {"pipeline/plan_check.py", "pipeline/python/functions.py"}
+WRITES_SQL = {"language/spark_text.py", "language/texts.py"}  # the second for error messages alone
+
+
+def test_all_text_for_spark_passes_both_checks() -> None:
+    asking, writing = set(), set()
+    for path in SOURCES.rglob("*.py"):
+        name = path.relative_to(SOURCES).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "sql":
+                continue
+            if any(keyword.arg == "dialect" for keyword in node.keywords):
+                writing.add(name)
+            elif "spark" in ast.unparse(node.func.value):
+                asking.add(name)
+    assert asking == ASKS_SPARK
+    assert writing <= WRITES_SQL | {"language/typed.py"}  # a number of ours, read back
+
+
+def test_the_guide_lists_what_can_be_called() -> None:
+    guide = (SOURCES.parents[1] / "docs" / "language.md").read_text()
+    section = guide.split("### Functions of Spark\n")[1].split("\n### ")[0]
+    told = {
+        kind: frozenset(re.findall(r"`(\w+)`", names))
+        for kind, names in re.findall(r"^\| ([^|`]+) \| (`.+) \|$", section, re.MULTILINE)
+    }
+    assert told == functions.SPARK_FUNCTIONS
+    assert all(f"`{name}`" in section.split("| of |")[0] for name in functions.TABLE_FUNCTIONS)
