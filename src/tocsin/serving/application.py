@@ -18,13 +18,17 @@ from aiohttp.typedefs import Middleware
 from tocsin.serving.addresses import TRUSTED_PROXIES
 from tocsin.serving.answers import answering, finish_headers, guarded
 from tocsin.serving.connections import LimitedServer, count_forwarded
-from tocsin.serving.limits import Limits
+from tocsin.serving.limits import Limits, Room
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.wire.errors import ConflictError, InputError
 
 LIMITS: Final = web.AppKey("LIMITS", Limits)
+ROOM: Final = web.AppKey("ROOM", Room)
+METRICS: Final = web.AppKey("METRICS", ServerMetrics)
 
 _BACKLOG = 1024
+_REQUESTS_BYTES: Final = 64 << 20
+"""What the bodies of requests that have no room of their own may take in memory together."""
 _LINGERING_S = 2.0
 _LAST_WORDS_S = 2.0
 _COLLECT_AFTER: Final = (20_000, 20, 20)
@@ -37,6 +41,13 @@ def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits
     app[TRUSTED_PROXIES] = limits.trusted_proxies
+    app[METRICS] = metrics
+    app[ROOM] = Room(
+        max(_REQUESTS_BYTES, 2 * limits.body_limit_bytes),
+        own_limit_bytes=max(_REQUESTS_BYTES // 2, limits.body_limit_bytes),
+        name="request bytes",
+        refused=metrics.count_refused,
+    )
     return app
 
 
@@ -182,6 +193,7 @@ class _Runner(web.AppRunner):
         return LimitedServer(
             handle,
             self.app[LIMITS],
+            refused=self.app[METRICS].count_refused,
             request_factory=plain.request_factory,
             handler_cancellation=plain.handler_cancellation,
             loop=asyncio.get_running_loop(),
