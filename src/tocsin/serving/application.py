@@ -27,8 +27,6 @@ ROOM: Final = web.AppKey("ROOM", Room)
 METRICS: Final = web.AppKey("METRICS", ServerMetrics)
 
 _BACKLOG = 1024
-_REQUESTS_BYTES: Final = 64 << 20
-"""What the bodies of requests that have no room of their own may take in memory together."""
 _LINGERING_S = 2.0
 _LAST_WORDS_S = 2.0
 _COLLECT_AFTER: Final = (20_000, 20, 20)
@@ -42,10 +40,11 @@ def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -
     app[LIMITS] = limits
     app[TRUSTED_PROXIES] = limits.trusted_proxies
     app[METRICS] = metrics
+    # One who sends the largest body, or what it becomes, must be able to.
+    own_limit_bytes = max(limits.bodies_limit_bytes // 2, 2 * limits.body_limit_bytes)
     app[ROOM] = Room(
-        max(_REQUESTS_BYTES, 2 * limits.body_limit_bytes),
-        own_limit_bytes=max(_REQUESTS_BYTES // 2, limits.body_limit_bytes),
-        name="request bytes",
+        max(limits.bodies_limit_bytes, own_limit_bytes),
+        own_limit_bytes=own_limit_bytes,
         refused=metrics.count_refused,
     )
     return app

@@ -34,6 +34,8 @@ class Limits:
     """What one server grants to all its clients together, and to each."""
 
     body_limit_bytes: int = 16 * 1024 * 1024
+    bodies_limit_bytes: int = 64 << 20
+    """What bodies on their way may take in memory together; half of it those of one asker."""
     connections_limit: int = 1_000
     address_connections_limit: int | None = None
     """None: as many as come. 0: a quarter of all and at most 2,000, and of this machine's own as many as come."""
@@ -47,8 +49,9 @@ class Limits:
 
 
 class Room:
-    """Memory for bodies on their way, shared by all who send. A small body needs none of it, so that those who send
-    large ones, or slowly, keep nobody else from sending. No asker has more of it than `own_limit_bytes`."""
+    """Memory for bodies on their way, or for what else `what` says, shared by all who send. A small body needs none of
+    it, so that those who send large ones, or slowly, keep nobody else from sending. No asker has more of it than
+    `own_limit_bytes`."""
 
     def __init__(
         self,
@@ -56,9 +59,11 @@ class Room:
         *,
         free_bytes: int = 64 << 10,
         own_limit_bytes: int | None = None,
-        name: str = "bodies",
+        name: str = "body bytes",
+        what: str = "the bodies on their way",
         refused: Refused = nobody_counts,
     ) -> None:
+        self._what = what
         self._limit_bytes = limit_bytes
         self._free_bytes = free_bytes
         self._own_limit_bytes = limit_bytes if own_limit_bytes is None else own_limit_bytes
@@ -73,24 +78,26 @@ class Room:
 
     @contextmanager
     def share(self, *askers: str) -> Iterator[Callable[[int], None]]:
-        """A function that is told how large the body is by now; LimitError (429) when there is no room for that. All
+        """A function that is told how large the body is by now; LimitError (429) when there is no room for more. All
         of it is given back when the block ends."""
         mine_bytes = 0
 
         def grow(size_bytes: int) -> None:
             nonlocal mine_bytes
             more_bytes = max(0, size_bytes - self._free_bytes) - mine_bytes
-            if more_bytes <= 0:
-                return
+            if more_bytes > 0:
+                check(more_bytes)
+            self._take(askers, more_bytes)
+            mine_bytes += more_bytes
+
+        def check(more_bytes: int) -> None:
             if self._taken_bytes + more_bytes > self._limit_bytes:
                 self._refused(self._name)
-                raise _no_room("the bodies on their way", self._limit_bytes)
+                raise _no_room(self._what, self._limit_bytes)
             for asker in askers:
                 if self._taken_by[asker] + more_bytes > self._own_limit_bytes:
                     self._refused(f"{self._name} of one asker")
-                    raise _no_room(f"the bodies of {asker} on their way", self._own_limit_bytes)
-            self._take(askers, more_bytes)
-            mine_bytes += more_bytes
+                    raise _no_room(f"{self._what} of {asker}", self._own_limit_bytes)
 
         try:
             yield grow

@@ -95,7 +95,7 @@ class Packing:
         refused = self._refused.getbuffer()
         if seen:
             self._payload.write(b'{"refused":')
-            self._payload.write(refused if refused else b"[")
+            self._payload.write(refused or b"[")
             self._payload.write(b'],"seen":"' + b64encode(b"".join(seen)) + b'"}')
         elif refused:
             self._payload.write(refused)
