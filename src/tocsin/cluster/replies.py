@@ -185,11 +185,13 @@ class StreamedAnswer:
             while (some := await self._spool.take()) is not None:
                 async with asyncio.timeout(self._write_timeout_s):
                     await self._response.write(some)
-        except (TimeoutError, ConnectionError) as error:
+        except BaseException as error:
+            self._spool.break_off(error)
+            if not isinstance(error, TimeoutError | ConnectionError):
+                raise
             # A client that does not read must not hold us: it loses the connection.
             if self._request.transport is not None:
                 self._request.transport.abort()
-            self._spool.break_off(error)
 
     async def _sent(self, last: bytes) -> web.StreamResponse:
         """Waits until the client has read everything, and this last line, or is gone."""
