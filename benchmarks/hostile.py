@@ -1,33 +1,49 @@
-"""Whether one client can harm the others: their p99 of delivery with and without three that try to.
+"""Whether one client can harm the others: how late they are beside one that tries to, and beside a neighbour that is
+only busy.
 
-python -m benchmarks.hostile [--small]
+python -m benchmarks.hostile [--small] [--only NAME …]
 
-One never reads and wants much, one sends garbage, one opens a thousand subscriptions a second. Stretches without, with
-and again without them follow each other, round after round; the second without against the first is the noise.
-Delivery is from the execution at a cluster (one without Spark) to the client that has it.
+`clients` is a broker before a cluster without Spark: one client never reads and wants much, one sends garbage, one
+opens a thousand subscriptions a second. Stretches without, with and again without them follow each other, round after
+round; the second without against the first is the noise. Delivery is from the execution to the client that has it.
+
+The rest (benchmarks/hostile_attacks.py tells what each does) are against a cluster with Spark and a broker. Who attacks
+has a token of its own, and so have the others. A round is three stretches: nobody hostile; the attack; and, instead of
+it, a process that burns as much CPU as the attack took, its own and the servers'. The bars are for p99 of all rounds,
+against p99 beside that process; "noise" is that against p99 with nobody at all.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import statistics
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import psutil
 
-from benchmarks import stand_in
+from benchmarks import running, stand_in
+from benchmarks.busy import Busy
 from benchmarks.crowd import Crowd, many_files
 from benchmarks.harness import Bench, Compared
+from benchmarks.hostile_attacks import ATTACKS, WEBHOOKS, Attack
 from benchmarks.hostile_clients import Hostile
+from benchmarks.hostile_others import CHANNELS, SCRIPT, Late, Others
 from tests.broker_world import World, world
+from tocsin import compose
 from tocsin.cli.logs import log_to_stderr
 from tocsin.cluster.entries import ChannelEntry
+from tocsin.pipeline.java import ensure_java
+from tocsin.settings import Settings
 
 RESULT_BYTES: Final = 300
 EVERY_S: Final = 0.05
@@ -45,9 +61,22 @@ class Size:
     stretch_s: float = 8.0
     rounds: int = 7
     heavy: int = 2_000
+    attack_s: float = 6.0
+    attacks: int = 2
 
 
-SMALL: Final = Size(clients=100, stretch_s=2.0, rounds=3, heavy=1_000)
+SMALL: Final = Size(clients=100, stretch_s=2.0, rounds=3, heavy=1_000, attack_s=4.0, attacks=1)
+GRACE_S: Final = 10.0
+"""After a stretch, for what has not come; and for the others to be served again."""
+BARRED: Final[Mapping[str, tuple[str, ...]]] = {
+    "gzip-members": ("acknowledged", "delivered"),
+    "empty-objects": ("acknowledged", "delivered"),
+    "like": ("delivered",),
+    "match-all": ("delivered",),
+    "silent-webhooks": ("by webhook", "delivered"),
+    "unread-streams": ("scripts", "acknowledged", "delivered"),
+}
+"""What of the others each attack is aimed at."""
 
 
 @dataclass(slots=True)
@@ -80,11 +109,28 @@ class Place:
 
 
 async def main() -> None:
-    size = SMALL if "--small" in sys.argv[1:] else Size()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="few and short rounds: to see that it runs")
+    parser.add_argument("--only", action="append", choices=["clients", *ATTACKS], help="only this; may be repeated")
+    given = parser.parse_args()
+    size = SMALL if given.small else Size()
+    wanted: list[str] = given.only or ["clients", *ATTACKS]
     many_files()
     log_to_stderr(False)
     bench = Bench("hostile")
     bench.note(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    if "clients" in wanted:
+        await clients(bench, size)
+    attacks = [name for name in wanted if name != "clients"]
+    if attacks:
+        ensure_java()
+    while attacks:
+        # One that leaves the servers unable to serve anybody has them to itself; the next finds new ones.
+        attacks = await attacked(bench, attacks, size)
+    bench.finish()
+
+
+async def clients(bench: Bench, size: Size) -> None:
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as scratch:
         folder = Path(scratch)
         async with world(folder / "cluster") as cluster:
@@ -105,7 +151,144 @@ async def main() -> None:
                     place = Place(cluster, channel, interest, crowd, size, broker)
                     await fill(broker, keeper, cluster, heavy, size)
                     await measured(bench, place, hostile, bad)
-    bench.finish()
+
+
+# ---------------------------------------------------------------- against a cluster with Spark
+
+
+@dataclass(slots=True)
+class Servers:
+    """Everything that stands, and the others in front of it."""
+
+    cluster: running.RunningCluster
+    broker: stand_in.Server
+    others: Others
+    busy: list[Busy]
+    token: str
+    """Of those who attack, for the cluster."""
+    tokens: list[str]
+
+    def cpu_s(self, attack: Attack | None = None) -> float:
+        used_s = self.cluster.cpu_s() + self.broker.cpu_s()
+        if attack is not None:
+            own = psutil.Process(attack.pid).cpu_times()
+            used_s += own.user + own.system
+        return used_s
+
+    def burn(self, cores: float) -> None:
+        for each in self.busy:
+            each.burn(min(1.0, cores / len(self.busy)))
+
+    async def stretch(self, size: Size, attack: Attack | None = None) -> tuple[Late, float]:
+        """How late the others were, and how many cores the servers and the attack used."""
+        used_s = self.cpu_s(attack)
+        stretch = asyncio.create_task(self.others.stretch(size.attack_s, GRACE_S))
+        await asyncio.sleep(size.attack_s)
+        # Not later: what is still to come then is waited for, however long that takes.
+        used_s = self.cpu_s(attack) - used_s
+        return await stretch, used_s / size.attack_s
+
+
+async def attacked(bench: Bench, names: list[str], size: Size) -> list[str]:
+    """Runs these attacks, until one leaves nobody served; those that were not run."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-bench-")))
+        progress("starting a cluster and a broker")
+        async with compose.tokens(Settings.load(None, {}, {"data": folder / "cluster"})) as made:
+            good, bad = [(await made.create(name, "writer"))[1] for name in ("good", "bad")]
+            own = (await made.create("broker", "broker"))[1]
+        cluster = stack.enter_context(running.cluster(folder / "cluster", {"TOCSIN_CLUSTER__AUTH__MODE": "on"}))
+        await asyncio.to_thread(cluster.run, SCRIPT, good)
+        mine, hooked = await stand_in.accounts(folder / "broker", 2, "good")
+        # New ones for each attack and round: what the last ones subscribed to goes with them.
+        tokens = await stand_in.accounts(folder / "broker", WEBHOOKS * size.attacks * len(names), "bad")
+        chosen = {"limits__requests_per_s": 1_000_000, "delivery__grace_s": 0, "cluster__token": own}
+        broker = await stack.enter_async_context(stand_in.broker(folder / "broker", cluster.address, **chosen))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=60))
+        )
+        others = Others(session, cluster.address, broker.address, good)
+        await others.fill()
+        await stack.enter_async_context(others.listening(mine, hooked))
+        busy = [stack.enter_context(Busy()) for _ in range(os.cpu_count() or 1)]
+        servers = Servers(cluster, broker, others, busy, bad, tokens)
+        if not await others.are_served(60.0):
+            raise RuntimeError("nobody is served, and nobody has done anything yet")
+        await others.stretch(size.attack_s, GRACE_S)
+        for place, name in enumerate(names):
+            if not await one_attack(bench, servers, name, size):
+                return names[place + 1 :]
+    return []
+
+
+async def one_attack(bench: Bench, servers: Servers, name: str, size: Size) -> bool:
+    """Whether the others are served again afterwards."""
+    quiet: list[Late] = []
+    beside_attack: list[Late] = []
+    beside_busy: list[Late] = []
+    cores: list[float] = []
+    seen: Counter[str] = Counter()
+    served = True
+    for turn in range(size.attacks):
+        without, used = await servers.stretch(size)
+        quiet.append(without)
+        theirs = [servers.tokens.pop() for _ in range(WEBHOOKS)]
+        with Attack(name, servers.cluster.address, servers.broker.address) as attack:
+            await asyncio.to_thread(attack.begin, servers.token, theirs, CHANNELS)
+            among, used_among = await servers.stretch(size, attack)
+            seen.update(await asyncio.to_thread(attack.end))
+        beside_attack.append(among)
+        await left(servers.broker.address, theirs)
+        cores.append(max(0.0, used_among - used))
+        progress(f"{name}, round {turn + 1} of {size.attacks}: {cores[-1]:.2f} cores, {shown(among)}")
+        served = await servers.others.are_served(GRACE_S)
+        if not served:
+            break
+        servers.burn(cores[-1])
+        burnt, _ = await servers.stretch(size)
+        servers.burn(0.0)
+        beside_busy.append(burnt)
+        progress(f"{name}, beside as much CPU: {shown(burnt)}")
+    bench.bar(f"{name}: others are not served afterwards", float(not served), bar=0.0, unit="")
+    baseline = f"busy {statistics.median(cores):.2f} cores" if beside_busy else "nobody hostile"
+    for measure in quiet[0]:
+        with_s, against_s = p99(beside_attack, measure), p99(beside_busy or quiet, measure)
+        found = Compared(measure, with_s, against_s, with_s / against_s, against_s / p99(quiet, measure))
+        # Where they are not served in time anyhow, a ratio says nothing.
+        is_judged = measure in BARRED[name] and against_s < GRACE_S
+        what = f"{name}: others, {measure}, p99 (wall time)"
+        bench.compared(what, found, bar=BAR if is_judged else None, baseline=baseline)
+        if measure in BARRED[name] and not is_judged:
+            bench.note(f"{what}: not judged, they are not served within {GRACE_S:g} s beside {baseline} either")
+    bench.note(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in sorted(seen.items())))
+    return served
+
+
+def p99(stretches: list[Late], measure: str) -> float:
+    return at(sorted(late_s for stretch in stretches for late_s in stretch[measure]), 0.99)
+
+
+def shown(late: Late) -> str:
+    return "p99 in ms: " + ", ".join(f"{measure} {at(late_s, 0.99) * 1e3:.0f}" for measure, late_s in late.items())
+
+
+async def left(address: str, tokens: list[str]) -> None:
+    """These subscribers are gone with all that they held."""
+    async with aiohttp.ClientSession() as session:
+        for token in tokens:
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.get(f"{address}/v1/subscriptions", headers=headers) as answer:
+                held = (await answer.json())["subscriptions"] if answer.status == 200 else []
+            if not held:
+                continue
+            async with session.delete(f"{address}/v1/webhook", headers=headers):
+                pass
+            for one in held:
+                async with session.delete(f"{address}/v1/subscriptions/{one['id']}", headers=headers):
+                    pass
+
+
+# ---------------------------------------------------------------- a broker without Spark behind it
 
 
 async def fill(broker: stand_in.Server, token: str, cluster: World, heavy: ChannelEntry, size: Size) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+_STOP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,9 @@ class RunningCluster:
     address: str
     process: psutil.Process
 
-    def run(self, script: str) -> Any:
-        request = urllib.request.Request(
-            f"{self.address}/v1/statements", script.encode(), {"Content-Type": "text/plain"}, method="POST"
-        )
+    def run(self, script: str, token: str = "") -> Any:
+        headers = {"Content-Type": "text/plain", **({"Authorization": f"Bearer {token}"} if token else {})}
+        request = urllib.request.Request(f"{self.address}/v1/statements", script.encode(), headers, method="POST")
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)
 
@@ -40,16 +42,29 @@ class RunningCluster:
 
 
 @contextmanager
-def cluster(data: Path) -> Iterator[RunningCluster]:
+def cluster(data: Path, env: Mapping[str, str] | None = None) -> Iterator[RunningCluster]:
     command = [sys.executable, "-m", "tocsin.cli.main", "up", "--data", str(data), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}) as started:
         try:
             assert started.stdout is not None
             ready = started.stdout.readline()
             address = ready.split(" ready at ")[1].split()[0]
             yield RunningCluster(address, psutil.Process(started.pid))
         finally:
-            started.terminate()
+            _stop(started)
+
+
+def _stop(started: subprocess.Popen[str]) -> None:
+    """With Spark, also where that does not end by itself."""
+    below = psutil.Process(started.pid).children(recursive=True) if started.poll() is None else []
+    started.terminate()
+    try:
+        started.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        for process in below:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        started.kill()
 
 
 def idle_share(running: RunningCluster, seconds: float) -> float:

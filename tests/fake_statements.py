@@ -160,7 +160,7 @@ class FakeFeeds:
             raise ConflictError("the feed Stopped is stopped")
         if name == "Nowhere":
             raise NotFoundError(f"there is no feed {name}")
-        decoded = self._decode(body)
+        decoded = [one for batch in self._decode(body) for one in batch]
         self.taken.append((name, body, key, visible))
         refused = [
             {"index": one.index, "field": one.field, "reason": one.reason} for one in decoded if one.record is None

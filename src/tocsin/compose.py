@@ -249,6 +249,7 @@ async def assembled(
                 chosen, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
                 channel_figures=channels.figures,
                 brokers=BrokerDoor(channel_store, subscriptions, brokers, announcer, retention),
+                spool_folder=_scratch(settings),
             )  # fmt: skip
             yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store)
         finally:

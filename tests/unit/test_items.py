@@ -65,7 +65,7 @@ def test_identities_are_short_whatever_the_item_says() -> None:
     ("body", "form", "said"),
     [
         ('[{"id": 1}, 7]', "json", "item 1: expected an object, got the number 7"),
-        ('[{"id": 1},\n tru]', "json", "line 2, column 2: the answer is not JSON"),
+        ('[{"id": 1},\n tru]', "json", "line 2, column 2: the answer cannot be read: is not JSON"),
         ('{"id": 1}\n{"id"', "json", "line 2"),
         (b"\xff", "json", "is not"),
         ("[" * 100_000, "json", "nested too deep"),
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_refused_with_the_place(body: str | bytes, form: 
 def test_too_many_items_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items_module, "ITEMS_LIMIT", 2)
     with pytest.raises(LimitError, match="more than 2 items"):
-        items(b"[{},{},{}]", "json")
+        list(items(b"[{},{},{}]", "json"))
 
 
 # ---------------------------------------------------------------- GeoJSON
@@ -107,7 +107,7 @@ def feature(geometry: Any, **more: Any) -> dict[str, Any]:
 def test_longitude_and_latitude_change_places() -> None:
     found = feature({"type": "Point", "coordinates": [-117.84, 33.64, 12.5]}, id="us7000")
     body = json.dumps({"type": "FeatureCollection", "features": [found]})
-    assert items(body.encode(), "geojson") == [
+    assert list(items(body.encode(), "geojson")) == [
         ('id "us7000"', {"mag": 4.5, "id": "us7000", "geometry": Point(33.64, -117.84), "altitude": 12.5})
     ]
     typed = reader(ObjectType((Field("geometry", POINT),)))
@@ -160,7 +160,7 @@ RDF = """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns=
 
 
 def test_rss_items_have_the_fields_of_their_own_vocabulary() -> None:
-    assert items(RSS.encode(), "rss") == [
+    assert list(items(RSS.encode(), "rss")) == [
         (
             'guid "g-1"',
             {

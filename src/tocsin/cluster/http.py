@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import orjson
-from aiohttp import hdrs, web
+from aiohttp import web
 from prometheus_client import Counter, Gauge, Histogram
 
 from tocsin.cluster.channels.figures import ChannelCollector, ChannelFigures
@@ -22,11 +20,13 @@ from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
 from tocsin.cluster.outcome import Outcome, Statements
 from tocsin.cluster.path_names import path_name
-from tocsin.cluster.replies import NDJSON, StatementLimits, StreamedAnswer, WholeAnswer
+from tocsin.cluster.replies import StatementLimits, StreamedAnswer, WholeAnswer
 from tocsin.cluster.running import Running, RunningScripts
+from tocsin.cluster.script_requests import asked_timeout_s, script_of, wants_stream
+from tocsin.cluster.spool import Spool
 from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
-from tocsin.serving.application import LIMITS, application
+from tocsin.serving.application import LIMITS, ROOM, application
 from tocsin.serving.authentication import (
     EVERYBODY,
     PRINCIPAL,
@@ -36,13 +36,16 @@ from tocsin.serving.authentication import (
 )
 from tocsin.serving.limits import Gate, Limits, Room, read_body
 from tocsin.serving.metrics import ServerMetrics
+from tocsin.serving.requests import askers_of, read_json
 from tocsin.serving.tokens import allows, require, require_feed
 from tocsin.settings import ClusterSettings
-from tocsin.wire.errors import InputError, TocsinError, UnavailableError, UnsupportedError
+from tocsin.wire.errors import InputError, TocsinError, UnavailableError
 
-BODIES_BYTES: Final = 256 << 20
-"""What bodies for feeds may take in memory together."""
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+
+_BACKUP_BYTES: Final = 64 << 10
+_ANSWERS: Final = 4
+"""So many answers of the largest size that is not streamed may be on their way; half of them to one asker."""
 
 _T = TypeVar("_T")
 
@@ -62,8 +65,10 @@ def cluster_application(
     feeds: Feeds | None = None,
     channel_figures: Callable[[], Iterable[ChannelFigures]] | None = None,
     brokers: BrokerDoor | None = None,
+    spool_folder: Path | None = None,
 ) -> web.Application:
-    """The application a cluster with these settings serves; `engine` says whether scripts can be run now."""
+    """The application a cluster with these settings serves; `engine` says whether scripts can be run now, and
+    `spool_folder` is where streamed answers wait for their clients."""
     metrics = metrics or ServerMetrics()
     access = (
         token_authentication(credentials, OPEN_PATHS)
@@ -74,12 +79,16 @@ def cluster_application(
     )
     server_limits = Limits(
         body_limit_bytes=settings.http.body_limit_bytes,
+        bodies_limit_bytes=settings.http.bodies_limit_bytes,
         connections_limit=settings.http.connections_limit,
+        address_connections_limit=settings.http.address_connections_limit,
         read_timeout_s=settings.http.read_timeout_s,
         trusted_proxies=Networks(settings.http.trusted_proxies.split()),
     )
     app = application(limits=server_limits, metrics=metrics, access=access)
-    scripts = ScriptRoutes(statements, engine, limits or StatementLimits.of(settings.statements), metrics)
+    scripts = ScriptRoutes(
+        statements, engine, limits or StatementLimits.of(settings.statements), metrics, spool_folder
+    )  # fmt: skip
 
     async def healthz(_request: web.Request) -> web.Response:
         """Whether the process can go on by itself. An engine that is being replaced is no reason to end it."""
@@ -114,9 +123,7 @@ def cluster_application(
         metrics.registry.register(FeedCollector(feeds.figures))
         app.add_routes(
             [
-                web.post(
-                    "/v1/feeds/{name}", _publishing(feeds, Room(max(BODIES_BYTES, server_limits.body_limit_bytes)))
-                ),
+                web.post("/v1/feeds/{name}", _publishing(feeds)),
                 web.get("/v1/feeds/{name}", _describing(feeds), allow_head=False),
             ]
         )
@@ -163,11 +170,7 @@ async def _openapi(_request: web.Request) -> web.Response:
 def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def back_up(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "admin")
-        body = await read_body(request, request.app[LIMITS])
-        try:
-            asked = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            asked = None
+        asked = await read_json(request, limit_bytes=_BACKUP_BYTES)
         target = asked.get("to") if isinstance(asked, dict) else None
         if not isinstance(target, str) or not Path(target).is_absolute() or "\0" in target:
             raise InputError('expected {"to": an absolute path on the cluster\'s machine}')
@@ -176,7 +179,7 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
     return back_up
 
 
-def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
         require_feed(request[PRINCIPAL], ".".join(path_name(request)))
         for given in request.query:
@@ -186,8 +189,11 @@ def _publishing(feeds: Feeds, room: Room) -> Callable[[web.Request], Awaitable[w
         if wait not in ("", "visible"):
             raise InputError(f'wait: must be "visible", got "{wait}"')
         key = request.headers.get("Idempotency-Key")
-        with room.share() as grow:
-            body = await read_body(request, request.app[LIMITS], unpack=True, grow=grow)
+        with request.app[ROOM].share(*askers_of(request)) as grow:
+            # It becomes what the feed's log keeps, which is as large.
+            body = await read_body(
+                request, request.app[LIMITS], unpack=True, grow=lambda size_bytes: grow(2 * size_bytes)
+            )
             accepted = await feeds.accept(request.match_info["name"], body, key, visible=wait == "visible")
         return answer(dict(accepted.answer), status=accepted.status)
 
@@ -206,13 +212,40 @@ class ScriptRoutes:
     """Runs scripts for clients, so many at once, each stoppable."""
 
     def __init__(
-        self, statements: Statements, engine: EngineWatch | None, limits: StatementLimits, metrics: ServerMetrics
+        self,
+        statements: Statements,
+        engine: EngineWatch | None,
+        limits: StatementLimits,
+        metrics: ServerMetrics,
+        spool_folder: Path | None = None,
     ) -> None:
         self._statements = statements
         self._engine = engine
         self._limits = limits
         self._running = RunningScripts()
-        self._gate = Gate(limits.concurrent, limits.waiting)
+        self._gate = Gate(
+            limits.concurrent,
+            limits.waiting,
+            own_inside=limits.own_concurrent or _three_quarters(limits.concurrent),
+            own_waiting=_three_quarters(limits.waiting),
+            refused=metrics.count_refused,
+        )
+        self._spools = Room(
+            limits.spool_limit_bytes,
+            free_bytes=0,
+            own_limit_bytes=limits.spool_limit_bytes // 2,
+            name="spooled bytes",
+            what="the streamed answers that are not read yet",
+            refused=metrics.count_refused,
+        )
+        self._spool_folder = spool_folder
+        self._answers = Room(
+            _ANSWERS * limits.answer_limit_bytes,
+            own_limit_bytes=_ANSWERS // 2 * limits.answer_limit_bytes,
+            name="answer bytes",
+            what="the answers on their way",
+            refused=metrics.count_refused,
+        )
         registry = metrics.registry
         self._statement_seconds = Histogram(
             "tocsin_statement_seconds", "A statement, with its rows taken.", ["kind"], registry=registry
@@ -250,15 +283,41 @@ class ScriptRoutes:
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         require(request[PRINCIPAL], "reader")
-        timeout_s = min(_asked_timeout_s(request), self._limits.timeout_s)
-        script = _script(request, await read_body(request, request.app[LIMITS]))
-        self.check_ready()
-        streamed = _wants_stream(request)
-        to: WholeAnswer | StreamedAnswer = StreamedAnswer(request) if streamed else WholeAnswer(self._limits)
+        timeout_s = min(asked_timeout_s(request), self._limits.timeout_s)
+        askers = askers_of(request)
+        with request.app[ROOM].share(*askers) as grow:
+            script = script_of(request, await read_body(request, request.app[LIMITS], grow=grow))
+            self.check_ready()
+            streamed = wants_stream(request)
+            with (self._spools if streamed else self._answers).share(*askers) as grow_answer:
+                to: WholeAnswer | StreamedAnswer = WholeAnswer(self._limits, grow_answer)
+                if streamed:
+                    spool = Spool(grow_answer, patience_s=self._limits.write_timeout_s, folder=self._spool_folder)
+                    to = StreamedAnswer(request, spool, self._limits.write_timeout_s)
+                try:
+                    response = await self._run(request, script, timeout_s, to, askers)
+                    await to.send(request, response)
+                finally:
+                    await to.close()
+        return response
+
+    async def _run(
+        self,
+        request: web.Request,
+        script: str,
+        timeout_s: float,
+        to: WholeAnswer | StreamedAnswer,
+        askers: tuple[str, ...],
+    ) -> web.StreamResponse:
+        streamed = isinstance(to, StreamedAnswer)
         running: Running | None = None
         try:
             with self._running.register(request[REQUEST_ID], script, request[PRINCIPAL], timeout_s) as running:
-                async with running.scope, self._gate.passed(), _closed(self._outcomes(running, streamed)) as outcomes:
+                async with (
+                    running.scope,
+                    self._gate.passed(*askers),
+                    _closed(self._outcomes(running, streamed)) as outcomes,
+                ):
                     async for outcome in outcomes:
                         await self._take(outcome, to)
                         _go_no_further(running)
@@ -311,6 +370,10 @@ class ScriptRoutes:
         await to.end(outcome)
 
 
+def _three_quarters(of: int) -> int:
+    return -(-3 * of // 4)
+
+
 def _go_no_further(running: Running) -> None:
     """Ends a script that was stopped while a statement could no longer be: that one is done, and is told as done."""
     task = asyncio.current_task()
@@ -329,54 +392,3 @@ async def _closed(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T
         aclose = getattr(iterator, "aclose", None)
         if aclose is not None:
             await aclose()
-
-
-def _asked_timeout_s(request: web.Request) -> float:
-    given = request.query.get("timeout")
-    if given is None:
-        return math.inf
-    try:
-        timeout_s = float(given)
-    except ValueError:
-        timeout_s = math.nan
-    if not 0 < timeout_s < math.inf:
-        raise InputError("timeout must be a number of seconds above 0")
-    return timeout_s
-
-
-def _wants_stream(request: web.Request) -> bool:
-    accepted = (part.partition(";")[0].strip().lower() for part in request.headers.get(hdrs.ACCEPT, "").split(","))
-    return NDJSON in accepted
-
-
-def _script(request: web.Request, body: bytes) -> str:
-    """The script in the body: plain text, or JSON with one field."""
-    if hdrs.CONTENT_TYPE in request.headers and request.content_type not in ("text/plain", "application/json"):
-        raise UnsupportedError(
-            f"a script is text/plain, not {request.content_type[:100]}",
-            hint='send "Content-Type: text/plain" (curl: -H "Content-Type: text/plain" --data-binary @FILE)',
-        )
-    if (request.charset or "utf-8").lower() not in ("utf-8", "utf8", "us-ascii"):
-        raise UnsupportedError(f"a script is UTF-8, not {(request.charset or '')[:100]}", hint="convert it to UTF-8")
-    if request.content_type == "application/json":
-        return _script_of_json(body)
-    try:
-        return body.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        before = body[: exc.start]
-        raise InputError(
-            f"the script is not UTF-8: byte {exc.start} cannot be read",
-            hint="convert it to UTF-8",
-            line=before.count(b"\n") + 1,
-            column=len(before[before.rfind(b"\n") + 1 :].decode()) + 1,
-        ) from None
-
-
-def _script_of_json(body: bytes) -> str:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
-        raise InputError(f"the body is not JSON: {exc.msg}", line=exc.lineno, column=exc.colno) from None
-    if not isinstance(value, dict) or list(value) != ["script"] or not isinstance(value["script"], str):
-        raise InputError('the body must be {"script": "…"}', hint="or send the script itself as text/plain")
-    return value["script"]

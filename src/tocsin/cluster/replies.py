@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from tocsin.cluster.outcome import Outcome
+from tocsin.cluster.spool import Spool
 from tocsin.serving.answers import answer, error_json, internal_answer, internal_error, refusal
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import LimitError, TocsinError
@@ -17,7 +19,7 @@ from tocsin.wire.errors import LimitError, TocsinError
 NDJSON: Final = "application/x-ndjson"
 
 _WRITE_BYTES = 64 * 1024
-_LAST_LINE_S = 1.0
+_LEAST_BYTES_PER_S = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +35,29 @@ class StatementLimits:
     grace_s: float = 10.0
     """For running scripts to finish when the cluster stops."""
 
+    own_concurrent: int = 0
+    """Of one token or address; 0 for three quarters of all."""
+    spool_limit_bytes: int = 1 << 30
+    write_timeout_s: float = 30.0
+
     @staticmethod
     def of(settings: StatementSettings) -> StatementLimits:
-        return StatementLimits(settings.timeout_s, settings.rows_limit, settings.concurrent)
+        return StatementLimits(
+            settings.timeout_s,
+            settings.rows_limit,
+            settings.concurrent,
+            own_concurrent=settings.token_concurrent,
+            spool_limit_bytes=settings.spool_limit_bytes,
+            write_timeout_s=settings.write_timeout_s,
+        )
 
 
 class WholeAnswer:
     """`{"results": […]}`, held until the script is through: only up to a number of rows and bytes."""
 
-    def __init__(self, limits: StatementLimits) -> None:
+    def __init__(self, limits: StatementLimits, grow: Callable[[int], None]) -> None:
         self._limits = limits
+        self._grow = grow
         self._results: list[orjson.Fragment] = []
         self._rows: list[bytes] = []
         self._rows_count = 0
@@ -65,6 +80,7 @@ class WholeAnswer:
                 hint=f'ask for a stream with "Accept: {NDJSON}", or use LIMIT',
                 statement=outcome.statement,
             )
+        self._grow(self._size_bytes)
         self._rows += batch
 
     async def end(self, outcome: Outcome) -> None:
@@ -83,13 +99,30 @@ class WholeAnswer:
     async def broke(self, request_id: str, exc: BaseException) -> web.Response:
         return internal_answer(request_id, exc, results=self._results)
 
+    async def send(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Returns when the client has read it, but for a little, or has taken too long for that."""
+        await response.prepare(request)
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s + self._size_bytes / _LEAST_BYTES_PER_S):
+                await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+
+    async def close(self) -> None:
+        """There is nothing to put away."""
+
 
 class StreamedAnswer:
-    """One line per row and one per statement, sent as they come. A client that reads slowly slows the script down."""
+    """One line per row and one per statement, sent as they come. What a client has not read yet waits in a spool, which
+    outlives the script: whoever reads slowly holds nothing up but its own answer."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, spool: Spool, write_timeout_s: float) -> None:
         self._request = request
         self._response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: NDJSON})
+        self._spool = spool
+        self._write_timeout_s = write_timeout_s
+        self._sending: asyncio.Task[None] | None = None
         self._count = 0
 
     async def begin(self) -> None:
@@ -106,43 +139,63 @@ class StreamedAnswer:
             pending += row
             pending += b"}\n"
             if len(pending) >= _WRITE_BYTES:
-                await self._response.write(bytes(pending))
+                await self._spool.put(bytes(pending))
                 pending.clear()
         if pending:
-            await self._response.write(bytes(pending))
+            await self._spool.put(bytes(pending))
 
     async def end(self, outcome: Outcome) -> None:
         line: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
         if outcome.rows is not None:
             line["rows"] = self._count
         await self._prepare()
-        await self._response.write(orjson.dumps(line) + b"\n")
+        await self._spool.put(orjson.dumps(line) + b"\n")
 
     async def finished(self) -> web.StreamResponse:
         await self._prepare()
-        return self._response
+        return await self._sent(b"")
 
     async def failed(self, error: TocsinError) -> web.StreamResponse:
         if not self._response.prepared:
             return refusal(error, results=[])
-        return await self._last_line(error_json(error))
+        return await self._sent(orjson.dumps({"error": error_json(error)}) + b"\n")
 
     async def broke(self, request_id: str, exc: BaseException) -> web.StreamResponse:
         if not self._response.prepared:
             return internal_answer(request_id, exc, results=[])
-        return await self._last_line(internal_error(request_id, exc))
+        return await self._sent(orjson.dumps({"error": internal_error(request_id, exc)}) + b"\n")
+
+    async def send(self, request: web.Request, response: web.StreamResponse) -> None:
+        """It was sent as it came."""
+
+    async def close(self) -> None:
+        """Nothing of it is left, whether or not it was read."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        self._spool.close()
 
     async def _prepare(self) -> None:
         if not self._response.prepared:
             await self._response.prepare(self._request)
+            self._sending = asyncio.create_task(self._send())
 
-    async def _last_line(self, error: dict[str, Any] | orjson.Fragment) -> web.StreamResponse:
-        """A client that does not read must not hold us: it loses the connection instead of being told."""
+    async def _send(self) -> None:
         try:
-            async with asyncio.timeout(_LAST_LINE_S):
-                await self._response.write(orjson.dumps({"error": error}) + b"\n")
-                await self._response.write_eof()
-        except TimeoutError:
+            while (some := await self._spool.take()) is not None:
+                async with asyncio.timeout(self._write_timeout_s):
+                    await self._response.write(some)
+        except BaseException as error:
+            self._spool.break_off(error)
+            if not isinstance(error, TimeoutError | ConnectionError):
+                raise
+            # A client that does not read must not hold us: it loses the connection.
             if self._request.transport is not None:
                 self._request.transport.abort()
+
+    async def _sent(self, last: bytes) -> web.StreamResponse:
+        """Waits until the client has read everything, and this last line, or is gone."""
+        assert self._sending is not None
+        self._spool.end(last)
+        await self._sending
         return self._response

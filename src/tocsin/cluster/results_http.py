@@ -17,7 +17,7 @@ from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_erro
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import Gate
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import read_json, whole
+from tocsin.serving.requests import askers_of, read_json, whole
 from tocsin.serving.tokens import require
 from tocsin.store.channel_rows import Fetched
 from tocsin.store.channel_store import ChannelStore
@@ -43,7 +43,14 @@ class ResultRoutes:
     def __init__(self, store: ChannelStore, metrics: ServerMetrics, limits: FetchLimits | None = None) -> None:
         self._store = store
         self._limits = limits or FetchLimits()
-        self._gate = Gate(self._limits.concurrent, self._limits.waiting, "fetches")
+        self._gate = Gate(
+            self._limits.concurrent,
+            self._limits.waiting,
+            "fetches",
+            own_inside=-(-3 * self._limits.concurrent // 4),
+            own_waiting=-(-3 * self._limits.waiting // 4),
+            refused=metrics.count_refused,
+        )
         self._results = Counter("tocsin_results_fetched", "Results handed to brokers.", registry=metrics.registry)
 
     def routes(self) -> list[web.RouteDef]:
@@ -64,7 +71,7 @@ class ResultRoutes:
         said: dict[str, Any] = {"interest": wanted.interest, "known": True, "gap": None}
         results: list[dict[str, Any]] = []
         size_bytes, more = 0, False
-        async with self._gate.passed(), aclosing(self._fetch([wanted])) as chunks:
+        async with self._gate.passed(*askers_of(request)), aclosing(self._fetch([wanted])) as chunks:
             async for chunk in chunks:
                 for part in chunk:
                     said["known"] = part.known
@@ -89,7 +96,7 @@ class ResultRoutes:
     async def fetch(self, request: web.Request) -> web.StreamResponse:
         require(request[PRINCIPAL], "reader")
         ranges = parse_ranges(await read_json(request, unpack=True))
-        async with self._gate.passed(), aclosing(self._fetch(ranges)) as chunks:
+        async with self._gate.passed(*askers_of(request)), aclosing(self._fetch(ranges)) as chunks:
             return await self._streamed(request, ranges, chunks)
 
     def _fetch(self, ranges: Sequence[Range]) -> AsyncGenerator[list[Fetched], None]:

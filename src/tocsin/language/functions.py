@@ -39,8 +39,8 @@ SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
             " now quarter second session_window time time_bucket time_diff time_from_micros time_from_millis"
             " time_from_seconds time_to_micros time_to_millis time_to_seconds time_trunc timestamp"
             " timestamp_micros timestamp_millis timestamp_seconds to_date to_time to_timestamp to_timestamp_ltz"
-            " to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc try_make_interval try_make_timestamp try_make_timestamp_ltz"
-            " try_make_timestamp_ntz try_to_date try_to_time try_to_timestamp unix_date unix_micros unix_millis"
+            " to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc try_make_interval try_make_timestamp"
+            " try_make_timestamp_ltz try_make_timestamp_ntz try_to_date try_to_time try_to_timestamp unix_date unix_micros unix_millis"
             " unix_seconds unix_timestamp weekday weekofyear window window_time year"
         ),
         "arrays and maps": (

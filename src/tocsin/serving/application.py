@@ -18,11 +18,13 @@ from aiohttp.typedefs import Middleware
 from tocsin.serving.addresses import TRUSTED_PROXIES
 from tocsin.serving.answers import answering, finish_headers, guarded
 from tocsin.serving.connections import LimitedServer, count_forwarded
-from tocsin.serving.limits import Limits
+from tocsin.serving.limits import Limits, Room
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.wire.errors import ConflictError, InputError
 
 LIMITS: Final = web.AppKey("LIMITS", Limits)
+ROOM: Final = web.AppKey("ROOM", Room)
+METRICS: Final = web.AppKey("METRICS", ServerMetrics)
 
 _BACKLOG = 1024
 _LINGERING_S = 2.0
@@ -37,6 +39,14 @@ def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits
     app[TRUSTED_PROXIES] = limits.trusted_proxies
+    app[METRICS] = metrics
+    # One who sends the largest body, or what it becomes, must be able to.
+    own_limit_bytes = max(limits.bodies_limit_bytes // 2, 2 * limits.body_limit_bytes)
+    app[ROOM] = Room(
+        max(limits.bodies_limit_bytes, own_limit_bytes),
+        own_limit_bytes=own_limit_bytes,
+        refused=metrics.count_refused,
+    )
     return app
 
 
@@ -182,6 +192,7 @@ class _Runner(web.AppRunner):
         return LimitedServer(
             handle,
             self.app[LIMITS],
+            refused=self.app[METRICS].count_refused,
             request_factory=plain.request_factory,
             handler_cancellation=plain.handler_cancellation,
             loop=asyncio.get_running_loop(),

@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from tocsin.serving.addresses import client_address, is_own, place_of
 from tocsin.serving.answers import Handler, internal_answer, raw_refusal, refusal
-from tocsin.serving.limits import Limits
+from tocsin.serving.limits import Limits, Refused, nobody_counts
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
 _LINGER_S = 1.0
@@ -65,12 +65,14 @@ class Connection(web.RequestHandler):
             many = UnavailableError(
                 f"all {self._limits.connections_limit} connections are taken", hint="try again soon"
             )
+            manager.refused("connections")
             self._refuse(manager, cast("asyncio.Transport", transport), many)
             return
         if manager.counts_addresses:
             try:
                 self._together = manager.joined(_peer(transport))
             except LimitError as many:
+                manager.refused("connections of one address")
                 self._refuse(manager, cast("asyncio.Transport", transport), many)
                 return
         super().connection_made(transport)
@@ -166,9 +168,10 @@ class Together:
 class LimitedServer(web.Server):
     """Makes the connections of one listening server."""
 
-    def __init__(self, handler: Any, limits: Limits, **options: Any) -> None:
+    def __init__(self, handler: Any, limits: Limits, *, refused: Refused = nobody_counts, **options: Any) -> None:
         super().__init__(handler, **options)
         self._limits = limits
+        self.refused = refused
         self.lingering = 0
         self._by_place: dict[str, Together] = {}
         self._said_s = -_SAY_EVERY_S
@@ -186,7 +189,7 @@ class LimitedServer(web.Server):
             return None
         if not self._limits.address_connections_limit and is_own(address):
             return None
-        place, at_most = place_of(address), self._limits.address_connections_limit or _OF_ONE_ADDRESS
+        place, at_most = place_of(address), self._limits.address_connections_limit or self._usual_share()
         together = self._by_place.get(place)
         if together is None:
             together = self._by_place[place] = Together(place)
@@ -201,6 +204,9 @@ class LimitedServer(web.Server):
             )  # fmt: skip
         together.count += 1
         return together
+
+    def _usual_share(self) -> int:
+        return max(1, min(_OF_ONE_ADDRESS, self._limits.connections_limit // 4))
 
     def left(self, together: Together) -> None:
         together.count -= 1

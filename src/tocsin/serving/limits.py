@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
+from typing import Final
 
 from aiohttp import hdrs, web
 
 from tocsin.serving.addresses import NO_NETWORKS, Networks
 from tocsin.wire.errors import InputError, LimitError, StoppedError, UnsupportedError
+
+GZIP_MEMBERS_LIMIT: Final = 4_096
+"""Of one body. Programs that pack in blocks make one for every 64 KiB; one that is empty costs as much as any other."""
+_STEP_BYTES: Final = 1 << 20
+_FEED_BYTES: Final = 1 << 16
+
+# Told the name of the limit that somebody ran into.
+Refused = Callable[[str], None]
+
+
+def nobody_counts(_limit: str) -> None:
+    """For who does not count refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +34,11 @@ class Limits:
     """What one server grants to all its clients together, and to each."""
 
     body_limit_bytes: int = 16 * 1024 * 1024
+    bodies_limit_bytes: int = 64 << 20
+    """What bodies on their way may take in memory together; half of it those of one asker."""
     connections_limit: int = 1_000
     address_connections_limit: int | None = None
-    """None: as many as come. 0: some, and of this machine's own as many as come."""
+    """None: as many as come. 0: a quarter of all and at most 2,000, and of this machine's own as many as come."""
     trusted_proxies: Networks = NO_NETWORKS
     """Whose word is taken for whom they forward for; each of their clients is counted by itself."""
     read_timeout_s: float = 30.0
@@ -33,50 +49,87 @@ class Limits:
 
 
 class Room:
-    """Memory for bodies on their way, shared by all who send. A small body needs none of it, so that those who send
-    large ones, or slowly, keep nobody else from sending."""
+    """Memory for bodies on their way, or for what else `what` says, shared by all who send. A small body needs none of
+    it, so that those who send large ones, or slowly, keep nobody else from sending. No asker has more of it than
+    `own_limit_bytes`."""
 
-    def __init__(self, limit_bytes: int, *, free_bytes: int = 64 << 10) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        *,
+        free_bytes: int = 64 << 10,
+        own_limit_bytes: int | None = None,
+        name: str = "body bytes",
+        what: str = "the bodies on their way",
+        refused: Refused = nobody_counts,
+    ) -> None:
+        self._what = what
         self._limit_bytes = limit_bytes
         self._free_bytes = free_bytes
+        self._own_limit_bytes = limit_bytes if own_limit_bytes is None else own_limit_bytes
+        self._name = name
+        self._refused = refused
         self._taken_bytes = 0
+        self._taken_by: Counter[str] = Counter()
 
     @property
     def taken_bytes(self) -> int:
         return self._taken_bytes
 
     @contextmanager
-    def share(self) -> Iterator[Callable[[int], None]]:
-        """A function that is told how large the body is by now; LimitError (429) when there is no room for that. All
+    def share(self, *askers: str) -> Iterator[Callable[[int], None]]:
+        """A function that is told how large the body is by now; LimitError (429) when there is no room for more. All
         of it is given back when the block ends."""
         mine_bytes = 0
 
         def grow(size_bytes: int) -> None:
             nonlocal mine_bytes
             more_bytes = max(0, size_bytes - self._free_bytes) - mine_bytes
-            if more_bytes <= 0:
-                return
-            if self._taken_bytes + more_bytes > self._limit_bytes:
-                raise LimitError(
-                    f"the bodies on their way may take {self._limit_bytes} bytes together", status=429,
-                    hint="send again in a moment, or send less at once", retry=True, retry_after_s=1,
-                )  # fmt: skip
-            self._taken_bytes += more_bytes
+            if more_bytes > 0:
+                check(more_bytes)
+            self._take(askers, more_bytes)
             mine_bytes += more_bytes
+
+        def check(more_bytes: int) -> None:
+            if self._taken_bytes + more_bytes > self._limit_bytes:
+                self._refused(self._name)
+                raise _no_room(self._what, self._limit_bytes)
+            for asker in askers:
+                if self._taken_by[asker] + more_bytes > self._own_limit_bytes:
+                    self._refused(f"{self._name} of one asker")
+                    raise _no_room(f"{self._what} of {asker}", self._own_limit_bytes)
 
         try:
             yield grow
         finally:
-            self._taken_bytes -= mine_bytes
+            self._take(askers, -mine_bytes)
+
+    def _take(self, askers: tuple[str, ...], more_bytes: int) -> None:
+        self._taken_bytes += more_bytes
+        for asker in askers:
+            self._taken_by[asker] += more_bytes
+            if not self._taken_by[asker]:
+                del self._taken_by[asker]
+
+
+def _no_room(whose: str, limit_bytes: int) -> LimitError:
+    return LimitError(
+        f"{whose} may take {limit_bytes} bytes together", status=429,
+        hint="send again in a moment, or send less at once", retry=True, retry_after_s=1,
+    )  # fmt: skip
 
 
 async def read_body(
-    request: web.Request, limits: Limits, *, unpack: bool = False, grow: Callable[[int], None] | None = None
+    request: web.Request,
+    limits: Limits,
+    *,
+    unpack: bool = False,
+    grow: Callable[[int], None] = lambda _size_bytes: None,
 ) -> bytes:
     """The request's body; refused as soon as it is known to be too large or too slow, before it is all here.
 
-    With `unpack` it may be compressed with gzip, and the limit holds for what comes out of it. `grow` is told how large
-    it is by now, and may refuse it.
+    With `unpack` it may be compressed with gzip, and the limit holds for what comes out of it; it is unpacked on
+    threads, a step at a time. `grow` is told how large it is by now, and may refuse it.
     """
     too_large = LimitError(
         f"the body is larger than {limits.body_limit_bytes} bytes",
@@ -93,51 +146,104 @@ async def read_body(
         raise UnsupportedError("compressed bodies are not taken", hint="send the body as it is")
     if (request.content_length or 0) > limits.body_limit_bytes:
         raise too_large
-    body = bytearray()
+    # What is written to it can be had as bytes without a copy.
+    body = BytesIO()
     try:
         async with asyncio.timeout(limits.read_timeout_s):
             async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > limits.body_limit_bytes:
+                body.write(chunk)
+                if body.tell() > limits.body_limit_bytes:
                     raise too_large
-                if grow is not None:
-                    grow(len(body))
+                grow(body.tell())
     except TimeoutError:
         raise StoppedError(f"the body did not arrive within {limits.read_timeout_s:g} s") from None
     except web.RequestPayloadError as exc:
         raise InputError("the body is not valid HTTP", hint="check its length or its chunks") from exc
     if encoding != "gzip":
-        return bytes(body)
-    return _unpacked(bytes(body), limits.body_limit_bytes, too_large, grow)
+        return body.getvalue()
+    return await _unpacked(body.getvalue(), limits.body_limit_bytes, too_large, grow)
 
 
-def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callable[[int], None] | None) -> bytes:
-    made, packed_bytes = bytearray(), len(body)
-    try:
-        while body:
-            member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-            made += member.decompress(body, limit_bytes + 1 - len(made))
-            if len(made) > limit_bytes:
-                raise too_large
-            if grow is not None:
-                grow(packed_bytes + len(made))
-            if not member.eof:
-                raise InputError("the body is half of a gzip file")
-            body = member.unused_data
-    except zlib.error as error:
-        raise InputError(f"the body is not gzip: {error}") from None
-    return bytes(made)
+async def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callable[[int], None]) -> bytes:
+    unpacking, made = GzipReader(body), BytesIO()
+    while not unpacking.is_done:
+        made.write(await asyncio.to_thread(unpacking.read, min(_STEP_BYTES, limit_bytes + 1 - made.tell())))
+        if made.tell() > limit_bytes:
+            raise too_large
+        grow(len(body) + made.tell())
+    return made.getvalue()
+
+
+class GzipReader:
+    """What a body packed with gzip unpacks to, in pieces. Its time is linear in the bytes that go in and come out."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = memoryview(body)
+        self._at = 0
+        self._members = 0
+        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        self._pending = b""
+        self.is_done = not body
+
+    def read(self, most_bytes: int) -> bytes:
+        """Up to so many bytes, fewer only at the end; InputError where it is not gzip."""
+        made = BytesIO()
+        try:
+            while not self.is_done and made.tell() < most_bytes:
+                made.write(self._member.decompress(self._input(), most_bytes - made.tell()))
+                self._pending = self._member.unconsumed_tail
+                if self._member.eof:
+                    self._next_member()
+                elif self._at == len(self._body) and not self._pending and made.tell() < most_bytes:
+                    raise InputError("the body is half of a gzip file")
+        except zlib.error as error:
+            raise InputError(f"the body is not gzip: {error}") from None
+        return made.getvalue()
+
+    def _input(self) -> bytes | memoryview:
+        # A piece at a time: zlib copies all that it was given and that is behind the end of a member.
+        if self._pending:
+            return self._pending
+        piece = self._body[self._at : self._at + _FEED_BYTES]
+        self._at += len(piece)
+        return piece
+
+    def _next_member(self) -> None:
+        self._members += 1
+        self._pending = self._member.unused_data
+        if self._at == len(self._body) and not self._pending:
+            self.is_done = True
+            return
+        if self._members >= GZIP_MEMBERS_LIMIT:
+            raise LimitError(f"the body is more than {GZIP_MEMBERS_LIMIT} gzip files", hint="pack it as one")
+        self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
 
 
 class Gate:
-    """Lets `inside` in at once and `waiting` more wait, first come, first served; refuses the rest."""
+    """Lets `inside` in at once and `waiting` more wait, first come, first served; refuses the rest.
 
-    def __init__(self, inside: int, waiting: int, what: str = "scripts") -> None:
+    Of one asker `own_inside` are let in, and `own_waiting` wait; those who come after it pass them by.
+    """
+
+    def __init__(
+        self,
+        inside: int,
+        waiting: int,
+        what: str = "scripts",
+        *,
+        own_inside: int | None = None,
+        own_waiting: int | None = None,
+        refused: Refused = nobody_counts,
+    ) -> None:
         self._what = what
         self._inside_limit = inside
         self._waiting_limit = waiting
+        self._own_inside_limit = inside if own_inside is None else own_inside
+        self._own_waiting_limit = waiting if own_waiting is None else own_waiting
+        self._refused = refused
         self._inside = 0
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._inside_of: Counter[str] = Counter()
+        self._queue: deque[tuple[asyncio.Future[None], tuple[str, ...]]] = deque()
 
     @property
     def inside(self) -> int:
@@ -148,41 +254,62 @@ class Gate:
         return len(self._queue)
 
     @asynccontextmanager
-    async def passed(self) -> AsyncIterator[None]:
-        await self._enter()
+    async def passed(self, *askers: str) -> AsyncIterator[None]:
+        await self._enter(askers)
         try:
             yield
         finally:
-            self._leave()
+            self._leave(askers)
 
-    async def _enter(self) -> None:
-        if self._inside < self._inside_limit:
-            self._inside += 1
+    async def _enter(self, askers: tuple[str, ...]) -> None:
+        if self._has_place(askers):
+            self._take(askers)
             return
-        if len(self._queue) >= self._waiting_limit:
-            raise LimitError(
-                f"{self._inside} {self._what} are running and {len(self._queue)} are waiting",
-                status=429,
-                hint="try again in a moment",
-                retry=True,
-                retry_after_s=1,
-            )
+        self._check_queue(askers)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
+        self._queue.append((turn, askers))
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave()  # The place was ours already: pass it on.
-            elif turn in self._queue:
-                self._queue.remove(turn)
+                self._leave(askers)  # The place was ours already: pass it on.
+            elif (turn, askers) in self._queue:
+                self._queue.remove((turn, askers))
             raise
 
-    def _leave(self) -> None:
-        """Hand the place to the next in line, or free it."""
-        while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
+    def _check_queue(self, askers: tuple[str, ...]) -> None:
+        if len(self._queue) >= self._waiting_limit:
+            self._refused(self._what)
+            raise self._full("", self._inside, len(self._queue))
+        for asker in askers:
+            waiting = sum(asker in others for _, others in self._queue)
+            if waiting >= self._own_waiting_limit:
+                self._refused(f"{self._what} of one asker")
+                raise self._full(f" of {asker}", self._inside_of[asker], waiting)
+
+    def _full(self, whose: str, inside: int, waiting: int) -> LimitError:
+        return LimitError(
+            f"{inside} {self._what}{whose} are running and {waiting} are waiting", status=429,
+            hint="try again in a moment", retry=True, retry_after_s=1,
+        )  # fmt: skip
+
+    def _has_place(self, askers: tuple[str, ...]) -> bool:
+        is_free = self._inside < self._inside_limit
+        return is_free and all(self._inside_of[asker] < self._own_inside_limit for asker in askers)
+
+    def _take(self, askers: tuple[str, ...], more: int = 1) -> None:
+        self._inside += more
+        for asker in askers:
+            self._inside_of[asker] += more
+            if not self._inside_of[asker]:
+                del self._inside_of[asker]
+
+    def _leave(self, askers: tuple[str, ...]) -> None:
+        """Free the place, and hand it to the first in line who may have it."""
+        self._take(askers, -1)
+        for place, (turn, others) in enumerate(self._queue):
+            if not turn.done() and self._has_place(others):
+                del self._queue[place]
+                self._take(others)
                 turn.set_result(None)
                 return
-        self._inside -= 1

@@ -31,6 +31,14 @@ class ServerMetrics:
             "tocsin_http_request_seconds", "From a request's head to the end of its answer.", ["route"],
             registry=self.registry,
         )  # fmt: skip
+        self.refused = Counter(
+            "tocsin_http_refused", "Refused because a limit was reached, by the limit.", ["limit"],
+            registry=self.registry,
+        )  # fmt: skip
+
+    def count_refused(self, limit: str) -> None:
+        """Somebody ran into the limit of that name."""
+        self.refused.labels(limit).inc()
 
     @property
     def counting(self) -> Middleware:

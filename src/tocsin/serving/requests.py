@@ -1,21 +1,41 @@
-"""What routes read of a request: numbers, JSON."""
+"""What routes read of a request: numbers, JSON, and whose limits it counts against."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
 
-from tocsin.serving.application import LIMITS
+from tocsin.serving.addresses import client_address, is_own, place_of
+from tocsin.serving.application import LIMITS, ROOM
+from tocsin.serving.authentication import EVERYBODY, PRINCIPAL
 from tocsin.serving.limits import read_body
-from tocsin.wire.errors import InputError
+from tocsin.wire.errors import InputError, LimitError
+
+JSON_LIMIT_BYTES: Final = 16 << 20
+VALUES_LIMIT: Final = 2_000_000
+"""In the JSON of one request: each takes some 60 bytes of memory, though it may be written with two."""
 
 
-async def read_json(request: web.Request, *, unpack: bool = False) -> Any:
+def askers_of(request: web.Request) -> tuple[str, ...]:
+    """Whose limits the request counts against: its token's, and its address's unless that is this machine's own."""
+    holder = request.get(PRINCIPAL, EVERYBODY)
+    address = client_address(request)
+    askers = () if holder == EVERYBODY else (f"the token {holder.name}",)
+    return askers if is_own(address) else (*askers, f"the address {place_of(address)}")
+
+
+async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
     """The body's value; with `unpack` it may be packed with gzip."""
-    body = await read_body(request, request.app[LIMITS], unpack=unpack)
+    limits = request.app[LIMITS]
+    limits = dataclasses.replace(limits, body_limit_bytes=min(limits.body_limit_bytes, limit_bytes))
+    with request.app[ROOM].share(*askers_of(request)) as grow:
+        body = await read_body(request, limits, unpack=unpack, grow=grow)
+    if len(body) > VALUES_LIMIT and sum(map(body.count, (b",", b"[", b"{"))) > VALUES_LIMIT:
+        raise LimitError(f"the body holds more than {VALUES_LIMIT} values", hint="send it in parts")
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as exc:

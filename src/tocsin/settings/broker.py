@@ -49,7 +49,7 @@ class BrokerHttpSettings(Section):
     connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20_000
     """Connections at once; a further one is refused."""
     address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
-    """Connections of one address at once. 0: 2000, and of this machine's own (the cluster, a proxy) as many as come."""
+    """Connections of one address at once. 0: a quarter of all, at most 2000; this machine's own are not counted."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
     trusted_proxies: Networks = ""

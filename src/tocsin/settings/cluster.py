@@ -30,8 +30,12 @@ class HttpSettings(Section):
     """The port to listen on; 0 takes a free one."""
     body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 64 << 20
     """The largest request body, hence the longest script."""
+    bodies_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 40)] = 256 << 20
+    """What bodies on their way may take in memory together; half of it those of one token or address."""
     connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
     """Connections at once; a further one is refused."""
+    address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
+    """Connections of one address at once. 0: a quarter of all; this machine's own are not counted."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
     trusted_proxies: Networks = ""
@@ -64,6 +68,12 @@ class StatementSettings(Section):
     """The most rows in an answer that is not streamed."""
     concurrent: Annotated[Whole, Field(ge=1, le=1_000)] = 8
     """Scripts that run at once; further ones wait."""
+    token_concurrent: Annotated[Whole, Field(ge=0, le=1_000)] = 0
+    """Scripts of one token, or of one address, that run at once. 0: three quarters of all."""
+    spool_limit_bytes: Annotated[Whole, Field(ge=0, le=1 << 50)] = 1 << 30
+    """What streamed answers that are not read yet may take on disk; half of it those of one token or address."""
+    write_timeout_s: Seconds = 30.0
+    """How long a client may take to read the next part of its answer, and how long its script waits for it in all."""
 
 
 class SparkSettings(Section):

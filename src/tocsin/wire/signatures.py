@@ -49,6 +49,21 @@ def _digest(secret: str, message_id: str, sent_at_s: int, body: bytes) -> str:
     return base64.b64encode(hmac.digest(_key(secret), text, hashlib.sha256)).decode()
 
 
+def check_headers(
+    headers: Mapping[str, str], *, now_s: float, tolerance_s: float = TOLERANCE_S
+) -> tuple[str, int, str]:
+    """The id, the time and the signatures of a message; UnauthorizedError when it has none, or was made too long ago.
+
+    It needs no body: what is refused here need not be read. `headers` finds names in lower case.
+    """
+    message_id, stamp, given = headers.get(ID), headers.get(TIMESTAMP), headers.get(SIGNATURE)
+    if not message_id or not given or stamp is None or not (stamp.isascii() and stamp.isdecimal()) or len(stamp) > 15:
+        raise UnauthorizedError(f"the message is not signed: it needs {ID}, {TIMESTAMP} and {SIGNATURE}")
+    if abs(now_s - int(stamp)) > tolerance_s:
+        raise UnauthorizedError(f"the message is not of now: it was sent at {stamp}")
+    return message_id, int(stamp), given
+
+
 def verify(
     secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float, tolerance_s: float = TOLERANCE_S
 ) -> str:
@@ -56,12 +71,8 @@ def verify(
 
     `headers` finds names in lower case. Whether the id was seen before only the receiver knows.
     """
-    message_id, stamp, given = headers.get(ID), headers.get(TIMESTAMP), headers.get(SIGNATURE)
-    if not message_id or not given or stamp is None or not (stamp.isascii() and stamp.isdecimal()) or len(stamp) > 15:
-        raise UnauthorizedError(f"the message is not signed: it needs {ID}, {TIMESTAMP} and {SIGNATURE}")
-    if abs(now_s - int(stamp)) > tolerance_s:
-        raise UnauthorizedError(f"the message is not of now: it was sent at {stamp}")
-    expected = _digest(secret, message_id, int(stamp), body).encode()
+    message_id, sent_at_s, given = check_headers(headers, now_s=now_s, tolerance_s=tolerance_s)
+    expected = _digest(secret, message_id, sent_at_s, body).encode()
     for one in given.split(" "):
         version, _, digest = one.partition(",")
         if version == "v1" and hmac.compare_digest(digest.encode("utf-8", "surrogatepass"), expected):

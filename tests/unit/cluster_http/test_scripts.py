@@ -198,7 +198,8 @@ async def test_a_script_cancelled_while_it_waits_leaves_the_queue() -> None:
 
 async def test_a_client_that_does_not_read_holds_the_executor_back_and_is_dropped_when_its_time_is_up() -> None:
     fake = FakeStatements()
-    async with serving(fake) as url:
+    limits = StatementLimits(30, 10, 4, spool_limit_bytes=8 << 20)
+    async with serving(fake, limits=limits) as url:
         place = urlsplit(url)
         _, writer = await asyncio.open_connection(place.hostname, place.port, limit=1)
         writer.write(

@@ -24,6 +24,7 @@ from tocsin.wire.envelopes import moment_text
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
 from tocsin.wire.subscriber import name_of, parse_credentials
 
+_CREDENTIALS_BYTES: Final = 16 << 10
 _APPLICATION: Final = '{"name": "…"}, and maybe channels, feeds and limits'
 
 
@@ -70,7 +71,7 @@ class AccountRoutes:
 
     async def register(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
-        credentials = parse_credentials(await read_json(request))
+        credentials = parse_credentials(await read_json(request, limit_bytes=_CREDENTIALS_BYTES))
         by = await self._registrar(request)
         made = await self._accounts.register(by, credentials, origin=origin)
         # An application's token registers for its own, whether that is named or not.
@@ -93,7 +94,7 @@ class AccountRoutes:
 
     async def login(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
-        credentials = parse_credentials(await read_json(request))
+        credentials = parse_credentials(await read_json(request, limit_bytes=_CREDENTIALS_BYTES))
         return answer((await self._accounts.login(credentials, origin=origin)).to_json())
 
     def _origin(self, request: web.Request) -> str:

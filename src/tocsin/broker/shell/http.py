@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 from tocsin.broker.core import events as ev
 from tocsin.broker.shell.account_routes import AccountRoutes
+from tocsin.broker.shell.announcement_route import AnnouncementRoute
 from tocsin.broker.shell.asyncapi import document as asyncapi
 from tocsin.broker.shell.metrics import BrokerCollector
 from tocsin.broker.shell.openapi import document as openapi
@@ -48,14 +49,17 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
         read_timeout_s=http.read_timeout_s,
         trusted_proxies=Networks(http.trusted_proxies.split()),
     )
-    # What subscribers say is small; only announcements and records for feeds may be as large as the settings allow.
+    # What subscribers say is small; only records for feeds may be as large as the settings allow.
     small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
-    bodies = Bodies(limits, Room(max(BODIES_BYTES, http.body_limit_bytes)))
+    # A body is there twice when the user is written into its records.
+    bodies_bytes = max(BODIES_BYTES, 4 * http.body_limit_bytes)
+    room = Room(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
+    announcements = AnnouncementRoute(service.link, limits, refused=metrics.count_refused)
     app = application(limits=small, metrics=metrics, access=origins(service.settings))
     metrics.registry.register(BrokerCollector(service))
     publisher = Publisher(service.client, service.accounts, service.settings, service.figures)
-    subscribers = SubscriberRoutes(service, webhooks, publisher, bodies)
-    own = BrokerRoutes(service, metrics, bodies)
+    subscribers = SubscriberRoutes(service, webhooks, publisher, Bodies(limits, room))
+    own = BrokerRoutes(service, metrics, announcements)
     app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])
     app.on_shutdown.append(subscribers.stop)
     app.on_response_prepare.append(_allow_origin)
@@ -65,10 +69,10 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
 class BrokerRoutes:
     """What is about the broker itself."""
 
-    def __init__(self, service: Service, metrics: ServerMetrics, bodies: Bodies) -> None:
+    def __init__(self, service: Service, metrics: ServerMetrics, announcements: AnnouncementRoute) -> None:
         self._service = service
         self._metrics = metrics
-        self._bodies = bodies
+        self._announcements = announcements
         self._pulse = Pulse(service.client)
 
     def routes(self) -> list[web.RouteDef]:
@@ -80,7 +84,7 @@ class BrokerRoutes:
             web.get("/v1/openapi.json", self.openapi),
             web.get("/v1/asyncapi.json", self.asyncapi),
             web.get("/v1/tocsin.js", self.javascript),
-            web.post("/v1/announcements", self.announcements),
+            web.post("/v1/announcements", self._announcements.take),
             web.get("/v1/policies", self.policies, allow_head=False),
             web.put("/v1/policies", self.choose),
         ]
@@ -141,11 +145,6 @@ class BrokerRoutes:
         """The client for web pages."""
         headers = {hdrs.CACHE_CONTROL: "max-age=600"}
         return web.Response(body=_client(), content_type="text/javascript", charset="utf-8", headers=headers)
-
-    async def announcements(self, request: web.Request) -> web.Response:
-        async with self._bodies.read(request) as body:
-            await self._service.link.announced(request.headers, body)
-        return answer({})
 
     async def policies(self, request: web.Request) -> web.Response:
         await operator(self._service.accounts, request)

@@ -35,6 +35,8 @@ _log = structlog.get_logger("tocsin.broker.link")
 
 SECRET_EVERY_S: Final = 60.0
 """A message with a bad signature makes us ask for a new secret at most so often."""
+DOUBT_EVERY_S: Final = 10.0
+"""And look at the cluster at most so often: anybody can send such a message."""
 
 
 class Link:
@@ -55,6 +57,7 @@ class Link:
         first_retry_s: float,
         last_retry_s: float,
         check_every_s: float,
+        doubt_every_s: float = DOUBT_EVERY_S,
     ) -> None:
         self._client = client
         self._machine = machine
@@ -65,6 +68,8 @@ class Link:
         self._on_changed = on_changed
         self._callback = callback
         self._first_retry_s, self._last_retry_s, self._check_every_s = first_retry_s, last_retry_s, check_every_s
+        self._doubt_every_s = doubt_every_s
+        self._doubted_s = -doubt_every_s
         self._position = Position(0, 0)
         self._epoch = 0
         self._secret: str | None = None
@@ -141,7 +146,7 @@ class Link:
         """Everything that can be put right between us is right afterwards."""
         if not self._registered:
             await self._register()
-        elif not self._doubtful:
+        else:
             await self._check()
         some = await self._compare_and_catch_up()
         if not self._compared:
@@ -208,14 +213,14 @@ class Link:
         """A message of the cluster; when this returns, all that it tells is durable here. UnauthorizedError when it is
         not the cluster's, UnavailableError when it could not be dealt with."""
         if self._secret is None:
-            self._wake.set()
+            self._doubt()
             raise UnavailableError("the broker is not registered yet")
         try:
             verify(self._secret, headers, body, now_s=time.time())
         except UnauthorizedError:
             self._figures.announced("refused")
             self._doubtful = True
-            self._wake.set()
+            self._doubt()
             raise
         told = parse_announcement(body)
         if told.dropped > self._dropped:
@@ -230,6 +235,14 @@ class Link:
             else:
                 self._figures.announced("missed")
                 await self._ask()
+
+    def _doubt(self) -> None:
+        """Somebody may know more than we do: look at once, unless we have just looked for such a reason. Then the next
+        regular look will do."""
+        now_s = time.monotonic()
+        if now_s - self._doubted_s >= self._doubt_every_s:
+            self._doubted_s = now_s
+            self._wake.set()
 
     async def catch_up(self) -> bool:
         """Everything since our position, asked for. Whether there was something."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Final
 from urllib.parse import quote
 
 import orjson
@@ -11,8 +14,13 @@ from tocsin.broker.accounts.accounts import Accounts, Session
 from tocsin.broker.shell.cluster_client import Answered, ClusterClient
 from tocsin.broker.shell.desk import full_name
 from tocsin.broker.shell.figures import Figures
+from tocsin.rules.model.json_spans import BrokenArrayError, TooManyItemsError, array_items
 from tocsin.settings.broker import BrokerSettings
-from tocsin.wire.errors import ForbiddenError, InputError
+from tocsin.wire.errors import ForbiddenError, InputError, LimitError
+
+RECORDS_LIMIT: Final = 100_000
+RECORD_LIMIT_BYTES: Final = 4 << 20
+"""The cluster takes no more in one body, and no record that is nearly as long."""
 
 
 class Publisher:
@@ -23,16 +31,22 @@ class Publisher:
         self._broker = quote(settings.name, safe="")
         self._figures = figures
 
-    async def publish(
-        self, who: Session, feed: str, body: bytes, *, wait: str | None = None, key: str | None = None
-    ) -> Answered:
+    def check(self, who: Session, feed: str) -> str:
+        """The feed's full name; ForbiddenError where its records are not taken from there."""
         name = full_name(feed)
         if not self._accounts.rights(who.application).may_publish(name):
             raise ForbiddenError(f"the application {who.application_name} may not publish to the feed {name[:200]}")
+        return name
+
+    async def publish(
+        self, who: Session, feed: str, body: bytes, *, wait: str | None = None, key: str | None = None
+    ) -> Answered:
+        name = self.check(who, feed)
         if wait not in (None, "", "visible"):
             raise InputError('wait: must be "visible"')
         if self._settings.user_field:
-            body = with_user(body, self._settings.user_field, who.user)
+            # On a thread: it may be large.
+            body = await asyncio.to_thread(with_user, body, self._settings.user_field, who.user)
         # Another user's key must not be taken for this one's; each broker counts its subscribers by itself.
         headers = {} if key is None else {"Idempotency-Key": f"{self._broker}:{who.subscriber}:{key}"}
         query = "wait=visible" if wait else ""
@@ -43,21 +57,56 @@ class Publisher:
 
 
 def with_user(body: bytes, field: str, user: str) -> bytes:
-    """The same records, one after the other or in an array, each with the user's name in the field."""
-    try:
-        whole = orjson.loads(body)
-        records = whole if isinstance(whole, list) else [whole]
-    except orjson.JSONDecodeError:
-        records = [_line(line, place) for place, line in enumerate(body.splitlines(), 1) if line.strip()]
-    for place, one in enumerate(records, 1):
-        if not isinstance(one, dict):
+    """The same records, one after the other or in an array, each with the user's name in the field.
+
+    They are counted first, and held one by one: a record takes many times as much memory as its text.
+    """
+    made = BytesIO()
+    for place, text in enumerate(_records(body), 1):
+        if place > RECORDS_LIMIT:
+            raise _too_many()
+        if len(text) > RECORD_LIMIT_BYTES:
+            raise LimitError(f"record {place}: is longer than {RECORD_LIMIT_BYTES} bytes")
+        try:
+            record = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"record {place}: {error.msg}", hint="records are published here as JSON") from None
+        if not isinstance(record, dict):
             raise InputError(f"record {place}: expected a JSON object")
-        one[field] = user
-    return b"\n".join(orjson.dumps(one) for one in records)
+        record[field] = user
+        made.write(orjson.dumps(record))
+        made.write(b"\n")
+    return made.getvalue()
 
 
-def _line(line: bytes, place: int) -> Any:
+def _records(body: bytes) -> Iterator[bytes]:
+    """The texts of an array's items; else the only record where that is over several lines, or a record per line."""
+    text = body.strip()
+    if text.startswith(b"["):
+        try:
+            spans = array_items(text, 0, most=RECORDS_LIMIT)
+        except TooManyItemsError:
+            raise _too_many() from None
+        except BrokenArrayError as error:
+            raise InputError(
+                f"record {len(error.spans) + 1}: {error}", hint="records are published here as JSON"
+            ) from None
+        if spans.end < len(text):
+            raise InputError("there is more behind the array", hint="send an array, or one record per line")
+        yield from (text[begin:end] for begin, end in spans)
+    elif len(text) <= RECORD_LIMIT_BYTES and _is_one(text):
+        yield text
+    else:
+        yield from (line for line in BytesIO(text) if line.strip())
+
+
+def _is_one(text: bytes) -> bool:
     try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"record {place}: {error.msg}", hint="records are published here as JSON") from None
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _too_many() -> LimitError:
+    return LimitError(f"the body holds more than {RECORDS_LIMIT} records", hint="send it in parts")

@@ -20,15 +20,16 @@ NEEDED: Final = "send a subscriber's, an application's or the operator's (broker
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Bodies that may be large: each within the limits, all together within the room."""
+    """Bodies that may be large: each within the limits, all together within the room, and those of one asker within its
+    share. Each counts twice, for what is made of it."""
 
     limits: Limits
     room: Room
 
     @asynccontextmanager
-    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
-        with self.room.share() as grow:
-            yield await read_body(request, self.limits, unpack=True, grow=grow)
+    async def read(self, request: web.Request, *askers: str) -> AsyncIterator[bytes]:
+        with self.room.share(*askers) as grow:
+            yield await read_body(request, self.limits, unpack=True, grow=lambda size_bytes: grow(2 * size_bytes))
 
 
 def token_of(request: web.Request) -> str | None:

@@ -151,7 +151,9 @@ class SubscriberRoutes:
     async def publish(self, request: web.Request) -> web.Response:
         who = await self._who(request)
         check_query(request, "wait")
-        async with self._bodies.read(request) as body:
+        self._publisher.check(who, request.match_info["name"])
+        askers = (f"the subscriber {who.user}", f"the application {who.application_name}")
+        async with self._bodies.read(request, *askers) as body:
             given = await self._publisher.publish(
                 who, request.match_info["name"], body, wait=request.query.get("wait"),
                 key=request.headers.get("Idempotency-Key"),

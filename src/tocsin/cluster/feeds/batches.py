@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from itertools import groupby
 from typing import Any, Final
 
@@ -33,24 +34,75 @@ _IS_TEXT: Final = 1 << 63
 
 def packed(decoded: Sequence[Decoded], kind: ObjectType, seen: Sequence[bytes] = ()) -> bytes:
     """`seen` are the marks of the items that these are, each of `MARK_BYTES`."""
-    records = [one.record for one in decoded if one.record is not None]
-    if len(records) <= FEW:
-        body = dumps_value(records).encode()
-        length = len(body) | _IS_TEXT
-    else:
-        body = _stream(layout.to_arrow(records, kind))
-        length = len(body)
-    refused = [
-        {"index": one.index, "field": one.field, "reason": one.reason, "record": one.raw.decode(errors="replace")}
-        for one in decoded
-        if one.record is None
-    ]
-    rest = b""
-    if seen:
-        rest = orjson.dumps({"refused": refused, "seen": b64encode(b"".join(seen)).decode()})
-    elif refused:
-        rest = orjson.dumps(refused)
-    return _LENGTH.pack(length) + body + rest
+    packing = Packing(kind)
+    packing.add(decoded)
+    return packing.finish(seen)
+
+
+class Packing:
+    """Makes a payload of one batch of records after the other; what is packed need not be held as records any more."""
+
+    def __init__(self, kind: ObjectType) -> None:
+        self._kind = kind
+        # Its place is kept for the length. What is written here can be had as bytes without a copy.
+        self._payload = BytesIO()
+        self._payload.write(_LENGTH.pack(0))
+        self._few: list[dict[str, Any]] | None = None  # the first batch, as long as it is all there is
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self._refused = BytesIO()
+
+    def add(self, decoded: Sequence[Decoded]) -> None:
+        self._refuse([one for one in decoded if one.record is None])
+        records = [one.record for one in decoded if one.record is not None]
+        if self._few is None and self._writer is None and len(records) <= FEW:
+            self._few = records
+            return
+        if self._few is not None:
+            records, self._few = [*self._few, *records], None
+        self._write(records)
+
+    def _refuse(self, refused: Sequence[Decoded]) -> None:
+        if not refused:
+            return
+        # All in one go: what orjson gives takes some KiB of memory each time, however little it is.
+        told = orjson.dumps(
+            [
+                {
+                    "index": one.index,
+                    "field": one.field,
+                    "reason": one.reason,
+                    "record": one.raw.decode(errors="replace"),
+                }
+                for one in refused
+            ]
+        )
+        self._refused.write(b"," if self._refused.tell() else b"[")
+        self._refused.write(memoryview(told)[1:-1])
+
+    def _write(self, records: Sequence[dict[str, Any]]) -> None:
+        rows = layout.to_arrow(records, self._kind)
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(self._payload, rows.schema)
+        self._writer.write_table(rows)
+
+    def finish(self, seen: Sequence[bytes] = ()) -> bytes:
+        if self._writer is not None:
+            self._writer.close()
+            length = self._payload.tell() - _LENGTH.size
+        else:
+            self._payload.write(dumps_value(self._few or []).encode())
+            length = (self._payload.tell() - _LENGTH.size) | _IS_TEXT
+        refused = self._refused.getbuffer()
+        if seen:
+            self._payload.write(b'{"refused":')
+            self._payload.write(refused or b"[")
+            self._payload.write(b'],"seen":"' + b64encode(b"".join(seen)) + b'"}')
+        elif refused:
+            self._payload.write(refused)
+            self._payload.write(b"]")
+        self._payload.seek(0)
+        self._payload.write(_LENGTH.pack(length))
+        return self._payload.getvalue()
 
 
 def rows_in(payloads: Iterable[bytes], kind: ObjectType) -> tuple[pa.Table, list[int]]:
@@ -83,14 +135,6 @@ def seen_in(payload: bytes) -> list[bytes]:
         return []
     marks = b64decode(rest["seen"])
     return [marks[at : at + MARK_BYTES] for at in range(0, len(marks), MARK_BYTES)]
-
-
-def _stream(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    stream: bytes = sink.getvalue().to_pybytes()
-    return stream
 
 
 def _records(payload: bytes) -> tuple[bool, memoryview]:

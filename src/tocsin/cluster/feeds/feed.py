@@ -15,7 +15,7 @@ import orjson
 
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import FeedEntry, Ref
-from tocsin.cluster.feeds.batches import packed
+from tocsin.cluster.feeds.batches import Packing, packed
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.moving import Mover, Moving, Target, Trouble
 from tocsin.cluster.intake.log import IntakeLog
@@ -197,15 +197,22 @@ class RunningFeed:
                 await self._notify()
 
     def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
-        decoded: Sequence[Decoded] = self._decode(body)
-        refused = [one for one in decoded if one.record is None]
-        accepted = len(decoded) - len(refused)
-        shown = [{"index": one.index, "field": one.field, "reason": one.reason} for one in refused[:_SHOWN_REFUSALS]]
-        answer: dict[str, Any] = {"accepted": accepted, "rejected": shown}
-        if len(refused) > _SHOWN_REFUSALS:
-            answer["rejected_in_all"] = len(refused)
-        status = 200 if accepted else 422
-        return packed(decoded, self.entry.type), len(decoded), status, answer
+        packing = Packing(self.entry.type)
+        shown: list[dict[str, Any]] = []
+        rows = refused = 0
+        for batch in self._decode(body):
+            packing.add(batch)
+            rows += len(batch)
+            bad = [one for one in batch if one.record is None]
+            refused += len(bad)
+            shown += [
+                {"index": one.index, "field": one.field, "reason": one.reason}
+                for one in bad[: _SHOWN_REFUSALS - len(shown)]
+            ]
+        answer: dict[str, Any] = {"accepted": rows - refused, "rejected": shown}
+        if refused > _SHOWN_REFUSALS:
+            answer["rejected_in_all"] = refused
+        return packing.finish(), rows, 200 if rows > refused else 422, answer
 
     # ------------------------------------------------------------ out
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -24,7 +25,7 @@ from tocsin.wire.errors import ConflictError, TocsinError
 log = structlog.get_logger()
 
 # Items in one write: an answer may hold very many, and none of them needs to wait for the others.
-CHUNK: Final = 5_000
+CHUNK: Final = 1_000
 _FIRST_BACK_OFF_S: Final = 5.0
 _LAST_BACK_OFF_S: Final = 900.0
 _SPREAD: Final = 0.25
@@ -136,22 +137,30 @@ class Poller:
         return None
 
     async def _take(self, fetched: Fetched) -> None:
-        marks, fresh = await asyncio.to_thread(self._fresh, fetched.body)
-        for start in range(0, len(fresh), CHUNK):
+        marks, fresh = await asyncio.to_thread(self._unseen, fetched.body)
+        chunks = self._chunks(fetched.body, fresh)
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
             if self._closing:
                 return  # the rest comes when the feed is started again
-            chunk = fresh[start : start + CHUNK]
             decoded = await asyncio.to_thread(self._judge, [item for _, item in chunk])
-            await self._taker.take(decoded, [one for one, _ in chunk])
+            await self._taker.take(decoded, [marks[place] for place, _ in chunk])
         self._counts.taken_bytes += len(fetched.body) if fresh else 0
         await asyncio.to_thread(self._seen.answered, marks)
         self._fetcher.done(fetched)
 
-    def _fresh(self, body: bytes) -> tuple[list[bytes], list[tuple[bytes, dict[str, Any]]]]:
-        """The marks of all items, and with theirs the items that were never taken."""
-        found = items(body, self._polling.format)
-        marks = [mark(identity) for identity, _ in found]
-        return marks, [(marks[place], found[place][1]) for place in self._seen.unseen(marks)]
+    def _unseen(self, body: bytes) -> tuple[list[bytes], set[int]]:
+        """The marks of all items, and the places of those that were never taken."""
+        marks = [mark(identity) for identity, _ in items(body, self._polling.format)]
+        return marks, set(self._seen.unseen(marks))
+
+    def _chunks(self, body: bytes, places: set[int]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+        """The items at these places. They are parsed once more: all of them at once would take too much memory."""
+        if not places:
+            return
+        found = enumerate(record for _, record in items(body, self._polling.format))
+        wanted = (item for item in found if item[0] in places)
+        while chunk := list(islice(wanted, CHUNK)):
+            yield chunk
 
     # ------------------------------------------------------------ how it goes
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import re
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -13,30 +14,44 @@ import structlog
 from tocsin.cluster.feeds.feed import RunningFeed
 from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.rules.model.framing import Braces, FrameError, Framing, Lines
+from tocsin.serving.addresses import is_own, place_of
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
 log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
 CONNECTIONS_LIMIT: Final = 1_000
+ADDRESS_CONNECTIONS_LIMIT: Final = 250
+"""Of one address; those of this machine itself are not counted."""
 # For a record to be whole, once it is begun. Between records a connection may be silent for ever, but see `_make_room`.
 RECORD_TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 1 << 18
 _RETRY_S: Final = 1.0
+# How a web page would begin that makes its browser send records here, among the lines of what it posts.
+_REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
 
 
 class SocketServer:
     """Listens for one feed. Reading goes on only when what was read is in the feed's log, so a sender that is too fast
     is slowed by its own connection."""
 
-    def __init__(self, feed: RunningFeed, options: FeedOptions) -> None:
+    def __init__(
+        self,
+        feed: RunningFeed,
+        options: FeedOptions,
+        *,
+        connections_limit: int | None = None,
+        address_connections_limit: int | None = None,
+    ) -> None:
+        self._limits = connections_limit, address_connections_limit
         self._feed = feed
         self._counts = feed.counts
         self._by_lines = options.by_lines
         self._has_header = options.has_header
         self._servers: list[asyncio.Server] = []
-        # In the order in which they last brought a record: the first has been silent for longest.
-        self._connections: OrderedDict[asyncio.Task[None], None] = OrderedDict()
+        # Where each comes from, in the order in which they last brought a record: the first was silent for longest.
+        self._connections: OrderedDict[asyncio.Task[None], str] = OrderedDict()
+        self._open_of: Counter[str] = Counter()
 
     async def listen(self, places: Sequence[tuple[str, int]]) -> None:
         try:
@@ -66,8 +81,12 @@ class SocketServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._make_room()
-        self._connections[task] = None
+        peer = writer.get_extra_info("peername")
+        address = peer[0] if isinstance(peer, tuple) else None
+        place = place_of(address)
+        self._make_room(place, is_counted=not is_own(address))
+        self._connections[task] = place
+        self._open_of[place] += 1
         framing: Framing = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
         try:
             await self._read(reader, framing, task)
@@ -80,16 +99,33 @@ class SocketServer:
         except ConnectionError as error:
             self._told("a socket broke off", str(error))
         finally:
-            self._connections.pop(task, None)
+            self._forget(task)
             with suppress(ConnectionError):
                 writer.close()
 
-    def _make_room(self) -> None:
-        """Whoever holds connections and sends nothing loses them first, so that nobody can take all for nothing."""
-        if len(self._connections) >= CONNECTIONS_LIMIT:
-            silent, _ = self._connections.popitem(last=False)
-            silent.cancel()
-            self._dropped(f"there may be {CONNECTIONS_LIMIT}, and this one has been silent for longest")
+    def _make_room(self, place: str, *, is_counted: bool) -> None:
+        """Of an address that has all it may, the one that has been silent for longest goes; where all connections are
+        taken, one of the address that has most of them. So nobody can take them from others."""
+        of_all, of_one = self._limits[0] or CONNECTIONS_LIMIT, self._limits[1] or ADDRESS_CONNECTIONS_LIMIT
+        if is_counted and self._open_of[place] >= of_one:
+            self._drop_silent(place, f"{place} may have {of_one}")
+        elif len(self._connections) >= of_all:
+            most = max(self._open_of.values())
+            silent = next(each for each in self._connections.values() if self._open_of[each] == most)
+            self._drop_silent(silent, f"there may be {of_all}, and {silent} has most of them")
+
+    def _drop_silent(self, place: str, reason: str) -> None:
+        silent = next(task for task, each in self._connections.items() if each == place)
+        self._forget(silent)
+        silent.cancel()
+        self._dropped(f"{reason}; this one has been silent for longest")
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        place = self._connections.pop(task, None)
+        if place is not None:
+            self._open_of[place] -= 1
+            if not self._open_of[place]:
+                del self._open_of[place]
 
     def _dropped(self, reason: str) -> None:
         self._counts.sockets_dropped += 1
@@ -102,16 +138,23 @@ class SocketServer:
 
     async def _read(self, reader: asyncio.StreamReader, framing: Framing, task: asyncio.Task[None]) -> None:
         header: list[bytes] = []
+        is_first = True
         clock = asyncio.get_running_loop().time
         begun_s = clock()
 
         async def take(records: list[bytes]) -> None:
+            nonlocal is_first
+            if records and is_first:
+                is_first = False
+                if _REQUEST_LINE.fullmatch(records[0]) is not None:
+                    raise FrameError(1, "this is HTTP: records are posted to /v1/feeds/NAME of the cluster", [])
             if records and self._has_header and not header:
                 # The first line of a connection names the columns of all that follow.
                 header.append(records.pop(0))
             if records:
                 await self._take([*header, *records])
-                self._connections.move_to_end(task)
+                if task in self._connections:
+                    self._connections.move_to_end(task)
 
         while True:
             await self._feed.opened()

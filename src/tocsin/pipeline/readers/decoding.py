@@ -1,31 +1,36 @@
 """What a publisher sent, as records that fit a type, each judged by itself.
 
     decode = decoder("json", kind)
-    decode(b'{"id": 1}\\n{"id": "x"}\\n')
+    for batch in decode(b'{"id": 1}\\n{"id": "x"}\\n'): …
     → [Decoded(0, {"id": 1}), Decoded(1, None, "id", "expected a bigint, got …", b'{"id": "x"}')]
 
 A record that is broken or does not fit is refused with the field and the reason, and its neighbours pass, as long as it
 can be seen where it ends: a line, balanced braces, an item of an array, a row, an element. A body in which no record at
 all can be found is an InputError that names the place. Nothing here waits, reads or writes.
+
+A record may take fifty times as much memory as its text. So records come in batches: they are counted before they are
+parsed, parsed when it is their turn, and only one batch is held.
 """
 
 from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from tocsin.pipeline.readers import adm_text, delimited, json_text, xml_text
+from tocsin.pipeline.readers import adm_text, delimited, xml_text
 from tocsin.pipeline.readers.found import BadFile, BadRecord, too_long
+from tocsin.pipeline.readers.json_body import json_pieces
+from tocsin.pipeline.readers.pieces import UNREAD, Limits, Piece, empty_body, framed, too_many, unreadable
 from tocsin.rules.model.checking import RecordError
-from tocsin.rules.model.framing import Braces, FrameError
 from tocsin.rules.model.jsonform import reader
 from tocsin.rules.model.types import ObjectType
-from tocsin.wire.errors import InputError, LimitError
+from tocsin.wire.errors import InputError
+
+__all__ = ["FORMATS", "Decode", "Decoded", "Limits", "decoder"]
 
 _TEXT_OPTIONS: Final = ("delimiter", "header", "quote", "null")
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,17 +54,10 @@ class Decoded(NamedTuple):
     raw: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """A longer record is refused by itself; with more records the body is refused."""
+BATCH_RECORDS: Final = 1_000
+BATCH_BYTES: Final = 1 << 18
 
-    record_bytes: int = 1 << 20
-    records: int = 100_000
-
-
-Decode = Callable[[bytes], list[Decoded]]
-# A value and its text, or why there is none and the text. The text of a value may be left out (None).
-_Piece = tuple[Any, bytes | None] | tuple[BadRecord, bytes]
+Decode = Callable[[bytes], Iterator[list[Decoded]]]
 
 
 def decoder(
@@ -69,7 +67,7 @@ def decoder(
     options: Mapping[str, str] | None = None,
     limits: Limits | None = None,
 ) -> Decode:
-    """A function from a body to its records, in their order. Make once, use often, from any thread."""
+    """A function from a body to its records, in their order and in batches. Make once, use often, from any thread."""
     name = format.lower()
     given = options or {}
     if name not in FORMATS:
@@ -81,9 +79,9 @@ def decoder(
     bounds = limits or Limits()
     check = reader(type)
     if name == "json":
-        return lambda body: _judged(_json(body, bounds), check, bounds)
+        return lambda body: _judged(json_pieces(body, bounds), check, bounds)
     if name == "adm":
-        return lambda body: _judged(_adm(body), check, bounds)
+        return lambda body: _judged(_adm(body, bounds), check, bounds)
     if name == "xml":
         record = given.get("record", "").strip()
         return lambda body: _judged(_xml(body, type, record, bounds), check, bounds)
@@ -91,34 +89,47 @@ def decoder(
     return lambda body: _judged(_delimited(body, type, form, bounds), check, bounds)
 
 
-def _judged(
-    pieces: Iterator[_Piece] | list[_Piece], check: Callable[[Any], dict[str, Any]], limits: Limits
-) -> list[Decoded]:
-    decoded: list[Decoded] = []
+def _judged(pieces: Iterator[Piece], check: Callable[[Any], dict[str, Any]], limits: Limits) -> Iterator[list[Decoded]]:
+    batch: list[Decoded] = []
+    batch_bytes = 0
     broken: BadRecord | None = None  # the first one, as long as there was nothing better
     found_any = False
-    for index, (value, text) in enumerate(pieces):
+    for index, (value, text, size_bytes) in enumerate(_explained(pieces)):
         if index == limits.records:
-            raise LimitError(f"the body holds more than {limits.records} records", hint="send it in parts")
+            raise too_many(limits)
         field = ""
         if isinstance(value, BadRecord):
             broken = broken or value
             found_any = found_any or bool(value.field)
             field, reason = value.field, value.reason
-        elif text is not None and len(text) > limits.record_bytes:
+        elif value is UNREAD:
             found_any = True
             reason = too_long(0, limits.record_bytes).reason
         else:
             found_any = True
             try:
-                decoded.append(Decoded(index, check(value)))
-                continue
+                batch.append(Decoded(index, check(value)))
+                reason = ""
             except RecordError as error:
                 field, reason = error.field, error.reason
-        decoded.append(Decoded(index, None, field, reason, _raw(value, text)[: limits.record_bytes]))
+        if reason:
+            batch.append(Decoded(index, None, field, reason, _raw(value, text)[: limits.record_bytes]))
+        batch_bytes += size_bytes
+        if len(batch) == BATCH_RECORDS or batch_bytes >= BATCH_BYTES:
+            yield batch
+            batch, batch_bytes = [], 0
     if broken is not None and not found_any:
-        raise _unreadable(broken)
-    return decoded
+        raise unreadable(broken)
+    if batch:
+        yield batch
+
+
+def _explained(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The same; an InputError where no piece can be told apart any more."""
+    try:
+        yield from pieces
+    except BadRecord as error:
+        raise unreadable(error) from None
 
 
 def _raw(value: Any, text: bytes | None) -> bytes:
@@ -130,168 +141,48 @@ def _raw(value: Any, text: bytes | None) -> bytes:
         return b""
 
 
-def _unreadable(error: BadRecord) -> InputError:
-    return InputError(f"the body cannot be read: {error.reason}", line=error.place, column=error.column)
-
-
-def _empty() -> InputError:
-    return InputError("the body is empty", hint="send one record or more")
-
-
-# ---------------------------------------------------------------- JSON
-
-
-def _json(body: bytes, limits: Limits) -> list[_Piece]:
-    """An array, or a record per line, or records one after the other over any lines. Where the last two both leave
-    something broken, the lines decide if one of them is a record."""
-    text = body.removeprefix(BOM_UTF8)
-    begun = text.lstrip(b" \t\r\n")
-    if not begun:
-        raise _empty()
-    if begun.startswith(b"["):
-        try:
-            return _items(json_text.parse_quickly(text), len(text), limits)
-        except ValueError as error:
-            several = _by_line(text, limits, only_whole=True) or _elements(text)
-            if several is None:
-                raise _unreadable(_broken(error, 1)) from None
-            return several
-    whole = _by_line(text, limits, only_whole=True)
-    if whole is not None:
-        return whole
-    by_brace, is_whole = _by_brace(text)
-    if is_whole:
-        return by_brace
-    by_line = _by_line(text, limits) or []
-    return by_line if any(value.__class__ is dict for value, _ in by_line) else by_brace
-
-
-def _by_line(text: bytes, limits: Limits, *, only_whole: bool = False) -> list[_Piece] | None:
-    """A value per line; None where one is broken and `only_whole` are wanted."""
-    pieces: list[_Piece] = []
-    parse = json_text.parse_quickly
-    for number, line in enumerate(text.split(b"\n"), 1):
-        try:
-            value = parse(line)
-        except ValueError as error:
-            if line.strip():
-                if only_whole:
-                    return None
-                pieces.append((_broken(error, number), line))
-            continue
-        if value.__class__ is list:
-            pieces += _items(value, len(line), limits)
-        else:
-            pieces.append((value, line))
-    return pieces
-
-
-def _by_brace(text: bytes) -> tuple[list[_Piece], bool]:
-    pieces: list[_Piece] = []
-    is_whole = True
-    for line, piece in _framed(text):
-        if isinstance(line, BadRecord):
-            is_whole = False
-            pieces.append((line, piece))
-            continue
-        try:
-            pieces.append((json_text.parse_quickly(piece), piece))
-        except ValueError as error:
-            is_whole = False
-            pieces.append((_broken(error, line), piece))
-    return pieces, is_whole
-
-
-def _elements(text: bytes) -> list[_Piece] | None:
-    """The objects of an array, the broken ones among them; None where the array itself is not whole: who sends one
-    that breaks off does not expect that what came through counts."""
-    pieces, _ = _by_brace(text)
-    around: list[bytes] = []
-    at = 0
-    for _, piece in pieces:
-        if not piece:
-            return None
-        start = text.index(piece, at)
-        around.append(text[at:start])
-        at = start + len(piece)
-    try:
-        shape = json_text.parse_quickly(b"0".join([*around, text[at:]]))
-    except ValueError:
-        return None
-    return pieces if shape == [0] * len(pieces) else None
-
-
-def _items(values: list[Any], size_bytes: int, limits: Limits) -> list[_Piece]:
-    # Their texts are made again only where one of them may be too long.
-    if size_bytes <= limits.record_bytes:
-        return [(value, None) for value in values]
-    return [(value, _raw(value, None)) for value in values]
-
-
-def _broken(error: ValueError, line: int) -> BadRecord:
-    if isinstance(error, json_text.NotJson):
-        return BadRecord(line + error.line - 1, str(error), column=error.column)
-    return BadRecord(line, str(error))
-
-
 # ---------------------------------------------------------------- the other formats
 
 
-def _adm(body: bytes) -> Iterator[_Piece]:
+def _adm(body: bytes, limits: Limits) -> Iterator[Piece]:
     text = body.removeprefix(BOM_UTF8)
     if not text.strip():
-        raise _empty()
-    for line, piece in _framed(text):
+        raise empty_body()
+    for line, piece in framed(text):
         if isinstance(line, BadRecord):
-            yield line, piece
-            continue
-        try:
-            yield adm_text.parse(piece, line), piece
-        except BadRecord as error:
-            yield error, piece
+            yield Piece(line, piece, len(piece))
+        elif len(piece) > limits.record_bytes:
+            yield Piece(UNREAD, piece, len(piece))
+        else:
+            try:
+                yield Piece(adm_text.parse(piece, line), piece, len(piece))
+            except BadRecord as error:
+                yield Piece(error, piece, len(piece))
 
 
-def _framed(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
-    """The records between balanced braces, each with its line; the last may be what cannot be told apart."""
-    braces = Braces(len(text))
-    try:
-        found = braces.numbered(text)
-    except FrameError as error:
-        yield from error.numbered
-        yield BadRecord(error.line, error.reason), b""
-        return
-    yield from found
-    rest = braces.finish()
-    if rest is not None:
-        yield BadRecord(braces.begun_on, "the body ends inside of the record that begins here"), rest
-
-
-def _delimited(body: bytes, kind: ObjectType, form: delimited.Form, limits: Limits) -> Iterator[_Piece]:
+def _delimited(body: bytes, kind: ObjectType, form: delimited.Form, limits: Limits) -> Iterator[Piece]:
     if not body.strip():
-        raise _empty()
+        raise empty_body()
     try:
         for row in delimited.each(BytesIO(body), kind, form, limit_bytes=limits.record_bytes):
             if isinstance(row, BadRecord):
-                yield row, row.raw
+                yield Piece(row, row.raw, len(row.raw))
             elif row[2] > limits.record_bytes:
-                yield too_long(row[0], limits.record_bytes), b""
+                yield Piece(too_long(row[0], limits.record_bytes), b"", row[2])
             else:
-                yield row[1], None
+                yield Piece(row[1], None, row[2])
     except BadFile as error:
         raise InputError(f"the body cannot be read: {error}") from None
 
 
-def _xml(body: bytes, kind: ObjectType, record: str, limits: Limits) -> Iterator[_Piece]:
+def _xml(body: bytes, kind: ObjectType, record: str, limits: Limits) -> Iterator[Piece]:
     if not body.strip():
-        raise _empty()
-    try:
-        for element in xml_text.found(BytesIO(body), record, limits.record_bytes):
-            if element.size_bytes > limits.record_bytes:
-                yield too_long(element.line, limits.record_bytes), b""
-                continue
-            try:
-                yield xml_text.parse(element, kind), None
-            except BadRecord as error:
-                yield error, error.raw
-    except BadRecord as error:
-        raise _unreadable(error) from None
+        raise empty_body()
+    for element in xml_text.found(BytesIO(body), record, limits.record_bytes):
+        if element.size_bytes > limits.record_bytes:
+            yield Piece(too_long(element.line, limits.record_bytes), b"", element.size_bytes)
+            continue
+        try:
+            yield Piece(xml_text.parse(element, kind), None, element.size_bytes)
+        except BadRecord as error:
+            yield Piece(error, error.raw, element.size_bytes)

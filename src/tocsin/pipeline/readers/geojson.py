@@ -21,13 +21,14 @@ from tocsin.rules.model.values import Line, Point, Polygon
 
 
 def records(document: Any) -> Iterator[dict[str, Any]]:
-    """The features of a FeatureCollection, or the one Feature; ValueError says what is wrong with it."""
+    """The features of a FeatureCollection, or the one Feature; ValueError says what is wrong with it. The features may
+    be an iterator, so that they need not all be there at once."""
     kind = document.get("type") if isinstance(document, dict) else None
     if kind == "Feature":
         yield _record(document, 0)
     elif kind == "FeatureCollection":
         features = document.get("features")
-        if not isinstance(features, list):
+        if not isinstance(features, list | Iterator):
             raise ValueError(f"expected an array of features, got {shown(features)}")
         for place, feature in enumerate(features):
             yield _record(feature, place)

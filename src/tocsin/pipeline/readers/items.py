@@ -18,49 +18,88 @@ from io import BytesIO
 from typing import Any, Final
 
 from tocsin.pipeline.readers import geojson, json_text, syndication
-from tocsin.pipeline.readers.found import BadRecord
+from tocsin.pipeline.readers.found import BadRecord, too_long
+from tocsin.pipeline.readers.json_body import array_spans, extra_data, item_pieces, past_space
+from tocsin.pipeline.readers.pieces import UNREAD, Limits
 from tocsin.rules.model import adm
 from tocsin.rules.model.checking import shown
+from tocsin.rules.model.json_spans import Spans, TooManyItemsError, object_fields
 from tocsin.wire.errors import InputError, LimitError
 
 Item = tuple[str, dict[str, Any]]
 
 ITEMS_LIMIT: Final = 100_000
+ITEM_LIMIT_BYTES: Final = 4 << 20
 _IDENTITY_CHARACTERS: Final = 200
 
 
-def items(body: bytes, format: str) -> list[Item]:  # noqa: A002 - what it is everywhere
-    """The items of an answer, in its order; InputError names the place where it cannot be read."""
+def items(body: bytes, format: str) -> Iterator[Item]:  # noqa: A002 - what it is everywhere
+    """The items of an answer, in its order, each parsed when it is asked for; InputError names the place where it
+    cannot be read, and LimitError says that there are too many, before the first is parsed where they can be counted.
+    """
     read = FORMATS.get(format.lower())
     if read is None:
         raise InputError(f"there is no format {format!r} for a polled address", hint=f"known: {', '.join(FORMATS)}")
-    found: list[Item] = []
     try:
-        for record in read(body):
-            if len(found) == ITEMS_LIMIT:
-                raise LimitError(f"the answer holds more than {ITEMS_LIMIT} items")
-            found.append((_identity(record), record))
+        for place, record in enumerate(read(body)):
+            if place == ITEMS_LIMIT:
+                raise _too_many()
+            yield _identity(record), record
+    except TooManyItemsError:
+        raise _too_many() from None
     except BadRecord as error:
         raise InputError(f"the answer cannot be read: {error.reason}", line=error.place, column=error.column) from None
     except json_text.NotJson as error:
         raise InputError(f"the answer {error}", line=error.line, column=error.column) from None
     except ValueError as error:
         raise InputError(f"the answer cannot be read: {error}") from None
-    return found
+
+
+def _too_many() -> LimitError:
+    return LimitError(f"the answer holds more than {ITEMS_LIMIT} items")
 
 
 def _objects(body: bytes) -> Iterator[dict[str, Any]]:
-    if body.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
-        for place, value in enumerate(json_text.parse_quickly(body.removeprefix(BOM_UTF8))):
-            if value.__class__ is not dict:
-                raise ValueError(f"item {place}: expected an object, got {shown(value)}")
-            yield value
-    else:
+    text = body.removeprefix(BOM_UTF8)
+    begin = past_space(text, 0)
+    if text[begin : begin + 1] != b"[":
         yield from (record for _, record, _ in json_text.read(BytesIO(body)))
+        return
+    limits = _limits()
+    spans = array_spans(text, begin, limits)
+    if (after := past_space(text, spans.end)) < len(text):
+        raise extra_data(text, after, spans, limits)
+    for place, value in enumerate(_values(text, spans, limits)):
+        if value.__class__ is not dict:
+            raise ValueError(f"item {place}: expected an object, got {shown(value)}")
+        yield value
 
 
 def _features(body: bytes) -> Iterator[dict[str, Any]]:
-    return geojson.records(json_text.parse_quickly(body.removeprefix(BOM_UTF8)))
+    """Of a collection, the features are counted first, and each is parsed when it is its turn."""
+    text = body.removeprefix(BOM_UTF8)
+    limits = _limits()
+    for (name_begin, name_end), (begin, _) in object_fields(text, past_space(text, 0)):
+        if text[begin : begin + 1] == b"[" and json_text.parse_quickly(text[name_begin:name_end]) == "features":
+            spans = array_spans(text, begin, limits)
+            around = json_text.parse_quickly(text[: begin + 1] + text[spans.end - 1 :])
+            return geojson.records({**around, "features": _values(text, spans, limits)})
+    if len(text) > limits.record_bytes:
+        raise too_long(1, limits.record_bytes)
+    return geojson.records(json_text.parse_quickly(text))
+
+
+def _limits() -> Limits:
+    return Limits(ITEM_LIMIT_BYTES, ITEMS_LIMIT)
+
+
+def _values(text: bytes, spans: Spans, limits: Limits) -> Iterator[Any]:
+    for place, piece in enumerate(item_pieces(text, spans, limits)):
+        if piece.value is UNREAD:
+            raise ValueError(f"item {place}: {too_long(0, limits.record_bytes).reason}")
+        if isinstance(piece.value, BadRecord):
+            raise piece.value
+        yield piece.value
 
 
 FORMATS: Final[Mapping[str, Callable[[bytes], Iterator[dict[str, Any]]]]] = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import orjson
 
 from tocsin.pipeline.readers import decoding
-from tocsin.pipeline.readers.decoding import Decode, Decoded, Limits
+from tocsin.pipeline.readers.decoding import BATCH_RECORDS, Decode, Decoded, Limits
 from tocsin.pipeline.readers.found import too_long
 from tocsin.pipeline.readers.items import items
 from tocsin.rules.model.checking import RecordError
@@ -45,7 +46,15 @@ def decoder(format: str, kind: ObjectType) -> Decode:  # noqa: A002 - what it is
     if format == "json":
         return decoding.decoder(format, kind)
     judged = judge(kind)
-    return lambda body: judged(record for _, record in items(body, format))
+
+    def decode(body: bytes) -> Iterator[list[Decoded]]:
+        found = (record for _, record in items(body, format))
+        index = 0
+        while batch := judged(islice(found, BATCH_RECORDS)):
+            yield [one._replace(index=index + place) for place, one in enumerate(batch)]
+            index += len(batch)
+
+    return decode
 
 
 def _text(item: dict[str, Any]) -> bytes:

@@ -1,0 +1,170 @@
+"""An answer that is made faster than its client reads it: a little of it waits in memory, and the rest in files.
+
+    script ─▶ put ─▶ memory, then files in the order of writing ─▶ take ─▶ client
+
+So a script is done when its rows are made, however slowly they are read. Only where the files of all such answers take
+as much as they may does the script wait for its client, and not for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from tocsin.patience import to_the_end
+from tocsin.wire.errors import LimitError
+
+MEMORY_BYTES: Final = 1 << 20
+LEAST_BYTES_PER_S: Final = 1 << 20
+"""A client that reads so much is waited for as long as it reads."""
+_FILE_BYTES: Final = 16 << 20
+_READ_BYTES: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class _File:
+    content: IO[bytes]
+    size_bytes: int = 0
+    read_bytes: int = 0
+
+    @property
+    def is_read(self) -> bool:
+        return self.read_bytes == self.size_bytes
+
+    def write(self, some: bytes) -> None:
+        written = 0
+        while written < len(some):
+            written += os.pwrite(self.content.fileno(), some[written:], self.size_bytes + written)
+        self.size_bytes += written
+
+    def read(self) -> bytes:
+        return os.pread(self.content.fileno(), min(_READ_BYTES, self.size_bytes - self.read_bytes), self.read_bytes)
+
+
+class Spool:
+    """For one that puts and one that takes. `grow` is told what the files take, and raises LimitError where that is too
+    much; `patience_s` is how long the script may wait in all for a client that hardly reads."""
+
+    def __init__(
+        self,
+        grow: Callable[[int], None],
+        *,
+        patience_s: float,
+        folder: Path | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._grow = grow
+        self._patience_s = patience_s
+        self._folder = folder
+        self._memory_limit_bytes = memory_bytes
+        self._memory: deque[bytes] = deque()
+        self._memory_bytes = 0
+        self._files: deque[_File] = deque()
+        self._writing = False  # to the last file, which therefore stays
+        self._taken_bytes = 0
+        self._ended = False
+        self._last = b""
+        self._broken: BaseException | None = None
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+
+    async def put(self, some: bytes) -> None:
+        """ConnectionResetError where nobody takes any more; LimitError where it is taken too slowly."""
+        self._check()
+        if not self._files and self._memory_bytes + len(some) <= self._memory_limit_bytes:
+            self._memory.append(some)
+            self._memory_bytes += len(some)
+        else:
+            await self._have_room(len(some))
+            self._writing = True
+            try:
+                await to_the_end(asyncio.to_thread(self._write, some))
+            finally:
+                self._writing = False
+        self._filled.set()
+
+    def end(self, last: bytes = b"") -> None:
+        """Nothing more is put. `last` comes after all that was, and needs no room."""
+        self._last = last
+        self._ended = True
+        self._filled.set()
+
+    async def take(self) -> bytes | None:
+        """The next of what was put; None at the end."""
+        while True:
+            if self._memory:
+                some = self._memory.popleft()
+                self._memory_bytes -= len(some)
+                return some
+            self._drop_read()
+            if self._files and not self._files[0].is_read:
+                return await self._take_from(self._files[0])
+            if self._ended:
+                last, self._last = self._last, b""
+                return last or None
+            self._filled.clear()
+            await self._filled.wait()
+
+    def break_off(self, error: BaseException) -> None:
+        """Nobody takes any more."""
+        self._broken = error
+        self._emptied.set()
+
+    def close(self) -> None:
+        """The files go."""
+        while self._files:
+            self._files.popleft().content.close()
+
+    async def _take_from(self, file: _File) -> bytes:
+        some = await to_the_end(asyncio.to_thread(file.read))
+        file.read_bytes += len(some)
+        self._taken_bytes += len(some)
+        self._drop_read()
+        self._emptied.set()
+        return some
+
+    def _drop_read(self) -> None:
+        """The files that are read go, but for the one that is being written to."""
+        while self._files and self._files[0].is_read and (len(self._files) > 1 or not self._writing):
+            self._files.popleft().content.close()
+            self._grow(self._size_bytes())
+
+    async def _have_room(self, more_bytes: int) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            try:
+                self._grow(self._size_bytes() + more_bytes)
+                return
+            except LimitError as full:
+                began_s, had_bytes = clock(), self._taken_bytes
+                self._emptied.clear()
+                try:
+                    async with asyncio.timeout(self._patience_s):
+                        await self._emptied.wait()
+                except TimeoutError:
+                    raise LimitError(
+                        f"the client reads too slowly: {full.message}", status=429, retry=True, retry_after_s=1,
+                        hint="read faster, ask for less with LIMIT, or raise cluster.statements.spool_limit_bytes",
+                    ) from None  # fmt: skip
+                self._check()
+                waited_s = clock() - began_s
+                self._patience_s -= max(0.0, waited_s - (self._taken_bytes - had_bytes) / LEAST_BYTES_PER_S)
+
+    def _size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self._files)
+
+    def _write(self, some: bytes) -> None:
+        if not self._files or self._files[-1].size_bytes >= _FILE_BYTES:
+            file = tempfile.TemporaryFile(dir=self._folder, prefix="answer-", buffering=0)  # noqa: SIM115
+            self._files.append(_File(file))
+        self._files[-1].write(some)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise ConnectionResetError("the client does not read") from self._broken
