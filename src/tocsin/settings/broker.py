@@ -78,6 +78,8 @@ class BrokerClusterSettings(Section):
     """The longest wait between two tries."""
     check_every_s: Seconds = 30.0
     """How often to look whether the cluster still knows the broker."""
+    former_subscriptions_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=31_536_000)] = 604_800.0
+    """How long what another broker of this name has subscribed to stays at the cluster after this one took over."""
     fetches: Annotated[Whole, Field(ge=1, le=64)] = 4
     """Fetches of results at once, each of many interests."""
 

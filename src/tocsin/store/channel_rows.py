@@ -191,12 +191,26 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker that is told of news. `secret` signs what it is told; `owner` is who registered it, if anybody did.
+    """A broker that is told of news. `secret` signs what it is told; `owner` is who registered it: None while nobody
+    has, so that anybody may, and "" for somebody whose name is not known.
 
-    `position`: it knows everything up to there.
+    `position`: it knows everything up to there. `generation`: of the process that has the name now, `holder` the id of
+    its store; None where there is none, or it is not known since a restore.
     """
 
     broker: Broker
     owner: str | None
     position: Position
     secret: str = field(repr=False)
+    generation: Position | None = None
+    holder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A broker's process that wants its name. `store` is the id of its store, another one after a restore, and
+    `generation` the last that it was given, if any. `starts`: the process has not been given one yet."""
+
+    store: str
+    generation: Position | None
+    starts: bool

@@ -27,6 +27,7 @@ from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.channel_rows import (
     Broker,
     ChannelState,
+    Claimant,
     Committed,
     Execution,
     Failure,
@@ -74,7 +75,7 @@ class ChannelStore(Protocol):
         """Begins a new life, after a restore: greater than every epoch before. Execution numbers go on.
 
         Cursors and positions of earlier lives keep their place before everything that comes now, also those that this
-        store never gave out.
+        store never gave out. Which processes have the brokers' names is forgotten.
         """
 
     # --- channels
@@ -197,8 +198,17 @@ class ChannelStore(Protocol):
     # --- brokers that are told
 
     async def register(self, broker: Broker, secret: str, *, owner: str | None) -> Registration:
-        """What is there already stays, but for an owner where there was none. A new one begins at the present
+        """What is there already stays, but for an owner where none is known. A new one begins at the present
         position."""
+
+    async def claim(self, broker: Broker, claimant: Claimant, secret: str) -> Registration:
+        """The name is the claimant's: a process that starts gets a generation greater than every one before, also
+        those of lives of the store that a restore has ended; one that has the latest keeps it.
+
+        A store that was never given a generation takes the name over, and so does one that was given a later one than
+        is known here. The secret is the new one where another store had the name, or none. Raises FencedError for
+        whoever the name was taken from, NotFoundError when the broker is not registered.
+        """
 
     async def renew_secret(self, broker: Broker, secret: str) -> None:
         """Raises NotFoundError when it is not registered."""

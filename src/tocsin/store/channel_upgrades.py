@@ -91,4 +91,21 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
             )
         },
     ),
+    Upgrade(
+        3,
+        "generations of brokers, and owners whatever their role",
+        {
+            "sqlite": (
+                # holder: the id of the store of the process that was given the generation.
+                "ALTER TABLE registrations ADD COLUMN holder TEXT",
+                "ALTER TABLE registrations ADD COLUMN generation_epoch INTEGER",
+                "ALTER TABLE registrations ADD COLUMN generation_number INTEGER",
+                # A broker's process has registered these, although nobody kept with whose token.
+                """UPDATE registrations SET owner = '' WHERE owner IS NULL AND EXISTS (
+                    SELECT 1 FROM subscriptions s JOIN brokers b ON b.id = s.broker
+                    WHERE b.dataverse = registrations.dataverse AND b.name = registrations.name
+                    AND s.id LIKE 'broker:%')""",
+            )
+        },
+    ),
 )

@@ -50,7 +50,11 @@ class SqliteChannelStore(SqliteFile):
         self._epoch = await self.read(channels.current_epoch)
 
     async def renew_epoch(self) -> int:
-        self._epoch = await self._write(channels.renew_epoch)
+        def renew(writer: sqlite3.Connection) -> int:
+            sqlite_registrations.forget_holders(writer)
+            return channels.renew_epoch(writer)
+
+        self._epoch = await self._write(renew)
         return self._epoch
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
@@ -215,6 +219,10 @@ class SqliteChannelStore(SqliteFile):
     async def register(self, broker: rows.Broker, secret: str, *, owner: str | None) -> rows.Registration:
         check.broker(broker)
         return await self._write(lambda writer: sqlite_registrations.register(writer, broker, secret, owner))
+
+    async def claim(self, broker: rows.Broker, claimant: rows.Claimant, secret: str) -> rows.Registration:
+        check.claimant(claimant)
+        return await self._write(lambda writer: sqlite_registrations.claim(writer, broker, claimant, secret))
 
     async def renew_secret(self, broker: rows.Broker, secret: str) -> None:
         await self._write(lambda writer: sqlite_registrations.renew_secret(writer, broker, secret))

@@ -137,12 +137,13 @@ def add_subscriber(
             f"the application {of.name} has as many subscribers as it may", hint=f"at most {at_most}", status=429
         )
     made = connection.execute(
-        "INSERT INTO subscribers (application, user, created_us, password) VALUES (?, ?, ?, ?)",
-        (application, user, created_us, password),
+        "INSERT INTO subscribers (application, user, created_us, tokens_from_us, password) VALUES (?, ?, ?, ?, ?)",
+        # No token from before is this subscriber's, whatever number it names.
+        (application, user, created_us, created_us, password),
     )
     connection.execute("UPDATE applications SET subscribers = subscribers + 1 WHERE id = ?", (application,))
     assert made.lastrowid is not None, "a row was inserted"
-    return Subscriber(made.lastrowid, application, user, created_us, 0, password)
+    return Subscriber(made.lastrowid, application, user, created_us, created_us, password)
 
 
 def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, tokens_from_us: int | None) -> None:

@@ -6,6 +6,7 @@ One after the other, so that ending an interest and wanting it again cannot over
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -47,12 +48,20 @@ class Changed:
 
 
 class Holder:
-    """`needed` says whether anybody here holds an interest."""
+    """`needed` says whether anybody here holds an interest. What an earlier broker of our name has subscribed to stays
+    until `former_until_us`: it may come back, and take the name over."""
 
     def __init__(
-        self, client: ClusterClient, holdings: Holdings, store: BrokerStore, needed: Callable[[int], bool]
+        self,
+        client: ClusterClient,
+        holdings: Holdings,
+        store: BrokerStore,
+        needed: Callable[[int], bool],
+        *,
+        former_until_us: int,
     ) -> None:
         self._needed = needed
+        self._former_until_us = former_until_us
         self._client = client
         self._holdings = holdings
         self._store = store
@@ -181,7 +190,9 @@ class Holder:
     async def _ask(self, channel: str, values: Sequence[tuple[str, list[_Want]]]) -> None:
         """Where one of many does not fit, it is found by halves: the others are not its business."""
         try:
-            granted = await self._subscribe(channel, [parameters for parameters, _ in values])
+            granted = await self._subscribe(
+                channel, [(self._holdings.subscription_id(channel, parameters), parameters) for parameters, _ in values]
+            )
         except InputError as error:
             if len(values) > 1:
                 half = len(values) // 2
@@ -204,16 +215,17 @@ class Holder:
                 holding.pins += 1
                 want.answer.set_result(holding)
 
-    async def _subscribe(self, channel: str, parameters: Sequence[str]) -> list[Granted]:
-        ids = [self._holdings.subscription_id(channel, one) for one in parameters]
+    async def _subscribe(self, channel: str, wanted: Sequence[tuple[str, str]]) -> list[Granted]:
+        """Under these ids, with these parameters."""
         return await self._client.subscribe(
-            channel, [(identity, orjson.Fragment(one)) for identity, one in zip(ids, parameters, strict=True)]
+            channel, [(identity, orjson.Fragment(parameters)) for identity, parameters in wanted]
         )
 
     # --- what the cluster has
 
     async def compare(self) -> Changed:
         """What the cluster lost is made again; what is there and needed by nobody is ended."""
+        ending = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._holdings.ours
         async with self._alone():
             there: dict[str, int] = {}
             strange: list[Holding] = []
@@ -221,7 +233,7 @@ class Holder:
             async for page in self._client.held():
                 for one in page:
                     there[one.subscription] = one.interest
-                    if one.channel is not None and one.subscription.startswith(OURS) and one.subscription not in ours:
+                    if one.channel is not None and one.subscription.startswith(ending) and one.subscription not in ours:
                         begin = Cursor(0, 0, 0)
                         strange.append(Holding(one.interest, one.channel, "", one.subscription, begin, begin))
             await self._remove_there(strange)
@@ -239,7 +251,7 @@ class Holder:
 
     async def _again_in(self, channel: str, holdings: Sequence[Holding], changed: Changed) -> None:
         try:
-            granted = await self._subscribe(channel, [one.parameters for one in holdings])
+            granted = await self._subscribe(channel, [(one.subscription, one.parameters) for one in holdings])
         except InputError as error:
             if isinstance(error, NotFoundError) or len(holdings) == 1:
                 # No such channel, or one that takes other values now.

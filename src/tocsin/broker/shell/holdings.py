@@ -13,7 +13,7 @@ from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker_rows import Backend, NewBackend
 from tocsin.wire.errors import InputError
 
-# Subscriptions with this in front are ours: made by a broker, and ended by it when nobody needs them.
+# Subscriptions with this in front are a broker's: made by it, and ended by it when nobody needs them.
 OURS: Final = "broker:"
 
 
@@ -36,8 +36,11 @@ class Holding:
 
 
 class Holdings:
-    def __init__(self, broker: str) -> None:
+    """`store`: the id of the broker's store, which tells what it has made from what another broker of its name did."""
+
+    def __init__(self, broker: str, store: str) -> None:
         self._broker = broker
+        self.ours = f"{OURS}{store[:12]}:"
         self._by_interest: dict[int, Holding] = {}
         self._by_values: dict[tuple[str, str], Holding] = {}
         # Different words for the same values, such as 1 and 1.0: few have any.
@@ -86,7 +89,7 @@ class Holdings:
     def subscription_id(self, channel: str, parameters: str) -> str:
         """The same for the same, so that asking the cluster twice makes one subscription."""
         words = f"{self._broker}\0{channel}\0{parameters}".encode()
-        return OURS + hashlib.sha256(words).hexdigest()[:32]
+        return self.ours + hashlib.sha256(words).hexdigest()[:32]
 
 
 def values_text(values: Sequence[Any]) -> str:
