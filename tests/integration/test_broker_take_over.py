@@ -4,6 +4,7 @@ newer one loses anything."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.broker_world import world
@@ -26,7 +27,8 @@ async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(t
             for channel in load._channels:
                 subscribed = await ann.subscribe(f"v.{channel.name}", 1)
                 load.add(channel, subscribed["interest"])
-            async with load.running():
+            async with AsyncExitStack() as under_load:
+                await under_load.enter_async_context(load.running())
                 backup = await asyncio.to_thread(tocsin, "broker", "backup", saved, "--name", "b", "--data", old_data)
                 assert backup.returncode == 0, backup.stderr
                 bob = Subscriber(old.url, "bob")  # of whom the backup does not know
@@ -47,8 +49,7 @@ async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(t
                     ann.url, ann.token = new.url, ""  # Her session has ended.
                     await ann.enter()
                     ann.listen()
-                    for _ in range(20):
-                        await load.once()
+                    await under_load.aclose()
                     made = {interest: list(values) for interest, values in load.made.items()}
                     await ann.until(made, within_s=60)
                     await ann.leave()
