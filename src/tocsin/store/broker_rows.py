@@ -173,6 +173,7 @@ class Webhook:
     """`secret` signs what is sent to `url`."""
 
     subscriber: int
+    application: int
     url: str
     created_us: int
     secret: str = field(repr=False)
