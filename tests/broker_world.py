@@ -152,7 +152,8 @@ async def opened(
     announcer = Announcer(catalog, kept, news=NewsDesk(catalog, kept, **(news or {})), pace=pace)
     brokers = Brokers(catalog, kept, announcer)
     retention = Retention(catalog, kept, settings.channels)
-    door = BrokerDoor(kept, Subscriptions(catalog, kept), brokers, announcer, retention, limits)
+    subscriptions = Subscriptions(catalog, kept, settings.channels.interests_limit)
+    door = BrokerDoor(kept, subscriptions, brokers, announcer, retention, limits)
     made = World(catalog, kept, announcer, brokers, retention, door)
     try:
         await announcer.start()

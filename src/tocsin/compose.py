@@ -183,6 +183,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
         channels = Channels(
             catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
             late_ticks=chosen.channels.late_ticks,
+            matches_limit=chosen.channels.matches_limit,
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store, procedures.runs)
@@ -195,7 +196,7 @@ async def assembled(settings: Settings, spark: Any) -> AsyncIterator[Cluster]:
             await feeds.start()
             await procedures.start()
             backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
-            subscriptions = Subscriptions(catalog, channel_store)
+            subscriptions = Subscriptions(catalog, channel_store, chosen.channels.interests_limit)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), ready=engine.is_alive, backup=backup, feeds=feeds,
                 channel_figures=channels.figures,

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tocsin.cluster.brokers_http import CURSORS_LIMIT, WAIT_LIMIT_S
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SUBSCRIPTIONS_LIMIT
 from tocsin.store.channel_checks import STORE_ID_LIMIT, SUBSCRIPTION_ID_LIMIT
+from tocsin.store.store import NAME_LIMIT
 from tocsin.wire.cursors import CURSOR_PATTERN, POSITION_PATTERN
 from tocsin.wire.results import FRAMES, RANGES_LIMIT
 
@@ -39,6 +40,7 @@ _SUBSCRIPTION: Final = {
         "interest": _WHOLE,
         "parameters": {"type": "array", "items": {}},
         "broker": {"type": "string"},
+        "application": {"type": "string", "description": "One of the broker's; empty where it does not say."},
         "since": {**_CURSOR, "description": "It sees results after this cursor."},
         "created_at": {"type": "string"},
         "channel": {"type": ["string", "null"]},
@@ -267,7 +269,16 @@ def _made() -> dict[str, Any]:
 def _wanted() -> dict[str, Any]:
     values = {"type": "array", "items": {}, "description": "Values as JSON, in the order of the parameters."}
     return _object(
-        {"parameters": values, "id": {**_ID, "description": "Yours; one is made up if absent."}}, "parameters"
+        {
+            "parameters": values,
+            "id": {**_ID, "description": "Yours; one is made up if absent."},
+            "application": {
+                "type": "string",
+                "maxLength": NAME_LIMIT,
+                "description": "One of the broker's, which shares what channels keep with others.",
+            },
+        },
+        "parameters",
     )
 
 

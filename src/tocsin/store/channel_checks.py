@@ -26,6 +26,7 @@ def claimant(given: Claimant) -> None:
 
 def wanted(given: Wanted) -> None:
     broker(given.broker)
+    check_text("application's name", given.application, NAME_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
     if given.id is not None:
         check_text("subscription's id", given.id, SUBSCRIPTION_ID_LIMIT)

@@ -18,12 +18,14 @@ class Broker(NamedTuple):
 class Wanted:
     """A subscription to be made. `parameters` is the canonical text: equal texts are one interest.
 
-    `id` is the client's own key; without one the store makes a UUID.
+    `id` is the client's own key; without one the store makes a UUID. `application`: of the broker's, for which it is
+    made; empty where the broker does not say.
     """
 
     parameters: str
     broker: Broker
     id: str | None = None
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Subscription:
     broker: Broker
     since: Cursor
     created_us: int
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +121,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`position` stands after this execution's results. `results` counts those kept, see `commit_execution`."""
+    """`position` stands after this execution's results. `results` counts those kept, and `left_out` those of interests
+    that had more than they may, see `commit_execution`."""
 
     position: Position
     results: int
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

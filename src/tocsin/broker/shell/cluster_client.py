@@ -58,6 +58,7 @@ class Held:
     channel: str | None
     subscription: str
     interest: int
+    application: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,11 @@ class ClusterClient:
 
     # --- subscriptions
 
-    async def subscribe(self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]]) -> list[Granted]:
-        """All of them (own ids, and values as JSON), or none where one does not fit."""
-        asked = [{"id": identity, "parameters": values} for identity, values in wanted]
+    async def subscribe(
+        self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]], application: str
+    ) -> list[Granted]:
+        """All of them (own ids, and values as JSON) for the application, or none where one does not fit."""
+        asked = [{"id": identity, "parameters": values, "application": application} for identity, values in wanted]
         said = await self._ask("POST", self._channel(channel), {"broker": self._broker, "subscriptions": asked})
         return [Granted(one["id"], one["interest"], parse_cursor(one["since"])) for one in said["subscriptions"]]
 
@@ -136,7 +139,9 @@ class ClusterClient:
         while True:
             after = "" if following is None else f"&after={quote(following, safe='')}"
             said = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
-            yield [Held(one["channel"], one["id"], one["interest"]) for one in said["subscriptions"]]
+            yield [
+                Held(one["channel"], one["id"], one["interest"], one["application"]) for one in said["subscriptions"]
+            ]
             following = said["next"]
             if following is None:
                 return
@@ -222,7 +227,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
     body = await response.read()
     error: TocsinError
     try:
-        error = error_of(orjson.loads(body)["error"])
+        error = error_of(orjson.loads(body)["error"], response.status)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         error = UnavailableError(f"the cluster answered {response.status}")
     raise error

@@ -32,6 +32,7 @@ from tocsin.language.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.declared import resolved
 from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType, Type
+from tocsin.settings import ChannelSettings
 from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, NotFoundError
@@ -52,13 +53,14 @@ class Channels:
         announce: Callable[[Committed], None] = lambda _: None,
         dropped: Callable[[], None] = lambda: None,
         late_ticks: int = 10,
+        matches_limit: int = ChannelSettings().matches_limit,
     ) -> None:
         self._dropped = dropped
         self._catalog = catalog
         self._engine = engine
         self._tables = tables
         self._store = store
-        self._rooms = Rooms(store, tables, engine, NewRows(engine), announce, late_ticks)
+        self._rooms = Rooms(store, tables, engine, NewRows(engine), announce, late_ticks, matches_limit)
         self._known: dict[int, ChannelEntry] = {}
         self._running: dict[int, RunningChannel] = {}
         self._later: dict[int, asyncio.Task[None]] = {}
