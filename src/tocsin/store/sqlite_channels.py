@@ -302,7 +302,10 @@ class SqliteChannelStore(SqliteFile):
         done: set[tuple[int, int]] = set()
         while (await self.state(channel_id)).result_bytes > max_bytes:
             while numbers := await self.read(lambda reader: sqlite_shares.uncounted(reader, channel_id)):
-                await self._write(partial(sqlite_shares.count, channel_id=channel_id, numbers=numbers))
+                counts: list[tuple[int, int, int, int]] = []
+                for number in numbers:
+                    counts += await self.read(partial(sqlite_shares.counted, channel_id=channel_id, number=number))
+                await self._write(partial(sqlite_shares.keep_counts, counts=counts))
                 faults.reach("channel-store.retention.step")
             chosen = await self.read(lambda reader: sqlite_shares.eviction(reader, channel_id, max_bytes, done))
             if chosen is None:

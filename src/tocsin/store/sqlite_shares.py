@@ -27,13 +27,13 @@ EXECUTIONS: Final = 100
 
 # The live results of an execution, by share; of equal payloads the first row holds it, and the others name that row.
 COUNT: Final = f"""
-    INSERT INTO execution_shares SELECT ?1, ?2, share, sum(count) * {ROW_BYTES} + sum(size_bytes) FROM (
+    SELECT share, sum(count) * {ROW_BYTES} + sum(size_bytes) FROM (
         SELECT h.share, count(*) AS count, max(length(coalesce(r.payload, s.payload))) AS size_bytes
         FROM results r
         CROSS JOIN interests i ON i.id = r.interest AND r.place > i.lost
         CROSS JOIN holds h ON h.interest = r.interest
         LEFT JOIN results s ON s.id = r.same_as
-        WHERE r.id BETWEEN ?3 AND ?4 GROUP BY h.share, coalesce(r.same_as, r.id))
+        WHERE r.id BETWEEN ? AND ? GROUP BY h.share, coalesce(r.same_as, r.id))
     GROUP BY share"""  # noqa: S608 - our own number
 # In the place of share 0, which nobody is: how many results were alive when the execution was counted.
 COUNTED: Final = 0
@@ -97,6 +97,19 @@ def uncounted(connection: sqlite3.Connection, channel_id: int) -> list[int]:
     return [row[0] for row in found]
 
 
+def counted(connection: sqlite3.Connection, channel_id: int, number: int) -> list[tuple[int, int, int, int]]:
+    """The rows of execution_shares for an execution as it is now."""
+    row = connection.execute(
+        "SELECT first, last, live FROM executions WHERE channel_id = ? AND number = ? AND stored > 0",
+        (channel_id, number),
+    ).fetchone()
+    if row is None:
+        return []
+    first, last, live = row
+    shares = connection.execute(COUNT, (first, last)).fetchall()
+    return [(channel_id, number, share, size_bytes) for share, size_bytes in [(COUNTED, live), *shares]]
+
+
 def eviction(
     connection: sqlite3.Connection, channel_id: int, max_bytes: int, done: Set[tuple[int, int]] = frozenset()
 ) -> Eviction | None:
@@ -158,17 +171,11 @@ def evicted_places(
 # --- steps, on the writer's connection
 
 
-def count(connection: sqlite3.Connection, channel_id: int, numbers: Iterable[int]) -> None:
-    for number in numbers:
+def keep_counts(connection: sqlite3.Connection, counts: Iterable[tuple[int, int, int, int]]) -> None:
+    rows_of = list(counts)
+    for channel_id, number in {(channel_id, number) for channel_id, number, _, _ in rows_of}:
         forget(connection, channel_id, number)
-        row = connection.execute(
-            "SELECT first, last, live FROM executions WHERE channel_id = ? AND number = ? AND stored > 0",
-            (channel_id, number),
-        ).fetchone()
-        if row is not None:
-            first, last, live = row
-            connection.execute(COUNT, (channel_id, number, first, last))
-            connection.execute("INSERT INTO execution_shares VALUES (?, ?, ?, ?)", (channel_id, number, COUNTED, live))
+    connection.executemany("INSERT INTO execution_shares VALUES (?, ?, ?, ?)", rows_of)
 
 
 def forget(connection: sqlite3.Connection, channel_id: int, number: int) -> None:

@@ -100,6 +100,8 @@ class ClusterClient:
         had = None if generation is None else position_text(generation)
         asked = {"url": callback, "store": store, "generation": had, "starts": starts}
         said = await self._ask("PUT", self._place, asked)
+        if said.get("generation") is None:
+            raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
         given = parse_position(said["generation"])
         return Registered(parse_position(said["position"]), given, said.get("secret"), said["dropped"])
 
