@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,9 @@ async def application(made: BrokerHere, name: str, user: str) -> None:
 
 
 async def until_told(here: World, wanted: dict[str, list[str]]) -> None:
-    now: dict[str, list[str]] = {}
-
-    async def look() -> bool:
-        now.update(await told(here))
-        return now == wanted
-
-    while not await look():
-        now.clear()
+    async with asyncio.timeout(60):
+        while await told(here) != wanted:
+            await asyncio.sleep(0.01)
 
 
 async def test_every_application_that_holds_an_interest_is_told_and_none_when_nobody_does(
