@@ -82,14 +82,17 @@ class BrokerHere:
 
 @asynccontextmanager
 async def broker(
-    data: Path, cluster: str, *, trace: Path | None = None, port: int = 0, **flags: Any
+    data: Path, cluster: str, *, trace: Path | None = None, port: int = 0, take_over: bool = False, **flags: Any
 ) -> AsyncIterator[BrokerHere]:
     """A broker on this folder. `flags`: settings of the section `broker`, with __ for dots."""
     chosen = {f"broker.{name.replace('__', '.')}": value for name, value in flags.items()}
     quick = {"broker.name": "Default.b", "broker.cluster.first_retry_s": 0.02, "broker.cluster.last_retry_s": 0.1}
     settings = Settings.load(None, {}, {"data": data, "broker.cluster.url": cluster, **quick, **chosen})
     with bound("127.0.0.1", port) as (sock, address):
-        async with compose_broker.broker(settings, address, trace) as made, listening(made.app, sock):
+        async with (
+            compose_broker.broker(settings, address, trace, take_over=take_over) as made,
+            listening(made.app, sock),
+        ):
             yield BrokerHere(address, made)
 
 

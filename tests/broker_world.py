@@ -97,12 +97,15 @@ class World:
             ) is None or kept.position < await self.store.position():
                 await asyncio.sleep(0.01)
 
-    async def ask(self, method: str, path: str, said: Any = None, *, data: bytes | None = None) -> tuple[int, Any]:
-        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+    async def ask(
+        self, method: str, path: str, said: Any = None, *, data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any]:  # fmt: skip
+        given = {**(headers or {}), **({} if self.token is None else {"Authorization": f"Bearer {self.token}"})}
         body = orjson.dumps(said) if said is not None else data
         async with (
             aiohttp.ClientSession() as session,
-            session.request(method, self.url + path, data=body, headers=headers) as response,
+            session.request(method, self.url + path, data=body, headers=given) as response,
         ):
             answer = await response.read()
             return response.status, orjson.loads(answer) if response.content_type == "application/json" else answer
@@ -151,7 +154,8 @@ async def opened(
     announcer = Announcer(catalog, kept, news=NewsDesk(catalog, kept, **(news or {})), pace=pace, guard=guard)
     brokers = Brokers(catalog, kept, announcer)
     retention = Retention(catalog, kept, settings.channels)
-    door = BrokerDoor(kept, Subscriptions(catalog, kept), brokers, announcer, retention, limits)
+    subscriptions = Subscriptions(catalog, kept, settings.channels.interests_limit)
+    door = BrokerDoor(kept, subscriptions, brokers, announcer, retention, limits)
     made = World(catalog, kept, announcer, brokers, retention, door)
     try:
         await announcer.start()

@@ -230,6 +230,7 @@ async def assembled(
         channels = Channels(
             catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
             late_ticks=chosen.channels.late_ticks, execution_deadline_s=chosen.channels.execution_deadline_s,
+            matches_limit=chosen.channels.matches_limit,
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store, procedures.runs)
@@ -244,7 +245,7 @@ async def assembled(
             await feeds.start(lost)
             await procedures.start()
             backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
-            subscriptions = Subscriptions(catalog, channel_store)
+            subscriptions = Subscriptions(catalog, channel_store, chosen.channels.interests_limit)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
                 channel_figures=channels.figures,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy
+from tocsin.broker.shell.instance import Instance
 from tocsin.broker.shell.running import RunningBroker, running
 from tocsin.serving.application import serve
 from tocsin.settings import BrokerSettings, Settings
@@ -16,22 +18,45 @@ from tocsin.store import saved_broker
 from tocsin.store.broker_files import file_of
 from tocsin.store.private_folder import make_private
 from tocsin.store.sqlite_broker import SqliteBrokerStore
+from tocsin.wire.errors import FencedError
 
 
-async def serve_broker(settings: Settings, on_ready: Callable[[str], None], trace: Path | None = None) -> None:
-    """Run a broker until it is told to stop."""
-    http = settings.broker.http
-    await serve(lambda address: broker(settings, address, trace), host=http.host, port=http.port, on_ready=on_ready)
+async def serve_broker(
+    settings: Settings, on_ready: Callable[[str], None], trace: Path | None = None, *, take_over: bool = False
+) -> None:
+    """Run a broker until it is told to stop. Raises FencedError when another has taken its name over; `take_over`: it
+    takes the name itself, whoever has it."""
+    http, stop = settings.broker.http, asyncio.Event()
+    fenced: list[FencedError] = []
+
+    def on_fenced(future: asyncio.Future[FencedError]) -> None:
+        if not future.cancelled():
+            fenced.append(future.result())
+            stop.set()
+
+    @asynccontextmanager
+    async def start(address: str) -> AsyncIterator[RunningBroker]:
+        async with broker(settings, address, trace, take_over=take_over) as made:
+            made.service.link.fenced.add_done_callback(on_fenced)
+            yield made
+
+    await serve(start, host=http.host, port=http.port, on_ready=on_ready, stop=stop)
+    if fenced:
+        raise fenced[0]
 
 
 @asynccontextmanager
-async def broker(settings: Settings, address: str, trace: Path | None = None) -> AsyncIterator[RunningBroker]:
+async def broker(
+    settings: Settings, address: str, trace: Path | None = None, *, take_over: bool = False
+) -> AsyncIterator[RunningBroker]:
     """A broker on its own store in the data folder, which nobody else may use meanwhile."""
     chosen = settings.broker
     make_private(settings.data)
     store = SqliteBrokerStore(broker_file(settings))
     await store.open()
     try:
+        if take_over:
+            await Instance.renew(store)
         accounts = LocalAccounts(store, account_policy(chosen))
         await accounts.open()
         try:

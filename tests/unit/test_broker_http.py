@@ -12,10 +12,13 @@ import orjson
 import pytest
 
 from tests.broker_world import World, fake_broker, world
+from tocsin.cluster.catalog import Put
+from tocsin.cluster.entries import BrokerEntry
 from tocsin.cluster.results_http import FetchLimits
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import START, Cursor, Range
-from tocsin.serving.tokens import Token
+from tocsin.store.channel_rows import Broker
+from tocsin.wire.cursors import parse_position
 from tocsin.wire.results import fetch_request, following
 
 
@@ -349,13 +352,80 @@ async def test_each_role_may_do_its_part(tmp_path: Path) -> None:
         assert (await here.ask("DELETE", f"/v1/channels/v.c/subscriptions/{ids[0]}"))[0] == 403
         assert (await here.ask("PATCH", f"/v1/channels/v.c/subscriptions/{ids[0]}", {"broker": "v.west"}))[0] == 403
         # One that was made by statement belongs to the first that registers as it.
-        await here.brokers.register("v", "north", None, Token("ada", "admin"))
+        await here.store.register(Broker("v", "north"), "s", owner=None)
+        await here.catalog.apply([Put(BrokerEntry("v", "north", None))])
         assert (await here.ask("POST", "/v1/brokers/v.north/secret"))[0] == 403
         assert (await here.ask("PUT", "/v1/brokers/v.north", {"url": None}))[0] == 200
         assert (await here.ask("POST", "/v1/brokers/v.north/secret"))[0] == 200
         here.token = "tocsin_bob"  # a writer
         assert (await here.ask("PATCH", f"/v1/channels/v.c/subscriptions/{ids[0]}", {"broker": "v.west"}))[0] == 200
         assert (await here.ask("POST", "/v1/brokers/v.east/secret"))[0] == 200
+
+
+async def test_a_broker_that_a_writer_has_registered_is_no_other_brokers(tmp_path: Path) -> None:
+    async with world(tmp_path, auth="on") as here:
+        await here.channel("c")
+        here.token = "tocsin_bob"  # a writer
+        await here.register("v.b", "http://127.0.0.1:1/")
+        here.token = "tocsin_east"
+        for method, path, said in (
+            ("PUT", "/v1/brokers/v.b", {"url": "http://evil.example/"}), ("POST", "/v1/brokers/v.b/secret", None),
+            ("DELETE", "/v1/brokers/v.b", None),
+        ):  # fmt: skip
+            assert (await here.ask(method, path, said))[0] == 403, path
+        assert here.brokers.known("v", "b").url == "http://127.0.0.1:1/"
+        here.token = "tocsin_dan"  # Another writer may do by a statement what it does here.
+        assert (await here.ask("PUT", "/v1/brokers/v.b", {"url": None}))[0] == 200
+        kept = await here.store.registration(Broker("v", "b"))
+        assert kept is not None
+        assert kept.owner == "bob"
+
+
+# --- which of several
+
+
+async def claimed(here: World, store: str, generation: str | None = None, *, starts: bool = True) -> tuple[int, Any]:
+    said = {"url": None, "store": store, "generation": generation, "starts": starts}
+    return await here.ask("PUT", "/v1/brokers/v.b", said)
+
+
+async def test_whatever_an_older_broker_of_the_name_asks_for_is_refused(here: World) -> None:
+    await here.channel("c")
+    first = (await claimed(here, "one"))[1]
+    subscription = {"broker": "v.b", "subscriptions": [{"parameters": [1], "id": "broker:x"}]}
+    old = {"Tocsin-Broker": f"v.b {first['generation']}"}
+    assert (await here.ask("POST", "/v1/channels/v.c/subscriptions", subscription, headers=old))[0] == 200
+    second = (await claimed(here, "two"))[1]
+    assert parse_position(second["generation"]) > parse_position(first["generation"])
+    assert second["secret"] != first["secret"], "the older one could still read and forge what the newer is told"
+    for method, path, said in (
+        ("GET", "/v1/brokers/v.b", None), ("GET", "/v1/brokers/v.b/news", None), ("POST", "/v1/brokers/v.b/acks", {}),
+        ("POST", "/v1/brokers/v.b/secret", None), ("GET", "/v1/brokers/v.b/subscriptions", None),
+        ("DELETE", "/v1/brokers/v.b", None), ("POST", "/v1/results:fetch", {"ranges": []}),
+        ("POST", "/v1/channels/v.c/subscriptions", subscription),
+        ("POST", "/v1/channels/v.c/subscriptions:remove", {"ids": ["broker:x"]}),
+        ("DELETE", "/v1/channels/v.c/subscriptions/broker:x", None),
+    ):  # fmt: skip
+        status, answered = await here.ask(method, path, said, headers=old)
+        assert (status, answered["error"]["code"]) == (409, "fenced"), path
+    # Neither going on nor starting again gives it the name back; the newer one keeps it, and may start again.
+    for starts in (True, False):
+        assert (await claimed(here, "one", first["generation"], starts=starts))[1]["error"]["code"] == "fenced"
+    kept = (await claimed(here, "two", second["generation"], starts=False))[1]
+    assert (kept["generation"], "secret" in kept) == (second["generation"], False)
+    again = (await claimed(here, "two", second["generation"]))[1]
+    new = {"Tocsin-Broker": f"v.b {again['generation']}"}
+    assert (await here.ask("GET", "/v1/brokers/v.b/news", headers=new))[0] == 200
+    held = (await here.ask("GET", "/v1/brokers/v.b/subscriptions", headers=new))[1]["subscriptions"]
+    assert [one["id"] for one in held] == ["broker:x"]
+
+
+@pytest.mark.parametrize("said", ["", "v.b", "v.b x", "%ff 1-1", "v.b 1-1-1"])
+async def test_a_generation_that_cannot_be_read_is_refused(here: World, said: str) -> None:
+    status, answered = await here.ask("GET", "/v1/brokers/v.b", headers={"Tocsin-Broker": said})
+    assert (status, "Tocsin-Broker" in answered["error"]["message"]) == (400, True)
+    for body in ({"store": 1}, {"store": ""}, {"store": "s", "generation": said}, {"store": "s", "starts": 1}):
+        assert (await here.ask("PUT", "/v1/brokers/v.b", {"url": None, **body}))[0] == 400
 
 
 # --- many at once

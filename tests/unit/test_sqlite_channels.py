@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
+from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Position, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_rows import Broker, Execution, Wanted
+from tocsin.store.channel_rows import Broker, Claimant, Execution, Wanted
+from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.epochs import HIGHEST, Epochs, end_of
 from tocsin.store.sqlite_channels import SqliteChannelStore
+from tocsin.wire.errors import LimitError
 
 BROKER = Broker("Default", "b")
 
@@ -100,3 +104,45 @@ def test_cursors_of_all_lives_are_ordered_as_the_results_they_stand_for() -> Non
         after = [cursor for cursor in there if epochs.place(cursor) > epochs.place(asked)]
         assert after == [cursor for cursor in there if cursor > asked], asked
     assert epochs.place(Cursor(35, 0, 0)) == HIGHEST
+
+
+async def test_a_store_of_the_version_before_goes_on_with_its_holds_and_its_registrations(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    old = SqliteChannelStore(path, chain=CHANNEL_UPGRADES[:2])
+    await old.open()
+    await old.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        for sql in (
+            "INSERT INTO counters VALUES ('channel', 1), ('broker', 2), ('interest', 2)",
+            "INSERT INTO channels (id, interests, subscriptions, change) VALUES (1, 2, 3, 2)",
+            "INSERT INTO channel_epochs SELECT 1, epoch, 1 FROM epochs",
+            "INSERT INTO brokers VALUES (1, 'v', 'ours'), (2, 'v', 'made')",
+            "INSERT INTO interests VALUES (1, 1, '[1]', 1, 0), (2, 1, '[2]', 2, 0)",
+            """INSERT INTO subscriptions VALUES (1, 'broker:x', 1, 1, 0, 5), (1, 'broker:y', 2, 1, 0, 5),
+                (1, 'somebody', 1, 2, 0, 5)""",
+            "INSERT INTO holds VALUES (1, 1, 1, 0), (1, 2, 1, 0), (2, 1, 1, 0)",
+            "INSERT INTO registrations SELECT 'v', 'ours', NULL, 's1', epoch, 0 FROM epochs",
+            "INSERT INTO registrations SELECT 'v', 'made', NULL, 's2', epoch, 0 FROM epochs",
+            "INSERT INTO registrations SELECT 'v', 'owned', 'east', 's3', epoch, 0 FROM epochs",
+        ):
+            raw.execute(sql)
+    store = SqliteChannelStore(path)
+    await store.open()
+    made, ours, owned = [await store.registration(Broker("v", name)) for name in ("made", "ours", "owned")]
+    assert made is not None
+    assert ours is not None
+    assert owned is not None
+    # What a broker's process has registered is somebody's; what a statement made may be claimed.
+    assert (made.owner, ours.owner, owned.owner) == (None, "", "east")
+    assert (await store.register(ours.broker, "x", owner="bob")).owner == "bob"
+    assert (await store.claim(ours.broker, Claimant("store", None, True), "new")).generation is not None
+    assert {one.id: one.application for one in await store.subscriptions(1)} == {
+        "broker:x": "", "broker:y": "", "somebody": "",
+    }  # fmt: skip
+    await store.commit_execution(1, Execution(1, 1, 2, {}), [1, 2], [b"a", b"b"])
+    assert len((await store.news(Position(0, 0), broker=ours.broker)).items) == 2
+    with pytest.raises(LimitError):
+        await store.subscribe(1, [Wanted("[3]", ours.broker)], created_us=1, interests_at_most=2)
+    await store.unsubscribe(1, ["broker:x", "broker:y", "somebody"])
+    assert (await store.state(1)).interests == 0
+    await store.close()

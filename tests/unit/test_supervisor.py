@@ -16,7 +16,7 @@ from tocsin.cli.supervised import broker_commands, check_brokers, told_on_this_m
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.settings import Settings
-from tocsin.wire.errors import InputError
+from tocsin.wire.errors import EXIT_FENCED, InputError
 
 WAITS = "import sys, os; open(sys.argv[1], 'a').write(f'{os.getpid()}\\n'); sys.stdin.read()"
 
@@ -38,6 +38,16 @@ async def test_a_process_that_is_killed_is_started_again_and_stopped_with_the_su
             os.kill(started(file)[-1], signal.SIGKILL)
     await supervisor.stop()
     assert not any(psutil.pid_exists(pid) for pid in started(file))
+
+
+async def test_a_broker_whose_name_was_taken_over_is_not_started_again(tmp_path: Path) -> None:
+    supervisor, file = Supervisor(first_pause_s=0.01), tmp_path / "pids"
+    ends = f"import sys, os; open(sys.argv[1], 'a').write(f'{{os.getpid()}}\\n'); sys.exit({EXIT_FENCED})"
+    supervisor.start([command(file, ends)])
+    (task,) = supervisor._tasks
+    await until(task.done)
+    assert len(started(file)) == 1
+    await supervisor.stop()
 
 
 async def test_what_cannot_be_started_is_tried_again(tmp_path: Path) -> None:

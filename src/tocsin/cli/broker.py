@@ -20,7 +20,7 @@ app = App(
 and stops cleanly on Ctrl-C or SIGTERM. It needs a running cluster to
 subscribe at, and goes on with what it has while that is away. What subscribers
 have and hold is in broker-NAME.db in the data folder: start it again, and it
-goes on.
+goes on. Of two brokers under one name the older stops, with status 3.
 
 Examples:
 
@@ -43,6 +43,7 @@ def broker(
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
     cluster: Annotated[str | None, Parameter(help="Where the cluster is.")] = None,
     trace: Annotated[Path | None, Parameter(help="Write every event there, for the lab.")] = None,
+    take_over: Annotated[bool, Parameter(negative="", help="Take the name from another broker, which stops.")] = False,
     beside: Annotated[bool, Parameter(negative="", help="End when standard input does.")] = False,
     config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
     verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
@@ -71,7 +72,7 @@ def broker(
         sys.stdout.write(f"tocsin broker {settings.broker.name} ready at {address} (data: {settings.data})\n")
         sys.stdout.flush()
 
-    uvloop.run(compose_broker.serve_broker(settings, on_ready, trace))
+    uvloop.run(compose_broker.serve_broker(settings, on_ready, trace, take_over=take_over))
 
 
 Name = Annotated[str | None, Parameter(help="Which broker: dataverse.name.")]
@@ -116,6 +117,7 @@ def restore(
     restored, saved = asyncio.run(compose_broker.restore(settings, source.absolute(), named=named))
     whose = "" if saved == restored else f" from a backup of {saved or 'a broker that it does not name'}"
     sys.stdout.write(f"restored the broker {restored}{whose} into {settings.data}; its checksum agrees\n")
+    sys.stdout.write("every session has ended; application tokens are those of the time of the backup\n")
 
 
 def _settings(name: str | None, data: Path | None, config: Path | None) -> Settings:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App
 
-from tocsin.wire.errors import TocsinError
+from tocsin.wire.errors import EXIT_FENCED, FencedError, TocsinError
 from tocsin.wire.version import version
 
 _HELP = """Tocsin, a Big Active Data platform.
@@ -39,13 +39,14 @@ app.command("tocsin.cli.lab:app", name="lab", help="Run experiments: the live sy
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 well, 1 with an error that was said, 2 for a wrong command line or no cluster."""
+    """Run one command and exit: 0 well, 1 with an error that was said, 2 for a wrong command line or no cluster, 3
+    for a broker whose name another has taken over."""
     try:
         result = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
         sys.stdout.flush()
     except TocsinError as error:
         _complain(error)
-        sys.exit(2 if error.code in ("no_cluster", "no_broker") else 1)
+        sys.exit({"no_cluster": 2, "no_broker": 2, FencedError.code: EXIT_FENCED}.get(error.code, 1))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tocsin"):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -10,12 +11,13 @@ from tocsin.cluster.channels.announcer import Announcer
 from tocsin.cluster.channels.brokers import Brokers, checked_url
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.path_names import path_name
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.requests import read_object, seconds
 from tocsin.serving.tokens import require
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_checks import STORE_ID_LIMIT
+from tocsin.store.channel_rows import Broker, Claimant
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.cursors import parse_cursor, parse_position, position_text
 from tocsin.wire.errors import InputError, LimitError
@@ -24,6 +26,7 @@ from tocsin.wire.results import FRAMES
 WAIT_LIMIT_S: Final = 60.0
 CURSORS_LIMIT: Final = 100_000
 
+_BROKER: Final = '{"url": "http://…"}, or null where there is no callback'
 _ACKS: Final = '{"cursors": {"17": "…", …}, "position": "…", "trim": true}'
 
 
@@ -55,16 +58,14 @@ class BrokerRoutes:
     async def register(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         dataverse, name = path_name(request)
-        said = await read_object(
-            request, '{"url": "http://…"}, or null where there is no callback', {"url"}, unpack=True
-        )
+        said = await read_object(request, _BROKER, {"url"}, {"store", "generation", "starts"}, unpack=True)
         url = said["url"]
         if not (url is None or isinstance(url, str)):
             raise InputError("url: must be an address, or null")
         if url is not None:
             self._announcer.guard.check(checked_url(url))
-        done = await self._brokers.register(dataverse, name, url, request[PRINCIPAL])
-        told = _told(done.broker, done.url, position_text(done.position), await self._store.dropped())
+        done = await self._brokers.register(dataverse, name, url, request[PRINCIPAL], _claimant(said))
+        told = _told(done.broker, done.url, done.position, await self._store.dropped(), done.generation)
         return answer(
             told if done.secret is None else {**told, "secret": done.secret}, status=201 if done.made else 200
         )
@@ -74,8 +75,10 @@ class BrokerRoutes:
         entry = self._brokers.known(*path_name(request))
         broker = Broker(entry.dataverse, entry.name)
         kept = await self._store.registration(broker)
-        position = None if kept is None else position_text(kept.position)
-        return answer(_told(broker, entry.url, position, await self._store.dropped()))
+        # A generation whose holder is not known is nobody's: whoever has it claims it again.
+        generation = None if kept is None or kept.holder is None else kept.generation
+        position = None if kept is None else kept.position
+        return answer(_told(broker, entry.url, position, await self._store.dropped(), generation))
 
     async def remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
@@ -117,8 +120,28 @@ class BrokerRoutes:
         return answer({"acknowledged": len(cursors)})
 
 
-def _told(broker: Broker, url: str | None, position: str | None, dropped: int) -> dict[str, Any]:
-    return {"broker": f"{broker.dataverse}.{broker.name}", "url": url, "position": position, "dropped": dropped}
+def _told(
+    broker: Broker, url: str | None, position: Position | None, dropped: int, generation: Position | None
+) -> dict[str, Any]:
+    return {
+        "broker": f"{broker.dataverse}.{broker.name}",
+        "url": url,
+        "position": None if position is None else position_text(position),
+        "dropped": dropped,
+        "generation": None if generation is None else position_text(generation),
+    }
+
+
+def _claimant(said: Mapping[str, Any]) -> Claimant | None:
+    """Who registers, where it says which store it has: others have no generation."""
+    store, generation, starts = said.get("store"), said.get("generation"), said.get("starts", True)
+    if store is None:
+        return None
+    if not isinstance(store, str) or not store or len(store) > STORE_ID_LIMIT:
+        raise InputError(f"store: must be a text of 1 to {STORE_ID_LIMIT} characters")
+    if not isinstance(starts, bool):
+        raise InputError("starts: must be true or false")
+    return Claimant(store, None if generation is None else parse_position(generation), starts)
 
 
 def _cursors(given: object) -> dict[int, Cursor]:

@@ -10,12 +10,16 @@ from tocsin.cluster.brokers_http import WAIT_LIMIT_S, BrokerRoutes
 from tocsin.cluster.channels.announcer import Announcer
 from tocsin.cluster.channels.broker_figures import BrokerCollector
 from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.channels.fence import Fence
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.path_names import full_name
 from tocsin.cluster.results_http import FetchLimits, ResultRoutes
 from tocsin.cluster.subscriptions_http import SubscriptionRoutes
 from tocsin.serving.metrics import ServerMetrics
+from tocsin.store.channel_rows import Broker
 from tocsin.store.channel_store import ChannelStore
+from tocsin.wire.generations import BROKER_HEADER, parse_generation_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,32 @@ class BrokerDoor:
 
     def routes(self, metrics: ServerMetrics) -> list[web.RouteDef]:
         metrics.registry.register(BrokerCollector(self.announcer.figures))
+        results = ResultRoutes(self.store, metrics, self.limits)
+        subscriptions = SubscriptionRoutes(self.subscriptions, self.brokers, self.retention)
+        brokers = BrokerRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s)
         return [
-            *ResultRoutes(self.store, metrics, self.limits).routes(),
-            *SubscriptionRoutes(self.subscriptions, self.brokers, self.retention).routes(),
-            *BrokerRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s).routes(),
+            *(_fenced(route, self.brokers.fence, changes=False) for route in results.routes()),
+            *(
+                # Registering is how a broker comes by its generation: it is judged there.
+                route if route.method == "PUT" else _fenced(route, self.brokers.fence, changes=route.method != "GET")
+                for route in (*subscriptions.routes(), *brokers.routes())
+            ),
         ]
+
+
+def _fenced(route: web.RouteDef, fence: Fence, *, changes: bool) -> web.RouteDef:
+    """For the newest broker of a name, and for those who do not say which they are."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        said = request.headers.get(BROKER_HEADER)
+        if said is None:
+            return await route.handler(request)
+        name, generation = parse_generation_header(said)
+        broker = Broker(*full_name(name))
+        if not changes:
+            await fence.check(broker, generation)
+            return await route.handler(request)
+        async with fence.change(broker, generation):
+            return await route.handler(request)
+
+    return web.route(route.method, route.path, handle, **route.kwargs)

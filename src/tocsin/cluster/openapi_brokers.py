@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from tocsin.cluster.brokers_http import CURSORS_LIMIT, WAIT_LIMIT_S
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SUBSCRIPTIONS_LIMIT
-from tocsin.store.channel_checks import SUBSCRIPTION_ID_LIMIT
+from tocsin.store.channel_checks import STORE_ID_LIMIT, SUBSCRIPTION_ID_LIMIT
+from tocsin.store.store import NAME_LIMIT
 from tocsin.wire.cursors import CURSOR_PATTERN, POSITION_PATTERN
 from tocsin.wire.results import FRAMES, RANGES_LIMIT
 
@@ -39,6 +40,7 @@ _SUBSCRIPTION: Final = {
         "interest": _WHOLE,
         "parameters": {"type": "array", "items": {}},
         "broker": {"type": "string"},
+        "application": {"type": "string", "description": "One of the broker's; empty where it does not say."},
         "since": {**_CURSOR, "description": "It sees results after this cursor."},
         "created_at": {"type": "string"},
         "channel": {"type": ["string", "null"]},
@@ -53,6 +55,11 @@ _BROKER: Final = {
         "position": {"type": ["string", "null"], "description": "It has been told of everything up to there."},
         "dropped": {"type": "integer", "description": "How many channels were ever dropped."},
         "secret": {"type": "string", "description": "What announcements are signed with; told once."},
+        "generation": {
+            "type": ["string", "null"],
+            "description": "Of the process that has the name. It names it with every request, in the header "
+            "Tocsin-Broker; a process with an older one is refused (`fenced`).",
+        },
     },
 }
 _CHANNEL: Final = {
@@ -98,7 +105,7 @@ def broker_paths(refusals: Refusals) -> dict[str, Any]:
             "operationId": name,
             "summary": summary,
             "parameters": list(parameters),
-            "responses": {**answers, **refusals("400", "401", "403", *statuses.split())},
+            "responses": {**answers, **refusals("400", "401", "403", "409", *statuses.split())},
         }
         if asks is not None:
             said["requestBody"] = {"required": True, "content": {"application/json": {"schema": asks}}}
@@ -185,7 +192,21 @@ def broker_paths(refusals: Refusals) -> dict[str, Any]:
             "put": operation(
                 "registerBroker", "Register a broker, or tell its new address; needs the role broker.",
                 f"404 409 {body} 500 503 507", parameters=[broker],
-                asks=_object({"url": {"type": ["string", "null"], "examples": ["http://127.0.0.1:1/"]}}, "url"),
+                asks=_object(
+                    {
+                        "url": {"type": ["string", "null"], "examples": ["http://127.0.0.1:1/"]},
+                        "store": {
+                            "type": "string", "minLength": 1, "maxLength": STORE_ID_LIMIT,
+                            "description": "The id of the broker's store; whoever gives one is given a generation.",
+                        },
+                        "generation": {
+                            "type": ["string", "null"], "pattern": POSITION_PATTERN,
+                            "description": "The last that this store was given; without one it takes the name over.",
+                        },
+                        "starts": {"type": "boolean", "description": "The process has not been given one yet."},
+                    },
+                    "url",
+                ),
                 answers={**_json(_ref("Broker")), **_json(_ref("Broker"), "201", "It was not known before.")},
             ),
             "get": operation(
@@ -248,7 +269,16 @@ def _made() -> dict[str, Any]:
 def _wanted() -> dict[str, Any]:
     values = {"type": "array", "items": {}, "description": "Values as JSON, in the order of the parameters."}
     return _object(
-        {"parameters": values, "id": {**_ID, "description": "Yours; one is made up if absent."}}, "parameters"
+        {
+            "parameters": values,
+            "id": {**_ID, "description": "Yours; one is made up if absent."},
+            "application": {
+                "type": "string",
+                "maxLength": NAME_LIMIT,
+                "description": "One of the broker's, which shares what channels keep with others.",
+            },
+        },
+        "parameters",
     )
 
 

@@ -26,7 +26,7 @@ from tocsin.store.channel_store import PAGE
 from tocsin.wire.cursors import cursor_text
 from tocsin.wire.errors import InputError, NotFoundError
 
-_SHAPE: Final = '{"broker": "v.b", "subscriptions": [{"parameters": […], "id": "…"}, …]}'
+_SHAPE: Final = '{"broker": "v.b", "subscriptions": [{"parameters": […], "id": "…", "application": "…"}, …]}'
 _IDS: Final = '{"ids": ["…", …]}'
 
 
@@ -157,12 +157,14 @@ def _requests(given: object) -> list[SubscriptionRequest]:
         raise InputError(f"expected {_SHAPE}")
     requests = []
     for place, one in enumerate(given):
-        if not isinstance(one, dict) or not {"parameters"} <= one.keys() <= {"parameters", "id"}:
-            raise InputError(f"subscription {place}: expected parameters, and maybe an id")
-        values, identity = one["parameters"], one.get("id")
+        if not isinstance(one, dict) or not {"parameters"} <= one.keys() <= {"parameters", "id", "application"}:
+            raise InputError(f"subscription {place}: expected parameters, and maybe an id and an application")
+        values, identity, application = one["parameters"], one.get("id"), one.get("application", "")
         if not isinstance(values, list) or not (identity is None or isinstance(identity, str)):
             raise InputError(f"subscription {place}: parameters are an array, an id is a text")
-        requests.append(SubscriptionRequest(values, identity))
+        if not isinstance(application, str):
+            raise InputError(f"subscription {place}: an application is a text")
+        requests.append(SubscriptionRequest(values, identity, application))
     return requests
 
 
@@ -182,6 +184,7 @@ def _told(one: Subscription) -> dict[str, Any]:
         "interest": one.interest,
         "parameters": [plain(value) for value in Parameters.values(one.parameters)],
         "broker": f"{one.broker.dataverse}.{one.broker.name}",
+        "application": one.application,
         "since": cursor_text(one.since),
         "created_at": datetime_text(moment(one.created_us)),
     }

@@ -40,8 +40,8 @@ SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
             " time_from_seconds time_to_micros time_to_millis time_to_seconds time_trunc timestamp"
             " timestamp_micros timestamp_millis timestamp_seconds to_date to_time to_timestamp to_timestamp_ltz"
             " to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc try_make_interval try_make_timestamp"
-            " try_make_timestamp_ltz try_make_timestamp_ntz try_to_date try_to_time try_to_timestamp unix_date unix_micros unix_millis"
-            " unix_seconds unix_timestamp weekday weekofyear window window_time year"
+            " try_make_timestamp_ltz try_make_timestamp_ntz try_to_date try_to_time try_to_timestamp"
+            " unix_date unix_micros unix_millis unix_seconds unix_timestamp weekday weekofyear window window_time year"
         ),
         "arrays and maps": (
             "aggregate array array_append array_compact array_contains array_distinct array_except array_insert"

@@ -63,14 +63,15 @@ async def serve(
     host: str,
     port: int,
     on_ready: Callable[[str], None],
+    stop: asyncio.Event | None = None,
 ) -> None:
-    """Run a server until SIGTERM or SIGINT; a second SIGINT ends the process at once.
+    """Run a server until SIGTERM, SIGINT or `stop`; a second SIGINT ends the process at once.
 
     The port is bound first (0 picks a free one), so that a taken one is known before anything slow is started, but
     nobody is let in before `start(address)` is through. A signal while starting gives the start up. On a signal while
     serving, no connection is taken any more, and the application's `on_shutdown` decides how long what runs may run.
     """
-    stop = asyncio.Event()
+    stop = stop or asyncio.Event()
     task = asyncio.current_task()
     assert task is not None
     starting = True

@@ -1,4 +1,7 @@
-"""Keeps processes running: one that ends is started again, more and more slowly while it does not stay."""
+"""Keeps processes running: one that ends is started again, more and more slowly while it does not stay.
+
+A broker whose name another has taken over is not: it would stop at once, again and again.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+
+from tocsin.wire.errors import EXIT_FENCED
 
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
@@ -53,6 +58,9 @@ class Supervisor:
             began_s = time.monotonic()
             try:
                 code = await self._run(command)
+                if code == EXIT_FENCED:
+                    _log.error("a process has ended for good: another has taken its name over", name=command.name)
+                    return
                 said = f"it ended with {code}"
             except OSError as error:
                 said = str(error)

@@ -85,6 +85,8 @@ class BrokerClusterSettings(Section):
     """The longest wait between two tries."""
     check_every_s: Seconds = 30.0
     """How often to look whether the cluster still knows the broker."""
+    former_subscriptions_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=31_536_000)] = 604_800.0
+    """How long what another broker of this name has subscribed to stays at the cluster after this one took over."""
     fetches: Annotated[Whole, Field(ge=1, le=64)] = 4
     """Fetches of results at once, each of many interests."""
 
@@ -222,7 +224,13 @@ class WebhookSettings(Section):
     """Results that are posted to subscribers."""
 
     timeout_s: Seconds = 15.0
-    """How long a receiver may take to answer."""
+    """How long a receiver may take to answer, from when a connection is free for the message."""
+    connections: Annotated[Whole, Field(ge=1, le=100_000)] = 500
+    """Messages on their way at once; further ones wait."""
+    application_connections: Annotated[Whole, Field(ge=1, le=100_000)] = 250
+    """Those of one application; a quarter of them for receivers that did not take the last one."""
+    host_connections: Annotated[Whole, Field(ge=1, le=100_000)] = 50
+    """Those of one application to one host."""
     first_retry_s: Seconds = 1.0
     """How long to wait before the first further try."""
     last_retry_s: Seconds = 300.0

@@ -127,6 +127,10 @@ class ChannelSettings(Section):
     """How long results are kept, where the channel itself does not say."""
     retention_bytes: Annotated[Whole, Field(ge=1, le=1 << 50)] = 1 << 30
     """How many bytes of results a channel keeps, where it does not say itself."""
+    matches_limit: Annotated[Whole, Field(ge=1, le=1 << 28)] = 1_000_000
+    """The most results of one execution for one interest; of more, the last ones are kept and a gap is told."""
+    interests_limit: Annotated[Whole, Field(ge=1, le=1_000_000_000)] = 10_000_000
+    """The most interests, in all channels, of one application of a broker."""
     upkeep_period_s: Seconds = 30.0
     """How often channels that changed are looked over for results that may go."""
     late_ticks: Annotated[Whole, Field(ge=1, le=100_000)] = 10

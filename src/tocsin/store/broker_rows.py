@@ -11,6 +11,15 @@ from tocsin.wire.subscriber import Mode
 
 PAGE: Final = 1_000
 
+# Names of facts.
+SESSION_KEY: Final = "session-key"
+STORE_ID: Final = "store-id"
+NAME_SINCE: Final = "name-since-us"
+GENERATION: Final = "generation"
+FENCED: Final = "fenced"
+NOT_RESTORED: Final = (SESSION_KEY, STORE_ID, NAME_SINCE, GENERATION, FENCED)
+"""What belongs to one life of a store: a backup that is brought back begins without."""
+
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
@@ -164,6 +173,7 @@ class Webhook:
     """`secret` signs what is sent to `url`."""
 
     subscriber: int
+    application: int
     url: str
     created_us: int
     secret: str = field(repr=False)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.store.channel_rows import Broker, Wanted
+from tocsin.store.channel_rows import Broker, Claimant, Wanted
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
 from tocsin.wire.errors import InputError
 
 SUBSCRIPTION_ID_LIMIT: Final = 200
 PARAMETERS_LIMIT: Final = 100_000
+STORE_ID_LIMIT: Final = 100
 
 
 def broker(given: Broker) -> None:
@@ -17,8 +18,15 @@ def broker(given: Broker) -> None:
     check_text("broker's name", given.name, NAME_LIMIT)
 
 
+def claimant(given: Claimant) -> None:
+    check_text("store's id", given.store, STORE_ID_LIMIT)
+    if not given.store:
+        raise InputError("a store's id cannot be empty")
+
+
 def wanted(given: Wanted) -> None:
     broker(given.broker)
+    check_text("application's name", given.application, NAME_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
     if given.id is not None:
         check_text("subscription's id", given.id, SUBSCRIPTION_ID_LIMIT)

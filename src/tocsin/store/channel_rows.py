@@ -18,12 +18,14 @@ class Broker(NamedTuple):
 class Wanted:
     """A subscription to be made. `parameters` is the canonical text: equal texts are one interest.
 
-    `id` is the client's own key; without one the store makes a UUID.
+    `id` is the client's own key; without one the store makes a UUID. `application`: of the broker's, for which it is
+    made; empty where the broker does not say.
     """
 
     parameters: str
     broker: Broker
     id: str | None = None
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Subscription:
     broker: Broker
     since: Cursor
     created_us: int
+    application: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +121,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`position` stands after this execution's results. `results` counts those kept, see `commit_execution`."""
+    """`position` stands after this execution's results. `results` counts those kept, and `left_out` those of interests
+    that had more than they may, see `commit_execution`."""
 
     position: Position
     results: int
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +196,26 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker that is told of news. `secret` signs what it is told; `owner` is who registered it, if anybody did.
+    """A broker that is told of news. `secret` signs what it is told; `owner` is who registered it: None while nobody
+    has, so that anybody may, and "" for somebody whose name is not known.
 
-    `position`: it knows everything up to there.
+    `position`: it knows everything up to there. `generation`: of the process that has the name now, `holder` the id of
+    its store; None where there is none, or it is not known since a restore.
     """
 
     broker: Broker
     owner: str | None
     position: Position
     secret: str = field(repr=False)
+    generation: Position | None = None
+    holder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A broker's process that wants its name. `store` is the id of its store, another one after a restore, and
+    `generation` the last that it was given, if any. `starts`: the process has not been given one yet."""
+
+    store: str
+    generation: Position | None
+    starts: bool

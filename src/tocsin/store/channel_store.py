@@ -27,6 +27,7 @@ from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.channel_rows import (
     Broker,
     ChannelState,
+    Claimant,
     Committed,
     Execution,
     Failure,
@@ -74,7 +75,7 @@ class ChannelStore(Protocol):
         """Begins a new life, after a restore: greater than every epoch before. Execution numbers go on.
 
         Cursors and positions of earlier lives keep their place before everything that comes now, also those that this
-        store never gave out.
+        store never gave out. Which processes have the brokers' names is forgotten.
         """
 
     # --- channels
@@ -92,11 +93,18 @@ class ChannelStore(Protocol):
 
     # --- subscriptions and interests
 
-    async def subscribe(self, channel_id: int, wanted: Sequence[Wanted], *, created_us: int) -> list[Subscribed]:
+    async def subscribe(
+        self,
+        channel_id: int,
+        wanted: Sequence[Wanted],
+        *,
+        created_us: int,
+        interests_at_most: int | None = None,
+    ) -> list[Subscribed]:
         """All or none, answered in the order asked.
 
         An id that is there with the same parameters and broker is answered as the first time; with others
-        ConflictError.
+        ConflictError. LimitError where an application would hold more interests, in all channels, than it may.
         """
 
     async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
@@ -130,13 +138,20 @@ class ChannelStore(Protocol):
     # --- executions
 
     async def commit_execution(
-        self, channel_id: int, execution: Execution, interests: Sequence[int], payloads: Sequence[bytes]
+        self,
+        channel_id: int,
+        execution: Execution,
+        interests: Sequence[int],
+        payloads: Sequence[bytes],
+        *,
+        matches_at_most: int | None = None,
     ) -> Committed:
         """Results, the channel's vector, tick and last execution, and the news of it: together.
 
         `payloads[i]` is a result of `interests[i]`; the order given is the order of an interest's ordinals. Results of
-        interests that went meanwhile, or are not this channel's, are left out. Raises ConflictError when the number
-        is not the last one + 1.
+        interests that went meanwhile, or are not this channel's, are left out. Of an interest with more results than
+        `matches_at_most` the last so many are kept, and whatever it had before is gone: who fetches is told of the gap.
+        Raises ConflictError when the number is not the last one + 1.
         """
 
     async def record_failure(self, channel_id: int, failure: Failure) -> None:
@@ -162,9 +177,13 @@ class ChannelStore(Protocol):
         max_bytes: int | None = None,
         executions: int = EXECUTIONS_KEPT,
     ) -> int:
-        """Removes, in steps: results of executions that ended before; then the oldest executions' until `max_bytes`
-        holds, but never those of the newest with results; executions without results beyond the newest so many; and
-        what interests that went have left. How many results went.
+        """Removes, in steps: results of executions that ended before; then the oldest until `max_bytes` holds, but
+        never those of the newest with results; executions without results beyond the newest so many; and what
+        interests that went have left. How many results went.
+
+        Where several applications (of brokers) hold interests, `max_bytes` is shared: those go first that count for
+        applications with more than the fair level of it, the largest first, and none that one below it holds and has
+        not acknowledged. A result counts for all who hold its interest.
 
         What was trimmed or belonged to interests that went may stay on the disk, unseen, while it is the smaller part
         of its execution.
@@ -197,8 +216,17 @@ class ChannelStore(Protocol):
     # --- brokers that are told
 
     async def register(self, broker: Broker, secret: str, *, owner: str | None) -> Registration:
-        """What is there already stays, but for an owner where there was none. A new one begins at the present
+        """What is there already stays, but for an owner where none is known. A new one begins at the present
         position."""
+
+    async def claim(self, broker: Broker, claimant: Claimant, secret: str) -> Registration:
+        """The name is the claimant's: a process that starts gets a generation greater than every one before, also
+        those of lives of the store that a restore has ended; one that has the latest keeps it.
+
+        A store that was never given a generation takes the name over, and so does one that was given a later one than
+        is known here. The secret is the new one where another store had the name, or none. Raises FencedError for
+        whoever the name was taken from, NotFoundError when the broker is not registered.
+        """
 
     async def renew_secret(self, broker: Broker, secret: str) -> None:
         """Raises NotFoundError when it is not registered."""

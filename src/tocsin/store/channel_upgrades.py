@@ -91,4 +91,49 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
             )
         },
     ),
+    Upgrade(
+        3,
+        "generations of brokers, and owners whatever their role",
+        {
+            "sqlite": (
+                # holder: the id of the store of the process that was given the generation.
+                "ALTER TABLE registrations ADD COLUMN holder TEXT",
+                "ALTER TABLE registrations ADD COLUMN generation_epoch INTEGER",
+                "ALTER TABLE registrations ADD COLUMN generation_number INTEGER",
+                # A broker's process has registered these, although nobody kept with whose token.
+                """UPDATE registrations SET owner = '' WHERE owner IS NULL AND EXISTS (
+                    SELECT 1 FROM subscriptions s JOIN brokers b ON b.id = s.broker
+                    WHERE b.dataverse = registrations.dataverse AND b.name = registrations.name
+                    AND s.id LIKE 'broker:%')""",
+            )
+        },
+    ),
+    Upgrade(
+        4,
+        "applications of brokers, and what each has of what a channel keeps",
+        {
+            "sqlite": (
+                # interests: how many it holds, in all channels.
+                """CREATE TABLE shares (
+                    id INTEGER PRIMARY KEY, broker INTEGER NOT NULL, application TEXT NOT NULL,
+                    interests INTEGER NOT NULL, UNIQUE (broker, application))""",
+                """INSERT INTO shares SELECT b.id, b.id, '', coalesce(h.count, 0) FROM brokers b
+                    LEFT JOIN (SELECT broker, count(*) AS count FROM holds GROUP BY broker) h ON h.broker = b.id""",
+                "INSERT INTO counters SELECT 'share', coalesce(max(id), 0) FROM shares",
+                "ALTER TABLE subscriptions ADD COLUMN share INTEGER NOT NULL DEFAULT 0",
+                "UPDATE subscriptions SET share = broker",
+                "ALTER TABLE holds RENAME TO old_holds",
+                """CREATE TABLE holds (
+                    interest INTEGER NOT NULL, broker INTEGER NOT NULL, share INTEGER NOT NULL,
+                    subscriptions INTEGER NOT NULL, acknowledged INTEGER NOT NULL,
+                    PRIMARY KEY (interest, broker, share)) WITHOUT ROWID""",
+                "INSERT INTO holds SELECT interest, broker, broker, subscriptions, acknowledged FROM old_holds",
+                "DROP TABLE old_holds",
+                # Bytes of an execution's live results by share, see sqlite_shares.
+                """CREATE TABLE execution_shares (
+                    channel_id INTEGER NOT NULL, number INTEGER NOT NULL, share INTEGER NOT NULL,
+                    bytes INTEGER NOT NULL, PRIMARY KEY (channel_id, number, share)) WITHOUT ROWID""",
+            )
+        },
+    ),
 )

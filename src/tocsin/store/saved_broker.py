@@ -2,6 +2,9 @@
 
 The store may be another process's, which goes on working: SQLite copies one committed state of it. The copy holds the
 SHA-256 of all that is in its tables, so that whatever changed in it since is found when it is brought back.
+
+What is brought back is another store: it signs with new keys, because numbers of subscribers that were given since the
+backup are given again, and it takes the broker's name over (`NOT_RESTORED`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Final
 
 from tocsin.patience import to_the_end
 from tocsin.store.broker_files import PATTERN, broker_of
+from tocsin.store.broker_rows import NOT_RESTORED
 from tocsin.store.ownership import Ownership
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_errors import explained
@@ -126,7 +130,10 @@ def _settle(path: Path, called: Path | None = None) -> None:
     with explained(called), closing(sqlite3.connect(path, isolation_level=None)) as copy:
         _check_kind(copy, called)
         _check(copy, called)
-        copy.execute("DELETE FROM facts WHERE name IN (?, ?)", (CHECKSUM, NAME))
+        dropped = (CHECKSUM, NAME, *NOT_RESTORED)
+        copy.execute(f"DELETE FROM facts WHERE name IN ({', '.join('?' * len(dropped))})", dropped)  # noqa: S608
+        # Of tokens that the old key has signed, which count no more.
+        copy.execute("DELETE FROM revoked")
     sync(path)
 
 

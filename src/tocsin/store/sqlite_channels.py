@@ -15,7 +15,14 @@ from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store import channel_checks as check
 from tocsin.store import channel_rows as rows
 from tocsin.store import sqlite_channel_rows as channels
-from tocsin.store import sqlite_news, sqlite_registrations, sqlite_results, sqlite_retention, sqlite_subscriptions
+from tocsin.store import (
+    sqlite_news,
+    sqlite_registrations,
+    sqlite_results,
+    sqlite_retention,
+    sqlite_shares,
+    sqlite_subscriptions,
+)
 from tocsin.store.channel_store import CHANGES, CHUNK_BYTES, EXECUTIONS_KEPT, NEWS, PAGE
 from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite_errors import explained
@@ -39,6 +46,8 @@ class SqliteChannelStore(SqliteFile):
     def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
         super().__init__(path, **opening)
         self._epoch = 0
+        # Of executions from which all that is dead was removed, how many results were alive.
+        self._swept: dict[int, dict[int, int]] = {}
 
     @property
     def epoch(self) -> int:
@@ -50,7 +59,11 @@ class SqliteChannelStore(SqliteFile):
         self._epoch = await self.read(channels.current_epoch)
 
     async def renew_epoch(self) -> int:
-        self._epoch = await self._write(channels.renew_epoch)
+        def renew(writer: sqlite3.Connection) -> int:
+            sqlite_registrations.forget_holders(writer)
+            return channels.renew_epoch(writer)
+
+        self._epoch = await self._write(renew)
         return self._epoch
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
@@ -74,12 +87,17 @@ class SqliteChannelStore(SqliteFile):
     # --- subscriptions and interests
 
     async def subscribe(
-        self, channel_id: int, wanted: Sequence[rows.Wanted], *, created_us: int
+        self,
+        channel_id: int,
+        wanted: Sequence[rows.Wanted],
+        *,
+        created_us: int,
+        interests_at_most: int | None = None,
     ) -> list[rows.Subscribed]:
         for each in wanted:
             check.wanted(each)
         return await self._write(
-            lambda writer: sqlite_subscriptions.subscribe(writer, channel_id, wanted, created_us),
+            lambda writer: sqlite_subscriptions.subscribe(writer, channel_id, wanted, created_us, interests_at_most),
             "channel-store.subscriptions",
         )
 
@@ -131,12 +149,23 @@ class SqliteChannelStore(SqliteFile):
     # --- executions
 
     async def commit_execution(
-        self, channel_id: int, execution: rows.Execution, interests: Sequence[int], payloads: Sequence[bytes]
+        self,
+        channel_id: int,
+        execution: rows.Execution,
+        interests: Sequence[int],
+        payloads: Sequence[bytes],
+        *,
+        matches_at_most: int | None = None,
     ) -> rows.Committed:
-        return await self._write(
-            lambda writer: sqlite_results.commit(writer, channel_id, execution, interests, payloads),
-            "channel-store.execution",
-        )
+        def commit(writer: sqlite3.Connection) -> rows.Committed:
+            committed, over = sqlite_results.commit(
+                writer, channel_id, execution, interests, payloads, matches_at_most=matches_at_most
+            )
+            if over:
+                sqlite_retention.overflow(writer, channel_id, execution.number, over)
+            return committed
+
+        return await self._write(commit, "channel-store.execution")
 
     async def record_failure(self, channel_id: int, failure: rows.Failure) -> None:
         await self._write(lambda writer: channels.add_failure(writer, channel_id, failure))
@@ -172,7 +201,9 @@ class SqliteChannelStore(SqliteFile):
         if ended_before_us is not None:
             old = partial(sqlite_retention.too_old, channel_id=channel_id, ended_before_us=ended_before_us)
             removed += await self._remove(channel_id, old)
-        if max_bytes is not None:
+        if max_bytes is not None and await self.read(sqlite_shares.are_several):
+            removed += await self._share_out(channel_id, max_bytes)
+        elif max_bytes is not None:
             much = partial(sqlite_retention.too_much, channel_id=channel_id, max_bytes=max_bytes)
             removed += await self._remove(channel_id, much)
         await self._retention(lambda writer: sqlite_retention.forget(writer, channel_id, executions))
@@ -216,6 +247,10 @@ class SqliteChannelStore(SqliteFile):
         check.broker(broker)
         return await self._write(lambda writer: sqlite_registrations.register(writer, broker, secret, owner))
 
+    async def claim(self, broker: rows.Broker, claimant: rows.Claimant, secret: str) -> rows.Registration:
+        check.claimant(claimant)
+        return await self._write(lambda writer: sqlite_registrations.claim(writer, broker, claimant, secret))
+
     async def renew_secret(self, broker: rows.Broker, secret: str) -> None:
         await self._write(lambda writer: sqlite_registrations.renew_secret(writer, broker, secret))
 
@@ -243,20 +278,68 @@ class SqliteChannelStore(SqliteFile):
     async def _compact(self, channel_id: int) -> None:
         """What is dead goes from executions that are mostly dead."""
         for execution in await self.read(lambda reader: sqlite_retention.mostly_dead(reader, channel_id)):
-            if execution.live == 0:
-                await self._remove_execution(channel_id, execution, told=False)
-                continue
-            dead = await self.read(partial(sqlite_retention.dead_rows, execution=execution))
-            for at in range(0, len(dead), STEP):
-                await self._write(
-                    partial(
-                        sqlite_retention.remove_dead,
-                        channel_id=channel_id,
-                        number=execution.number,
-                        ids=dead[at : at + STEP],
-                    )
+            await self._remove_dead(channel_id, execution)
+
+    async def _remove_dead(self, channel_id: int, execution: Stored) -> None:
+        if execution.live == 0:
+            await self._remove_execution(channel_id, execution, told=False)
+            return
+        dead = await self.read(partial(sqlite_retention.dead_rows, execution=execution))
+        for at in range(0, len(dead), STEP):
+            await self._write(
+                partial(
+                    sqlite_retention.remove_dead,
+                    channel_id=channel_id,
+                    number=execution.number,
+                    ids=dead[at : at + STEP],
                 )
+            )
+            faults.reach("channel-store.retention.step")
+
+    async def _share_out(self, channel_id: int, max_bytes: int) -> int:
+        """Results go from those who have more than their share until what is kept fits. How many."""
+        removed = 0
+        done: set[tuple[int, int]] = set()
+        while (await self.state(channel_id)).result_bytes > max_bytes:
+            while numbers := await self.read(lambda reader: sqlite_shares.uncounted(reader, channel_id)):
+                counts: list[tuple[int, int, int, int]] = []
+                for number in numbers:
+                    counts += await self.read(partial(sqlite_shares.counted, channel_id=channel_id, number=number))
+                await self._write(partial(sqlite_shares.keep_counts, counts=counts))
                 faults.reach("channel-store.retention.step")
+            chosen = await self.read(lambda reader: sqlite_shares.eviction(reader, channel_id, max_bytes, done))
+            if chosen is None:
+                # What has died is not seen any more, and may still be what there is too much of.
+                if await self._remove_all_dead(channel_id):
+                    continue
+                break
+            for number, shares in sorted(chosen.shares.items()):
+                removed += await self._evict(channel_id, number, chosen.above, shares)
+                done.update((number, share) for share in shares)
+        return removed
+
+    async def _evict(self, channel_id: int, number: int, above: list[int], shares: list[int]) -> int:
+        places = await self.read(lambda reader: sqlite_shares.evicted_places(reader, channel_id, number, above, shares))
+        removed = 0
+        for at in range(0, len(places), TRIMMED):
+            some = places[at : at + TRIMMED]
+            removed += await self._write(
+                partial(sqlite_retention.evict, channel_id=channel_id, number=number, places=some)
+            )
+            faults.reach("channel-store.retention.step")
+        for execution in await self.read(lambda reader: sqlite_retention.partly_dead(reader, channel_id, number)):
+            await self._remove_dead(channel_id, execution)
+        return removed
+
+    async def _remove_all_dead(self, channel_id: int) -> bool:
+        """Whether some was looked at. Rows that live ones need stay, and are not looked at again for nothing."""
+        before = self._swept.get(channel_id, {})
+        found = await self.read(lambda reader: sqlite_retention.partly_dead(reader, channel_id))
+        self._swept[channel_id] = {one.number: one.live for one in found}
+        new = [one for one in found if before.get(one.number) != one.live]
+        for execution in new:
+            await self._remove_dead(channel_id, execution)
+        return bool(new)
 
     async def _remove(self, channel_id: int, choose: Callable[[sqlite3.Connection], list[Stored]]) -> int:
         removed = 0

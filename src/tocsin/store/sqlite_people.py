@@ -14,6 +14,8 @@ from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
 APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
     FROM applications """
+WEBHOOKS: Final = """SELECT w.subscriber, s.application, w.url, w.created_us, w.secret
+    FROM webhooks w JOIN subscribers s ON s.id = w.subscriber """
 SUBSCRIBERS: Final = (
     "SELECT s.id, s.application, s.user, s.created_us, s.tokens_from_us, s.password FROM subscribers s "
 )
@@ -137,12 +139,13 @@ def add_subscriber(
             f"the application {of.name} has as many subscribers as it may", hint=f"at most {at_most}", status=429
         )
     made = connection.execute(
-        "INSERT INTO subscribers (application, user, created_us, password) VALUES (?, ?, ?, ?)",
-        (application, user, created_us, password),
+        "INSERT INTO subscribers (application, user, created_us, tokens_from_us, password) VALUES (?, ?, ?, ?, ?)",
+        # No token from before is this subscriber's, whatever number it names.
+        (application, user, created_us, created_us, password),
     )
     connection.execute("UPDATE applications SET subscribers = subscribers + 1 WHERE id = ?", (application,))
     assert made.lastrowid is not None, "a row was inserted"
-    return Subscriber(made.lastrowid, application, user, created_us, 0, password)
+    return Subscriber(made.lastrowid, application, user, created_us, created_us, password)
 
 
 def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, tokens_from_us: int | None) -> None:
@@ -196,11 +199,12 @@ def subscribers(connection: sqlite3.Connection, application: int, after: str, li
 
 
 def put_webhook(connection: sqlite3.Connection, of: int, url: str, secret: str, created_us: int) -> Webhook:
-    if subscriber_by_id(connection, of) is None:
+    known = subscriber_by_id(connection, of)
+    if known is None:
         raise NotFoundError(f"there is no subscriber {of}")
     connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (of,))
     connection.execute("INSERT INTO webhooks VALUES (?, ?, ?, ?)", (of, url, secret, created_us))
-    return Webhook(of, url, created_us, secret)
+    return Webhook(of, known.application, url, created_us, secret)
 
 
 def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) -> bool:
@@ -209,14 +213,12 @@ def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) 
 
 
 def webhook(connection: sqlite3.Connection, of: int) -> Webhook | None:
-    sql = "SELECT subscriber, url, created_us, secret FROM webhooks WHERE subscriber = ?"
-    row = connection.execute(sql, (of,)).fetchone()
+    row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (of,)).fetchone()
     return None if row is None else Webhook(*row)
 
 
 def webhooks(connection: sqlite3.Connection) -> list[Webhook]:
-    sql = "SELECT subscriber, url, created_us, secret FROM webhooks ORDER BY subscriber"
-    return [Webhook(*row) for row in connection.execute(sql)]
+    return [Webhook(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
 
 
 def _written(allowed: Allowed) -> tuple[str | None, str | None, str]:

@@ -8,22 +8,55 @@ from typing import Any, Final
 from tocsin.rules.model.cursors import Position
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_news
-from tocsin.store.channel_rows import Broker, Registration
-from tocsin.wire.errors import NotFoundError
+from tocsin.store.channel_rows import Broker, Claimant, Registration
+from tocsin.wire.errors import FencedError, NotFoundError
 
-SELECT: Final = "SELECT dataverse, name, owner, epoch, number, secret FROM registrations "
+SELECT: Final = """SELECT dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder
+    FROM registrations """
 
 
 def register(connection: sqlite3.Connection, broker: Broker, secret: str, owner: str | None) -> Registration:
     now = sqlite_news.position(connection)
     connection.execute(
-        """INSERT INTO registrations VALUES (?, ?, ?, ?, ?, ?)
-        ON CONFLICT DO UPDATE SET owner = coalesce(owner, excluded.owner)""",
+        """INSERT INTO registrations (dataverse, name, owner, secret, epoch, number) VALUES (?, ?, ?, ?, ?, ?)
+        ON CONFLICT DO UPDATE SET owner = coalesce(nullif(owner, ''), excluded.owner, owner)""",
         (*broker, owner, secret, *now),
     )
     kept = registration(connection, broker)
     assert kept is not None, "it was just put there"
     return kept
+
+
+def claim(connection: sqlite3.Connection, broker: Broker, claimant: Claimant, secret: str) -> Registration:
+    kept = registration(connection, broker)
+    if kept is None:
+        raise _unknown(broker)
+    is_holder = claimant.store == kept.holder
+    if kept.generation is not None and claimant.generation is not None and claimant.generation <= kept.generation:
+        if claimant.generation == kept.generation and is_holder and not claimant.starts:
+            return kept
+        # The holder that starts may have been given a generation whose answer it did not live to see.
+        if claimant.generation != kept.generation and not (is_holder and claimant.starts):
+            raise FencedError(
+                f"another broker has taken the name {broker.dataverse}.{broker.name} over",
+                hint="stop one of the two; tocsin broker --take-over takes the name back",
+            )
+    connection.execute(
+        """UPDATE registrations SET generation_epoch = ?, generation_number = ?, holder = ?, secret = ?
+        WHERE dataverse = ? AND name = ?""",
+        (
+            rows.current_epoch(connection), rows.give(connection, "generation"),
+            claimant.store, kept.secret if is_holder else secret, *broker,
+        ),
+    )  # fmt: skip
+    made = registration(connection, broker)
+    assert made is not None, "it was just changed"
+    return made
+
+
+def forget_holders(connection: sqlite3.Connection) -> None:
+    """Of a life of the store that is over: who holds the names now has to say so."""
+    connection.execute("UPDATE registrations SET holder = NULL")
 
 
 def renew_secret(connection: sqlite3.Connection, broker: Broker, secret: str) -> None:
@@ -59,8 +92,9 @@ def unregister(connection: sqlite3.Connection, broker: Broker) -> None:
 
 
 def _read(row: tuple[Any, ...]) -> Registration:
-    dataverse, name, owner, epoch, number, secret = row
-    return Registration(Broker(dataverse, name), owner, Position(epoch, number), secret)
+    dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder = row
+    generation = None if generation_epoch is None else Position(generation_epoch, generation_number)
+    return Registration(Broker(dataverse, name), owner, Position(epoch, number), secret, generation, holder)
 
 
 def _unknown(broker: Broker) -> NotFoundError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -41,7 +42,10 @@ def commit(
     execution: Execution,
     interests: Sequence[int],
     payloads: Sequence[bytes],
-) -> Committed:
+    *,
+    matches_at_most: int | None,
+) -> tuple[Committed, list[int]]:
+    """What was committed, and the interests that had more results than they may."""
     last = rows.last_execution(connection, channel_id)
     if execution.number != last + 1:
         raise ConflictError(f"execution {execution.number} cannot follow execution {last}")
@@ -52,12 +56,29 @@ def commit(
     order = sorted(range(len(interests)), key=interests.__getitem__)
     if gone:
         order = [at for at in order if interests[at] not in gone]
+    over: list[int] = []
+    found = len(order)
+    if matches_at_most is not None and found > matches_at_most:
+        order, over = _within(order, interests, matches_at_most)
     first = rows.give(connection, "result", len(order))
     new = _NewRows(first, execution.number << ORDINAL_BITS)
     connection.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?)", new.of(order, interests, payloads))
     rows.add_execution(connection, channel_id, execution, first=first, count=len(order), size_bytes=new.size_bytes)
     position = Position(rows.current_epoch(connection), rows.given(connection, "result"))
-    return Committed(position, len(order))
+    return Committed(position, len(order), found - len(order)), over
+
+
+def _within(order: Sequence[int], interests: Sequence[int], at_most: int) -> tuple[list[int], list[int]]:
+    """The last so many of each interest, in the same order, and the interests that had more."""
+    counts = Counter(interests[at] for at in order)
+    beyond = {interest: count - at_most for interest, count in counts.items() if count > at_most}
+    over, kept = list(beyond), []
+    for at in order:
+        if beyond.get(interests[at], 0) > 0:
+            beyond[interests[at]] -= 1
+        else:
+            kept.append(at)
+    return kept, over
 
 
 class _NewRows:

@@ -3,7 +3,7 @@
 Trimming and unsubscribing only say that results are dead: below their interest's `lost`, or without an interest. Their
 rows go when the larger part of their execution is dead (`dead_rows`), so each is looked at a bounded number of times; a
 dead row stays while a live one names it as the holder of its payload. Retention removes whole executions
-(`remove_rows`).
+(`remove_rows`); where several share a channel and it keeps too much, only what some of them have (sqlite_shares).
 
 The caller holds the transaction.
 """
@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tocsin.rules.model.cursors import ORDINAL_BITS, Cursor
 from tocsin.store import sqlite_channel_rows as rows
+from tocsin.store import sqlite_shares
+from tocsin.store.epochs import end_of
 from tocsin.store.sqlite_news import places_of
 from tocsin.store.sqlite_results import ROW_BYTES
 
@@ -42,6 +45,12 @@ class Stored:
 def mostly_dead(connection: sqlite3.Connection, channel_id: int) -> list[Stored]:
     sql = f"{STORED} AND live * 2 < stored ORDER BY number"
     return [Stored(*row) for row in connection.execute(sql, (channel_id,))]
+
+
+def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | None = None) -> list[Stored]:
+    """All of them, or the one of this number."""
+    sql = f"{STORED} AND live < stored AND number = coalesce(?, number) ORDER BY number"
+    return [Stored(*row) for row in connection.execute(sql, (channel_id, number))]
 
 
 def stored(connection: sqlite3.Connection, channel_id: int) -> list[Stored]:
@@ -91,16 +100,40 @@ STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions W
 
 def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[int, Cursor]) -> int:
     """Some interests' results up to these cursors are dead. How many."""
-    places = places_of(connection, below, channel_id)
+    return lose(connection, channel_id, places_of(connection, below, channel_id).items())
+
+
+def lose(connection: sqlite3.Connection, channel_id: int, places: Iterable[tuple[int, int]]) -> int:
+    """Interests of the channel lose their results up to these places. How many."""
     found = connection.execute(
         f"""SELECT i.id, r.place >> {ORDINAL_BITS}, max(r.place), count(*) FROM json_each(?) j
         CROSS JOIN interests i ON i.id = j.value ->> 0
         CROSS JOIN results r ON r.interest = i.id AND r.place > i.lost AND r.place <= j.value ->> 1
         GROUP BY 1, 2 ORDER BY 1, 2""",  # noqa: S608 - our own number
-        (json.dumps(list(places.items())),),
+        (json.dumps(list(places)),),
     ).fetchall()
     connection.executemany("UPDATE interests SET lost = ? WHERE id = ?", [(place, id_) for id_, _, place, _ in found])
     return _died(connection, channel_id, [(number, count) for _, number, _, count in found])
+
+
+def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: Iterable[tuple[int, int]]) -> int:
+    """The same for room's sake: whoever was not told of them yet is told that they are gone. How many."""
+    lost = lose(connection, channel_id, places)
+    connection.execute(
+        """UPDATE channels SET removed_to = max(removed_to, (
+            SELECT last FROM executions WHERE channel_id = ?1 AND number = ?2)) WHERE id = ?1""",
+        (channel_id, number),
+    )
+    return lost
+
+
+def overflow(connection: sqlite3.Connection, channel_id: int, number: int, interests: Sequence[int]) -> None:
+    """These interests had more results of an execution than they may: what was before those that are kept is gone."""
+    before = end_of(number - 1)
+    lose(connection, channel_id, [(interest, before) for interest in interests])
+    connection.executemany(
+        "UPDATE interests SET lost = max(lost, ?) WHERE id = ?", [(before, interest) for interest in interests]
+    )
 
 
 def sweep_former(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
@@ -168,7 +201,10 @@ def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *,
     _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
     sql = "UPDATE executions SET last = ? WHERE channel_id = ? AND number = ?"
     connection.execute(sql, (begin - 1, channel_id, number))
-    return (0, True) if begin > first else (_died(connection, channel_id, [(number, live)]), False)
+    if begin > first:
+        return 0, True
+    sqlite_shares.forget(connection, channel_id, number)
+    return _died(connection, channel_id, [(number, live)]), False
 
 
 def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count: int, size_bytes: int) -> None:
@@ -225,6 +261,8 @@ def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, boo
         return 0, True
     held = connection.execute("SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, STEP)).fetchall()
     listed = json.dumps([row[0] for row in held])
+    sql = "SELECT share, -count(*) FROM holds WHERE interest IN (SELECT value FROM json_each(?)) GROUP BY share"
+    sqlite_shares.count_interests(connection, Counter(dict(connection.execute(sql, (listed,)).fetchall())))
     connection.execute("DELETE FROM holds WHERE interest IN (SELECT value FROM json_each(?))", (listed,))
     connection.execute("DELETE FROM interests WHERE id IN (SELECT value FROM json_each(?))", (listed,))
     gone = len(held)

@@ -9,39 +9,52 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store import sqlite_channel_rows as rows
+from tocsin.store import sqlite_shares
 from tocsin.store.channel_rows import Broker, InterestChanges, Interests, Subscribed, Subscription, Unsubscribed, Wanted
 from tocsin.store.epochs import end_of
-from tocsin.wire.errors import ConflictError, NotFoundError
+from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
-SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us
-    FROM subscriptions s JOIN interests i ON i.id = s.interest JOIN brokers b ON b.id = s.broker
-    JOIN channels c ON c.id = s.channel_id AND NOT c.dropped """
+Hold: TypeAlias = tuple[int, int, int]
+"""An interest, a broker and a share of it."""
+
+SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us,
+    a.application FROM subscriptions s JOIN interests i ON i.id = s.interest JOIN brokers b ON b.id = s.broker
+    JOIN shares a ON a.id = s.share JOIN channels c ON c.id = s.channel_id AND NOT c.dropped """
 
 
 def subscribe(
-    connection: sqlite3.Connection, channel_id: int, wanted: Sequence[Wanted], created_us: int
+    connection: sqlite3.Connection,
+    channel_id: int,
+    wanted: Sequence[Wanted],
+    created_us: int,
+    interests_at_most: int | None = None,
 ) -> list[Subscribed]:
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
     named = _named(connection, channel_id, [each.id for each in wanted if each.id is not None])
     brokers = {broker: rows.broker_id_made(connection, broker) for broker in {each.broker for each in wanted}}
+    shares = {
+        (broker, application): sqlite_shares.share_made(connection, brokers[broker], application)
+        for broker, application in {(each.broker, each.application) for each in wanted}
+    }
     interests = _interests(connection, channel_id, {each.parameters for each in wanted})
     unknown = list(dict.fromkeys(each.parameters for each in wanted if each.parameters not in interests))
     first, change = rows.give(connection, "interest", len(unknown)), _change(connection, channel_id, len(unknown))
     interests.update(zip(unknown, range(first, first + len(unknown)), strict=True))
 
     answers: list[Subscribed] = []
-    made: list[tuple[int, str, int, int, int, int]] = []
+    made: list[tuple[int, str, int, int, int, int, int]] = []
     for each in wanted:
         before = named.get(each.id) if each.id is not None else None
         if before is None:
             id_, interest = each.id or str(uuid4()), interests[each.parameters]
-            made.append((channel_id, id_, interest, brokers[each.broker], last, created_us))
+            share = shares[each.broker, each.application]
+            made.append((channel_id, id_, interest, brokers[each.broker], last, created_us, share))
             answers.append(Subscribed(id_, interest, since, True, interest >= first))
             if each.id is not None:
                 named[id_] = (interest, each.parameters, each.broker, since)
@@ -58,13 +71,14 @@ def subscribe(
         "INSERT INTO interests (id, channel_id, parameters, change) VALUES (?, ?, ?, ?)",
         ((first + n, channel_id, parameters, change + n) for n, parameters in enumerate(unknown)),
     )
-    connection.executemany("INSERT INTO subscriptions VALUES (?, ?, ?, ?, ?, ?)", made)
-    held = Counter((interest, broker) for _, _, interest, broker, _, _ in made)
+    connection.executemany("INSERT INTO subscriptions VALUES (?, ?, ?, ?, ?, ?, ?)", made)
+    held = Counter((interest, broker, share) for _, _, interest, broker, _, _, share in made)
+    _count_new(connection, held, first, interests_at_most)
     connection.executemany(
-        """INSERT INTO holds VALUES (?, ?, ?, ?)
+        """INSERT INTO holds VALUES (?, ?, ?, ?, ?)
         ON CONFLICT DO UPDATE SET subscriptions = subscriptions + excluded.subscriptions""",
         # What was before is not needed: the broker holds it from now on.
-        ((interest, broker, count, end_of(last)) for (interest, broker), count in held.items()),
+        ((*hold, count, end_of(last)) for hold, count in held.items()),
     )
     _count(connection, channel_id, len(unknown), len(made))
     return answers
@@ -73,40 +87,43 @@ def subscribe(
 def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
     rows.last_execution(connection, channel_id)
     found = connection.execute(
-        """SELECT s.id, s.interest, s.broker FROM json_each(?) j
+        """SELECT s.id, s.interest, s.broker, s.share FROM json_each(?) j
         CROSS JOIN subscriptions s ON s.channel_id = ? AND s.id = j.value""",
         (json.dumps(list(dict.fromkeys(ids))), channel_id),
     ).fetchall()
     connection.executemany(
-        "DELETE FROM subscriptions WHERE channel_id = ? AND id = ?", [(channel_id, id_) for id_, _, _ in found]
+        "DELETE FROM subscriptions WHERE channel_id = ? AND id = ?", [(channel_id, id_) for id_, _, _, _ in found]
     )
-    for (interest, broker), count in Counter((interest, broker) for _, interest, broker in found).items():
-        _release(connection, interest, broker, count)
-    emptied = _end_empty(connection, channel_id, {interest for _, interest, _ in found})
+    _release(connection, Counter((interest, broker, share) for _, interest, broker, share in found))
+    emptied = _end_empty(connection, channel_id, {interest for _, interest, _, _ in found})
     _count(connection, channel_id, -len(emptied), -len(found))
-    return Unsubscribed([id_ for id_, _, _ in found], emptied)
+    return Unsubscribed([id_ for id_, _, _, _ in found], emptied)
 
 
 def change_broker(
     connection: sqlite3.Connection, channel_id: int, subscription_id: str, broker: Broker
 ) -> Subscription:
     rows.last_execution(connection, channel_id)
-    sql = "SELECT interest, broker FROM subscriptions WHERE channel_id = ? AND id = ?"
+    sql = """SELECT s.interest, s.broker, s.share, a.application FROM subscriptions s JOIN shares a ON a.id = s.share
+        WHERE s.channel_id = ? AND s.id = ?"""
     row = connection.execute(sql, (channel_id, subscription_id)).fetchone()
     if row is None:
         raise NotFoundError(f"there is no subscription {subscription_id}")
-    interest, old = row
+    interest, old, old_share, application = row
     new = rows.broker_id_made(connection, broker)
     if new != old:
-        sql = "UPDATE subscriptions SET broker = ? WHERE channel_id = ? AND id = ?"
-        connection.execute(sql, (new, channel_id, subscription_id))
+        share = sqlite_shares.share_made(connection, new, application)
+        sql = "UPDATE subscriptions SET broker = ?, share = ? WHERE channel_id = ? AND id = ?"
+        connection.execute(sql, (new, share, channel_id, subscription_id))
+        _count_new(connection, Counter([(interest, new, share)]), interest + 1, None)
         connection.execute(
-            """INSERT INTO holds SELECT interest, ?, 1, acknowledged FROM holds WHERE interest = ? AND broker = ?
+            """INSERT INTO holds SELECT interest, ?, ?, 1, acknowledged FROM holds
+            WHERE interest = ? AND broker = ? AND share = ?
             ON CONFLICT DO UPDATE SET
             subscriptions = subscriptions + 1, acknowledged = min(acknowledged, excluded.acknowledged)""",
-            (new, interest, old),
+            (new, share, interest, old, old_share),
         )
-        _release(connection, interest, old, 1)
+        _release(connection, Counter([(interest, old, old_share)]))
     changed = subscription(connection, channel_id, subscription_id)
     assert changed is not None, "it was found above"
     return changed
@@ -178,9 +195,16 @@ def _subscriptions(
     epochs = rows.ChannelEpochs(connection)
     return [
         Subscription(
-            id_, channel, interest, text, Broker(dataverse, name), epochs[channel].cursor(end_of(since)), created
+            id_,
+            channel,
+            interest,
+            text,
+            Broker(dataverse, name),
+            epochs[channel].cursor(end_of(since)),
+            created,
+            application,
         )
-        for id_, channel, interest, text, dataverse, name, since, created in connection.execute(
+        for id_, channel, interest, text, dataverse, name, since, created, application in connection.execute(
             SELECT + where, parameters
         ).fetchall()
     ]
@@ -211,11 +235,33 @@ def _count(connection: sqlite3.Connection, channel_id: int, interests: int, subs
     connection.execute(sql, (interests, subscriptions, channel_id))
 
 
-def _release(connection: sqlite3.Connection, interest: int, broker: int, count: int) -> None:
-    sql = "UPDATE holds SET subscriptions = subscriptions - ? WHERE interest = ? AND broker = ?"
-    connection.execute(sql, (count, interest, broker))
-    sql = "DELETE FROM holds WHERE interest = ? AND broker = ? AND subscriptions <= 0"
-    connection.execute(sql, (interest, broker))
+def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, at_most: int | None) -> None:
+    """Interests that a share has not held before count for it. Those from `first` on nobody has. Raises LimitError
+    where it has more than it may."""
+    known = json.dumps(sorted({interest for interest, _, _ in held if interest < first}))
+    sql = "SELECT h.interest, h.broker, h.share FROM json_each(?) j CROSS JOIN holds h ON h.interest = j.value"
+    there = set(connection.execute(sql, (known,)).fetchall())
+    new = Counter(share for interest, broker, share in held if (interest, broker, share) not in there)
+    sqlite_shares.count_interests(connection, new)
+    if at_most is None:
+        return
+    over = [share for share in new if sqlite_shares.held_by(connection, share) > at_most]
+    for broker, application in sqlite_shares.share_names(connection, over).values():
+        whose = f"the application {application} of the broker" if application else "the broker"
+        raise LimitError(
+            f"{whose} {broker.dataverse}.{broker.name} has as many interests as it may",
+            hint=f"at most {at_most} (cluster.channels.interests_limit)", status=429,
+        )  # fmt: skip
+
+
+def _release(connection: sqlite3.Connection, holds: Counter[Hold]) -> None:
+    ended: Counter[int] = Counter()
+    for (interest, broker, share), count in holds.items():
+        sql = "UPDATE holds SET subscriptions = subscriptions - ? WHERE interest = ? AND broker = ? AND share = ?"
+        connection.execute(sql, (count, interest, broker, share))
+        sql = "DELETE FROM holds WHERE interest = ? AND broker = ? AND share = ? AND subscriptions <= 0"
+        ended[share] -= connection.execute(sql, (interest, broker, share)).rowcount
+    sqlite_shares.count_interests(connection, ended)
 
 
 def _end_empty(connection: sqlite3.Connection, channel_id: int, touched: set[int]) -> list[int]:

@@ -4,6 +4,7 @@
     ├─ InputError              the asker can mend it (400)
     │  ├─ StatementError          a script: syntax, names, types, values
     │  ├─ ConflictError           a key or a name is taken, or something is still in use (409)
+    │  ├─ FencedError             a broker whose name another one has taken over: it stops (409)
     │  ├─ ReusedKeyError          an idempotency key that was sent before, with another body (422)
     │  ├─ NotFoundError           no such thing (404)
     │  ├─ UnauthorizedError       no token, or a bad one (401)
@@ -23,7 +24,10 @@ Anything else that is raised is a bug and answers 500.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+EXIT_FENCED: Final = 3
+"""With this status a broker's process ends that must not be started again (FencedError)."""
 
 
 class TocsinError(Exception):
@@ -70,6 +74,11 @@ class StatementError(InputError):
 
 class ConflictError(InputError):
     code = "conflict"
+    status = 409
+
+
+class FencedError(InputError):
+    code = "fenced"
     status = 409
 
 

@@ -127,7 +127,7 @@ async def test_a_subscriber_has_one_webhook(store: BrokerStore) -> None:
     ann, bob = await people(store, "ann", "bob")
     await store.put_webhook(ann, "http://first", "s1", created_us=1)
     second = await store.put_webhook(ann, "http://second", "s2", created_us=2)
-    assert await store.webhook(ann) == second == Webhook(ann, "http://second", 2, "s2")
+    assert await store.webhook(ann) == second == Webhook(ann, await default(store), "http://second", 2, "s2")
     assert await store.webhooks() == [second]
     assert "s2" not in repr(second)
     assert await store.webhook(bob) is None

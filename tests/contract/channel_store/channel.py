@@ -20,8 +20,8 @@ class Channel:
         self.id = channel_id
         self.last = 0
 
-    async def subscribe(self, *texts: str, broker: Broker = EAST) -> list[int]:
-        wanted = [Wanted(text, broker) for text in texts]
+    async def subscribe(self, *texts: str, broker: Broker = EAST, application: str = "") -> list[int]:
+        wanted = [Wanted(text, broker, application=application) for text in texts]
         return [made.interest for made in await self.store.subscribe(self.id, wanted, created_us=5)]
 
     async def run(self, found: Mapping[int, Sequence[str]], **fields: Any) -> Position:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.channel_store.channel import EAST, Channel, fetched
-from tocsin.rules.model.cursors import START, Range
+from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channel_rows import Execution, Failure, Wanted
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import ConflictError
@@ -82,3 +82,25 @@ async def test_the_history_of_executions_is_bounded(store: ChannelStore, channel
     assert [each.number for each in kept if each.reason is None] == [11, 10, 9, 1]
     assert [each.number for each in kept if each.reason is not None] == [11, 10, 9]
     assert await channel.texts(interest) == ["kept"]
+
+
+async def test_of_more_matches_than_an_interest_may_have_the_last_are_kept_and_the_gap_is_told(
+    store: ChannelStore, channel: Channel
+) -> None:
+    one, two = await channel.subscribe("[1]", "[2]")
+    await channel.run({one: ["old"], two: ["old"]})
+    interests = [one, two, one, one, two, one, one]
+    payloads = [f"{n}".encode() for n in range(7)]
+    done = await store.commit_execution(channel.id, Execution(2, 1, 2, {}), interests, payloads, matches_at_most=3)
+    assert (done.results, done.left_out) == (5, 2)
+    assert await channel.texts(one) == ["3", "5", "6"]
+    assert await channel.texts(two) == ["old", "1", "4"]
+    # Who had everything so far, and who had nothing, is told that some is missing.
+    for after in (START, Cursor(store.epoch, 1, 0)):
+        assert await channel.gap(one, after) == Cursor(store.epoch, 1, LAST_ORDINAL)
+        assert await channel.gap(two, after) is None
+    assert await channel.gap(one, Cursor(store.epoch, 2, 0)) is None
+    assert (await store.state(channel.id)).results == 6
+    channel.last = 2
+    await channel.run({one: ["next"]})
+    assert (await channel.texts(one))[-1] == "next"

@@ -7,9 +7,9 @@ import pytest
 from tests.contract.channel_store.channel import EAST, WEST, Channel, news_of
 from tests.contract.stores import StoreBackend, opened
 from tocsin.rules.model.cursors import Cursor, Position
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import Broker, Claimant
 from tocsin.store.channel_store import ChannelStore
-from tocsin.wire.errors import NotFoundError
+from tocsin.wire.errors import FencedError, NotFoundError
 
 
 async def test_a_broker_keeps_its_first_secret_and_owner_until_they_are_renewed(store: ChannelStore) -> None:
@@ -65,3 +65,63 @@ async def test_registrations_outlive_a_restart(backend: StoreBackend[ChannelStor
     await store.close()
     async with opened(backend.store()) as again:
         assert await again.registrations() == [made]
+
+
+# --- generations
+
+
+async def claimed(store: ChannelStore, by: str, had: Position | None = None, *, starts: bool = True) -> Position:
+    given = (await store.claim(EAST, Claimant(by, had, starts), f"secret of {by}")).generation
+    assert given is not None
+    return given
+
+
+async def test_each_start_is_a_greater_generation_and_one_that_goes_on_keeps_its_own(store: ChannelStore) -> None:
+    with pytest.raises(NotFoundError):
+        await claimed(store, "a")
+    assert (await store.register(EAST, "s", owner=None)).generation is None
+    first = await claimed(store, "a")
+    second = await claimed(store, "a", first)
+    assert second > first
+    assert await claimed(store, "a", second, starts=False) == second
+    # The answer was lost with the process: the store knows the one before.
+    assert await claimed(store, "a", first) > second
+    kept = await store.registration(EAST)
+    assert kept is not None
+    assert (kept.holder, kept.secret) == ("a", "secret of a")
+
+
+async def test_a_store_without_a_generation_takes_the_name_and_the_older_one_does_not_get_it_back(
+    store: ChannelStore,
+) -> None:
+    await store.register(EAST, "s", owner=None)
+    older = await claimed(store, "a")
+    newer = await claimed(store, "b")
+    kept = await store.registration(EAST)
+    assert kept is not None
+    assert (newer > older, kept.secret) == (True, "secret of b")
+    for starts in (True, False):
+        with pytest.raises(FencedError):
+            await claimed(store, "a", older, starts=starts)
+    assert await claimed(store, "b", newer, starts=False) == newer
+    # Somebody decides otherwise: it becomes another store.
+    again = await claimed(store, "c")
+    with pytest.raises(FencedError):
+        await claimed(store, "b", newer)
+    assert again > newer
+
+
+async def test_after_a_restore_of_the_cluster_generations_are_greater_than_those_it_has_forgotten(
+    store: ChannelStore,
+) -> None:
+    await store.register(EAST, "s", owner=None)
+    before = await claimed(store, "a")
+    forgotten = Position(before.epoch, before.number + 7)  # given after the backup
+    await store.renew_epoch()
+    kept = await store.registration(EAST)
+    assert kept is not None
+    assert (kept.generation, kept.holder) == (before, None)
+    after = await claimed(store, "b", forgotten, starts=False)
+    assert after > forgotten
+    with pytest.raises(FencedError):
+        await claimed(store, "a", before, starts=False)

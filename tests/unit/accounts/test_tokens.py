@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 
 import jwt
 import pytest
@@ -12,7 +13,8 @@ from tests.unit.accounts.known import OPEN, SECRET, Clock, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.passwords import Passwords
-from tocsin.broker.accounts.sessions import KEY
+from tocsin.store import saved_broker
+from tocsin.store.broker_rows import SESSION_KEY
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import UnauthorizedError
 from tocsin.wire.subscriber import Credentials
@@ -116,7 +118,7 @@ async def test_a_logout_ends_one_session_also_after_a_restart_and_is_forgotten_w
 
 async def forged(store: SqliteBrokerStore, clock: Clock) -> dict[str, str]:
     """A good token of the first subscriber, and some that nobody should be taken in by."""
-    key = await store.fact(KEY)
+    key = await store.fact(SESSION_KEY)
     assert key is not None
     said = {"iss": "tocsin", "sub": "1", "jti": "x", "iat": clock.now_us / 1e6, "exp": clock.now_us / 1e6 + 60}
     right = base64.b64decode(key)
@@ -217,3 +219,44 @@ async def test_a_removed_subscriber_is_nobody_also_to_a_token_in_use(accounts: L
     await session(accounts)
     with pytest.raises(UnauthorizedError):
         await accounts.who(token)
+
+
+async def test_after_a_restore_no_token_is_good_and_none_is_anybody_elses(tmp_path: Path, clock: Clock) -> None:
+    store = SqliteBrokerStore(tmp_path / "broker-a.db")
+    await store.open()
+    accounts = await opened(store, clock)
+    ann = await accounts.register(None, Credentials("ann", SECRET))
+    anns = (await accounts.login(Credentials("ann", SECRET))).token
+    await saved_broker.save(store.path, tmp_path / "saved")
+    mallory = await accounts.register(None, Credentials("mallory", SECRET))
+    old = (await accounts.login(Credentials("mallory", SECRET))).token
+    await accounts.close()
+    await store.close()
+
+    await saved_broker.bring_back(tmp_path / "saved", tmp_path / "broker-b.db")
+    store = SqliteBrokerStore(tmp_path / "broker-b.db")
+    await store.open()
+    accounts = await opened(store, clock)
+    clock.now_us += 1
+    victim = await accounts.register(None, Credentials("victim", SECRET))
+    assert victim.id == mallory.id, "numbers of subscribers are given again"
+    for token in (anns, old):
+        with pytest.raises(UnauthorizedError):
+            await accounts.who(token)
+    fresh = await accounts.who((await accounts.login(Credentials("ann", SECRET))).token)
+    assert isinstance(fresh, Session)
+    assert fresh.subscriber == ann.id
+    await accounts.close()
+    await store.close()
+
+
+async def test_a_token_from_before_a_subscriber_is_not_the_subscribers(store: SqliteBrokerStore, clock: Clock) -> None:
+    accounts = await opened(store, clock)
+    early, _ = accounts._tokens.issue(1, clock.now_us)
+    clock.now_us += 1
+    made = await accounts.register(None, Credentials("ann", SECRET))
+    assert made.id == 1
+    with pytest.raises(UnauthorizedError):
+        await accounts.who(early)
+    assert isinstance(await accounts.who((await accounts.login(Credentials("ann", SECRET))).token), Session)
+    await accounts.close()

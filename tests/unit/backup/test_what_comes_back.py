@@ -21,6 +21,7 @@ from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.cursors import Range
 from tocsin.store import saved_broker
+from tocsin.store.broker_rows import SESSION_KEY
 from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
@@ -168,6 +169,7 @@ async def test_brokers_whose_files_lie_in_the_data_folder_are_saved_while_they_r
     for number, store in enumerate(brokers):
         await store.open()
         await store.set_fact("who", str(number))
+        await store.set_fact(SESSION_KEY, "signs tokens of people who came after the backup, too")
     (data.folder / "broker-new.db").touch()  # One that is just being started.
     manifest = await data.back_up(target, save_brokers=lambda held: saved_broker.save_all(data.folder, held))
     assert (manifest.brokers, manifest.summary()["brokers"]) == (names, 2)
@@ -179,6 +181,7 @@ async def test_brokers_whose_files_lie_in_the_data_folder_are_saved_while_they_r
         back = SqliteBrokerStore(tmp_path / "new" / name)
         await back.open()
         assert await back.fact("who") == str(number)
+        assert await back.fact(SESSION_KEY) is None
         await back.close()
     assert not (tmp_path / "new" / "broker-new.db").exists()
 

@@ -141,9 +141,9 @@ async def test_a_subscription_that_is_made_while_its_channel_is_taken_away_ends_
         await made.user("eve", "traffic", said["token"])
         hold = made.service.desk._hold
 
-        async def slow(asked: Any) -> Any:
+        async def slow(asked: Any, application: str) -> Any:
             assert (await made.ask("PATCH", "/v1/applications/traffic", {"channels": []}))[0] == 200
-            return await hold(asked)
+            return await hold(asked, application)
 
         made.service.desk._hold = slow  # type: ignore[method-assign]
         status, said = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [1]}, user="eve")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,12 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from tests.broker_shell import Listener, both, broker, values
+from tests.broker_shell import BrokerHere, Listener, both, broker, values
 from tests.waiting import until
+from tocsin.broker.accounts.local import LocalAccounts
+from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.post_places import PostPlaces
+from tocsin.settings.broker import WebhookSettings
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.signatures import verify
 
@@ -164,3 +169,131 @@ async def test_a_webhook_from_when_private_networks_were_allowed_is_looked_at_ag
                     assert (status, "broker.webhooks.private" in said["error"]["hint"]) == (400, True)
         assert any("broker.webhooks.private" in str(one) for one in logs)
     assert got == []
+
+
+@asynccontextmanager
+async def silent_receiver() -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
+    """Accepts whoever connects and answers nobody; its address, and the connections it has had."""
+    connections: list[asyncio.StreamWriter] = []
+
+    async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook", connections
+    finally:
+        server.close()
+        for writer in connections:
+            writer.transport.abort()
+
+
+async def told_by_webhook(made: BrokerHere, prefix: str, count: int, url: str) -> None:
+    """So many further subscribers of v.c(1). No password is checked: that would take longer than all the rest."""
+    accounts = made.service.accounts
+    assert isinstance(accounts, LocalAccounts)
+    (application,) = await made.service.store.applications()
+    for n in range(count):
+        one = await made.service.store.add_subscriber(application.id, f"{prefix}{n}", password="#", created_us=1)
+        made.tokens[one.user], _ = accounts._tokens.issue(one.id, time.time_ns() // 1_000)
+        await made.subscribe(one.user, "v.c", 1)
+        assert (await made.ask("PUT", "/v1/webhook", {"url": url}, user=one.user))[0] == 200
+
+
+async def test_silent_receivers_of_200_accounts_delay_nobody_else(cluster: Any, tmp_path: Path) -> None:
+    """The receiver's time is an hour: whoever had to wait for a silent one would wait for ever."""
+    got: list[Any] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append(orjson.loads(await request.read())["data"]["results"][0]["result"])
+        return web.Response()
+
+    patient = {"webhooks__timeout_s": 3_600.0}
+    async with (
+        receiver(take) as url,
+        silent_receiver() as (silent, connections),
+        cluster as here,
+        both(tmp_path / "broker", here, **patient) as made,
+    ):
+        channel = await here.channel("c")
+        interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
+        await told_by_webhook(made, "silent", 200, silent)
+        await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada")
+        for n in range(3):
+            await here.execute(channel, {interest: [n]})
+            await until(lambda n=n: got == list(range(n + 1)))
+        await until(lambda: len(connections) == made.service.settings.webhooks.host_connections)
+        figures = made.service.figures
+        await until(lambda: figures.webhooks_waiting == 200 - len(connections) and figures.webhooks.get("taken") == 3)
+        assert "failed" not in figures.webhooks, "nobody has failed for want of a connection"
+
+
+async def test_waiting_for_a_connection_is_not_the_receivers_time(cluster: Any, tmp_path: Path) -> None:
+    release, got = asyncio.Event(), 0
+
+    async def take(_request: web.Request) -> web.Response:
+        nonlocal got
+        got += 1
+        await release.wait()
+        return web.Response()
+
+    one_by_one = {"webhooks__host_connections": 1, "webhooks__timeout_s": 30.0}
+    async with (
+        receiver(take) as url,
+        cluster as here,
+        both(tmp_path / "broker", here, **one_by_one) as made,
+    ):
+        channel = await here.channel("c")
+        interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
+        await told_by_webhook(made, "slow", 5, url)
+        await here.execute(channel, {interest: ["x"]})
+        await until(lambda: made.service.figures.webhooks_waiting == 4 and got == 1)
+        release.set()
+        await until(lambda: made.service.figures.webhooks.get("taken") == 5)
+        assert "failed" not in made.service.figures.webhooks
+
+
+async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: Path) -> None:
+    got = 0
+
+    async def take(_request: web.Request) -> web.Response:
+        nonlocal got
+        got += 1
+        return web.Response(status=500)
+
+    patient = {"webhooks__first_retry_s": 3_600.0, "webhooks__last_retry_s": 3_600.0}
+    async with receiver(take) as url, cluster as here, both(tmp_path / "broker", here, **patient) as made:
+        channel = await here.channel("c")
+        interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
+        await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada")
+        await here.execute(channel, {interest: ["x"]})
+        await until(lambda: made.service.figures.webhooks.get("failed") == 1)
+        for method, said in (("PUT", {"url": f"{url}?2"}), ("DELETE", None), ("PUT", {"url": url})):
+            assert (await made.ask(method, "/v1/webhook", said, user="ada"))[0] == 200
+        await here.execute(channel, {interest: ["y"]})
+        await until(lambda: made.service.machine.core.caches[interest].head[1] == 2)
+        await asyncio.sleep(0.05)  # in which it would have been tried
+        assert got == 1
+
+
+async def test_places_are_shared_out_by_application_and_host() -> None:
+    settings = WebhookSettings(connections=10, application_connections=4, host_connections=2)
+    figures = Figures()
+    places, stop = PostPlaces(settings, figures), asyncio.Event()
+    running: Counter[Any] = Counter()
+
+    async def post(application: int, host: str, *, failing: bool = False) -> None:
+        async with places.place(application, host, failing=failing):
+            running[application, host, failing] += 1
+            await stop.wait()
+
+    posts = [asyncio.create_task(post(1, "silent")) for _ in range(100)]
+    posts += [asyncio.create_task(post(1, f"host{n}", failing=True)) for n in range(100)]
+    await until(lambda: figures.webhooks_waiting == 200 - 3)
+    assert running == {(1, "silent", False): 2, (1, "host0", True): 1}
+    posts += [asyncio.create_task(post(of, host)) for of in (1, 2) for host in ("silent", "other")]
+    await until(lambda: sum(running.values()) == 6)
+    assert running[2, "silent", False] == running[2, "other", False] == running[1, "other", False] == 1
+    stop.set()
+    await asyncio.gather(*posts)
+    assert (figures.webhooks_waiting, places._of_application._by_key) == (0, {})

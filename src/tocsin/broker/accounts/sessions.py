@@ -15,10 +15,10 @@ from typing import Any, Final
 import jwt
 
 from tocsin.broker.accounts.accounts import Session
+from tocsin.store.broker_rows import SESSION_KEY
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import UnauthorizedError
 
-KEY: Final = "session-key"
 KEY_BYTES: Final = 32
 ALGORITHM: Final = "HS256"
 TOKEN_LIMIT: Final = 2_000
@@ -52,7 +52,7 @@ class SessionTokens:
 
     async def open(self) -> None:
         made = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
-        self._key = base64.b64decode(await self._store.first_fact(KEY, made))
+        self._key = base64.b64decode(await self._store.first_fact(SESSION_KEY, made))
         await self._forget()
         self._revoked = await self._store.revoked()
 

@@ -14,7 +14,8 @@ import orjson
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.cursors import cursor_text, parse_cursor, parse_position, position_text
-from tocsin.wire.errors import TocsinError, UnavailableError, error_of
+from tocsin.wire.errors import FencedError, TocsinError, UnavailableError, error_of
+from tocsin.wire.generations import generation_header
 from tocsin.wire.results import FetchedPart, FrameReader, Next, fetch_request
 
 _PAGE: Final = 10_000
@@ -23,19 +24,21 @@ _PASSED_ON: Final = frozenset({"Content-Type", "Retry-After"})
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`secret`: where it is a new one. `dropped`: how many channels ever were."""
+    """`secret`: where it is a new one. `dropped`: how many channels ever were. `generation`: what we are now."""
 
     position: Position
+    generation: Position
     secret: str | None = field(repr=False)
     dropped: int
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where the cluster tells us, how far it has, and how many channels were ever dropped."""
+    """Where the cluster tells us, how far it has, how many channels were ever dropped, and which of us it hears."""
 
     url: str | None
     position: Position | None
+    generation: Position | None
     dropped: int
 
 
@@ -55,6 +58,7 @@ class Held:
     channel: str | None
     subscription: str
     interest: int
+    application: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class Answered:
 
 
 class ClusterClient:
+    """`generation` is named with each request, once it is known. `on_fenced` hears that a newer broker has our name."""
+
     def __init__(self, url: str, token: str, broker: str, timeout_s: float) -> None:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -74,7 +80,9 @@ class ClusterClient:
         self._place = f"/v1/brokers/{quote(broker, safe='')}"
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
+        self.generation: Position | None = None
         self.on_away: Callable[[], None] = lambda: None
+        self.on_fenced: Callable[[FencedError], None] = lambda _error: None
 
     async def open(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=self._timeout_s)
@@ -88,15 +96,22 @@ class ClusterClient:
 
     # --- the broker itself
 
-    async def register(self, callback: str) -> Registered:
-        said = await self._ask("PUT", self._place, {"url": callback})
-        return Registered(parse_position(said["position"]), said.get("secret"), said["dropped"])
+    async def register(self, callback: str, *, store: str, generation: Position | None, starts: bool) -> Registered:
+        had = None if generation is None else position_text(generation)
+        asked = {"url": callback, "store": store, "generation": had, "starts": starts}
+        said = await self._ask("PUT", self._place, asked)
+        if said.get("generation") is None:
+            raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
+        given = parse_position(said["generation"])
+        return Registered(parse_position(said["position"]), given, said.get("secret"), said["dropped"])
 
     async def known(self) -> Known:
         """What the cluster knows of us; NotFoundError when it does not know us."""
         said = await self._ask("GET", self._place)
-        position = said["position"]
-        return Known(said["url"], None if position is None else parse_position(position), said["dropped"])
+        position, generation = (
+            None if text is None else parse_position(text) for text in (said["position"], said["generation"])
+        )
+        return Known(said["url"], position, generation, said["dropped"])
 
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
@@ -110,9 +125,11 @@ class ClusterClient:
 
     # --- subscriptions
 
-    async def subscribe(self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]]) -> list[Granted]:
-        """All of them (own ids, and values as JSON), or none where one does not fit."""
-        asked = [{"id": identity, "parameters": values} for identity, values in wanted]
+    async def subscribe(
+        self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]], application: str
+    ) -> list[Granted]:
+        """All of them (own ids, and values as JSON) for the application, or none where one does not fit."""
+        asked = [{"id": identity, "parameters": values, "application": application} for identity, values in wanted]
         said = await self._ask("POST", self._channel(channel), {"broker": self._broker, "subscriptions": asked})
         return [Granted(one["id"], one["interest"], parse_cursor(one["since"])) for one in said["subscriptions"]]
 
@@ -124,7 +141,9 @@ class ClusterClient:
         while True:
             after = "" if following is None else f"&after={quote(following, safe='')}"
             said = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
-            yield [Held(one["channel"], one["id"], one["interest"]) for one in said["subscriptions"]]
+            yield [
+                Held(one["channel"], one["id"], one["interest"], one["application"]) for one in said["subscriptions"]
+            ]
             following = said["next"]
             if following is None:
                 return
@@ -186,11 +205,16 @@ class ClusterClient:
         if self._session is None:
             raise UnavailableError("the broker is starting or stopping")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=wait_s or self._timeout_s)
+        if self.generation is not None:
+            headers = {**(headers or {}), **generation_header(self._broker, self.generation)}
         try:
             async with self._session.request(
                 method, f"{self._url}{path}", data=body, headers=headers, timeout=timeout
             ) as response:
                 yield response
+        except FencedError as error:
+            self.on_fenced(error)
+            raise
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self.on_away()
             raise UnavailableError(
@@ -205,7 +229,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
     body = await response.read()
     error: TocsinError
     try:
-        error = error_of(orjson.loads(body)["error"])
+        error = error_of(orjson.loads(body)["error"], response.status)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         error = UnavailableError(f"the cluster answered {response.status}")
     raise error

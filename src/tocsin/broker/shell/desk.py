@@ -125,11 +125,17 @@ class Desk:
     # --- subscribing
 
     async def subscribe(
-        self, subscriber: int, asked: Subscribe, *, at_most: int, first: Callable[[Made], None] | None = None
+        self,
+        subscriber: int,
+        asked: Subscribe,
+        *,
+        application: str,
+        at_most: int,
+        first: Callable[[Made], None] | None = None,
     ) -> Made:
         """Durable when this returns. `first` hears of it before anything of it is delivered."""
         self._check_room(subscriber, asked, at_most)
-        holding = await self._hold(asked)
+        holding = await self._hold(asked, application)
         return await self.to_the_end(self._subscribe(subscriber, asked, holding, at_most, first))
 
     async def _subscribe(
@@ -156,9 +162,11 @@ class Desk:
         finally:
             self._holder.unpin(holding)
 
-    async def subscribe_group(self, group: Group, asked: Subscribe, *, at_most: int) -> GroupSubscribed:
+    async def subscribe_group(
+        self, group: Group, asked: Subscribe, *, application: str, at_most: int
+    ) -> GroupSubscribed:
         """For all who are in the group, from now on."""
-        holding = await self._hold(asked)
+        holding = await self._hold(asked, application)
 
         async def work() -> GroupSubscribed:
             try:
@@ -223,8 +231,8 @@ class Desk:
         if known is None or (subscriber, known.interest) not in self._ids:
             raise LimitError(f"you have {at_most} subscriptions already", status=429, hint="end some of them")
 
-    async def _hold(self, asked: Subscribe) -> Holding:
-        return await self._holder.hold(full_name(asked.channel), values_text(asked.parameters))
+    async def _hold(self, asked: Subscribe, application: str) -> Holding:
+        return await self._holder.hold(full_name(asked.channel), values_text(asked.parameters), application)
 
     def _activate(self, one: Frontend) -> None:
         key = (one.subscriber, one.interest)

@@ -22,6 +22,7 @@ class Figures:
         self.fetches = 0
         self.fetch_failures = 0
         self.webhooks: dict[str, int] = {}
+        self.webhooks_waiting = 0
         self.published: dict[str, int] = {}
 
     def reached(self, executed_us: Sequence[int], listeners: int, now_us: int) -> None:

@@ -6,6 +6,7 @@ One after the other, so that ending an interest and wanting it again cannot over
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tocsin.broker.shell.holdings import OURS, Holding, Holdings
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker_rows import Rebound
 from tocsin.store.broker_store import BrokerStore
-from tocsin.wire.errors import InputError, NotFoundError, TocsinError, UnavailableError
+from tocsin.wire.errors import InputError, LimitError, NotFoundError, TocsinError, UnavailableError
 
 TOGETHER = 10_000
 
@@ -29,12 +30,21 @@ _log = structlog.get_logger("tocsin.broker.holder")
 class _Want:
     channel: str
     parameters: str
+    application: str
     answer: asyncio.Future[Holding]
 
 
 @dataclass(slots=True, eq=False)
 class _Release:
     holding: Holding
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """A further application holds what we hold already."""
+
+    holding: Holding
+    application: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +57,24 @@ class Changed:
 
 
 class Holder:
-    """`needed` says whether anybody here holds an interest."""
+    """`needed` says whether anybody here holds an interest. What an earlier broker of our name has subscribed to stays
+    until `former_until_us`: it may come back, and take the name over."""
 
     def __init__(
-        self, client: ClusterClient, holdings: Holdings, store: BrokerStore, needed: Callable[[int], bool]
+        self,
+        client: ClusterClient,
+        holdings: Holdings,
+        store: BrokerStore,
+        needed: Callable[[int], bool],
+        *,
+        former_until_us: int,
     ) -> None:
         self._needed = needed
+        self._former_until_us = former_until_us
         self._client = client
         self._holdings = holdings
         self._store = store
-        self._queue: list[_Want | _Release] = []
+        self._queue: list[_Want | _Release | _Share] = []
         self._wake = asyncio.Event()
         self._cluster = asyncio.Lock()
         # News of interests that are not known yet: the cluster may tell of one before it has answered.
@@ -75,12 +93,12 @@ class Holder:
             if isinstance(one, _Want) and not one.answer.done():
                 one.answer.set_exception(UnavailableError("the broker is stopping"))
 
-    async def hold(self, channel: str, parameters: str) -> Holding:
+    async def hold(self, channel: str, parameters: str, application: str) -> Holding:
         """The holding of these values, pinned: the caller unpins it. InputError when the channel does not take them,
         UnavailableError while the cluster is away."""
         known = self._holdings.find(channel, parameters)
         if known is None:
-            want = _Want(channel, parameters, asyncio.get_running_loop().create_future())
+            want = _Want(channel, parameters, application, asyncio.get_running_loop().create_future())
             self._queue.append(want)
             self._wake.set()
             try:
@@ -90,6 +108,11 @@ class Holder:
                     self.unpin(want.answer.result())
                 raise
         known.pins += 1
+        if application not in known.shares:
+            # Nobody waits for this: who shares what the cluster keeps matters when it keeps too much.
+            known.shares[application] = self._holdings.subscription_id(channel, parameters, application)
+            self._queue.append(_Share(known, application))
+            self._wake.set()
         return known
 
     def unpin(self, holding: Holding) -> None:
@@ -137,16 +160,17 @@ class Holder:
                 self._asking = False
                 self._early.clear()
 
-    async def _work(self, now: Sequence[_Want | _Release]) -> None:
+    async def _work(self, now: Sequence[_Want | _Release | _Share]) -> None:
         await self._end([one.holding for one in now if isinstance(one, _Release)])
-        wants: dict[str, dict[str, list[_Want]]] = {}
+        wants: dict[tuple[str, str], dict[str, list[_Want]]] = {}
         for one in now:
             if isinstance(one, _Want):
-                wants.setdefault(one.channel, {}).setdefault(one.parameters, []).append(one)
-        for channel, of_channel in wants.items():
+                wants.setdefault((one.channel, one.application), {}).setdefault(one.parameters, []).append(one)
+        for (channel, application), of_channel in wants.items():
             values = list(of_channel.items())
             for begin in range(0, len(values), TOGETHER):
-                await self._ask(channel, values[begin : begin + TOGETHER])
+                await self._ask(channel, application, values[begin : begin + TOGETHER])
+        await self._tell_shares([(one.holding, one.application) for one in now if isinstance(one, _Share)])
 
     async def _end(self, holdings: Sequence[Holding]) -> None:
         """Here first: what only the cluster still has is ended when the broker looks there the next time."""
@@ -171,31 +195,35 @@ class Holder:
     async def _remove_there(self, holdings: Iterable[Holding]) -> None:
         by_channel: dict[str, list[str]] = {}
         for one in holdings:
-            by_channel.setdefault(one.channel, []).append(one.subscription)
+            by_channel.setdefault(one.channel, []).extend({one.subscription, *one.shares.values()})
         for channel, subscriptions in by_channel.items():
             try:
                 await self._client.unsubscribe(channel, subscriptions)
             except NotFoundError:
                 continue  # The channel is gone, and they with it.
 
-    async def _ask(self, channel: str, values: Sequence[tuple[str, list[_Want]]]) -> None:
+    async def _ask(self, channel: str, application: str, values: Sequence[tuple[str, list[_Want]]]) -> None:
         """Where one of many does not fit, it is found by halves: the others are not its business."""
+        identify = self._holdings.subscription_id
+        wanted = [(identify(channel, parameters, application), parameters) for parameters, _ in values]
         try:
-            granted = await self._subscribe(channel, [parameters for parameters, _ in values])
+            granted = await self._subscribe(channel, wanted, application)
+        except LimitError as error:
+            _refuse(values, error)  # The application has too many.
         except InputError as error:
             if len(values) > 1:
                 half = len(values) // 2
-                await self._ask(channel, values[:half])
-                await self._ask(channel, values[half:])
+                await self._ask(channel, application, values[:half])
+                await self._ask(channel, application, values[half:])
             else:
                 _refuse(values, error)
         except TocsinError as error:
             _refuse(values, error)
         else:
             for (parameters, wants), one in zip(values, granted, strict=True):
-                self._granted(channel, parameters, wants, one)
+                self._granted(channel, parameters, wants, one).shares[application] = one.subscription
 
-    def _granted(self, channel: str, parameters: str, wants: Sequence[_Want], one: Granted) -> None:
+    def _granted(self, channel: str, parameters: str, wants: Sequence[_Want], one: Granted) -> Holding:
         head = max(one.since, self._early.get(one.interest, one.since))
         holding = self._holdings.add(Holding(one.interest, channel, parameters, one.subscription, one.since, head))
         for want in wants:
@@ -203,17 +231,37 @@ class Holder:
             if not want.answer.done():
                 holding.pins += 1
                 want.answer.set_result(holding)
+        return holding
 
-    async def _subscribe(self, channel: str, parameters: Sequence[str]) -> list[Granted]:
-        ids = [self._holdings.subscription_id(channel, one) for one in parameters]
-        return await self._client.subscribe(
-            channel, [(identity, orjson.Fragment(one)) for identity, one in zip(ids, parameters, strict=True)]
-        )
+    async def _subscribe(self, channel: str, wanted: Sequence[tuple[str, str]], application: str) -> list[Granted]:
+        """Under these ids, with these parameters."""
+        values = [(identity, orjson.Fragment(parameters)) for identity, parameters in wanted]
+        return await self._client.subscribe(channel, values, application)
+
+    async def _tell_shares(self, shares: Iterable[tuple[Holding, str]]) -> None:
+        """Further applications hold what is held. What fails is told when the next subscriber of theirs comes."""
+        by_channel: dict[tuple[str, str], list[Holding]] = {}
+        for holding, application in shares:
+            if self._holdings.get(holding.interest) is holding and application in holding.shares:
+                by_channel.setdefault((holding.channel, application), []).append(holding)
+        for (channel, application), holdings in by_channel.items():
+            for begin in range(0, len(holdings), TOGETHER):
+                some = holdings[begin : begin + TOGETHER]
+                try:
+                    await self._subscribe(
+                        channel, [(one.shares[application], one.parameters) for one in some], application
+                    )
+                except TocsinError as error:
+                    _log.info("the cluster was not told who shares", application=application, error=str(error))
+                    for one in some:
+                        if one.shares.get(application) != one.subscription:
+                            one.shares.pop(application, None)
 
     # --- what the cluster has
 
     async def compare(self) -> Changed:
         """What the cluster lost is made again; what is there and needed by nobody is ended."""
+        ending = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._holdings.ours
         async with self._alone():
             there: dict[str, int] = {}
             strange: list[Holding] = []
@@ -221,25 +269,39 @@ class Holder:
             async for page in self._client.held():
                 for one in page:
                     there[one.subscription] = one.interest
-                    if one.channel is not None and one.subscription.startswith(OURS) and one.subscription not in ours:
+                    holding = ours.get(one.subscription) or self._holdings.get(one.interest)
+                    if holding is not None and one.subscription.startswith(OURS):
+                        holding.shares.setdefault(one.application, one.subscription)
+                    elif one.channel is not None and one.subscription.startswith(ending):
                         begin = Cursor(0, 0, 0)
                         strange.append(Holding(one.interest, one.channel, "", one.subscription, begin, begin))
             await self._remove_there(strange)
-            return await self._again([one for one in ours.values() if there.get(one.subscription) != one.interest])
+            lost = [one for one in ours.values() if there.get(one.subscription) != one.interest]
+            changed = await self._again(lost)
+            await self._tell_shares(
+                (one, application)
+                for one in self._holdings
+                for application, identity in one.shares.items()
+                if identity != one.subscription and identity not in there
+            )
+            return changed
 
     async def _again(self, lost: Sequence[Holding]) -> Changed:
         changed = Changed([], [])
-        by_channel: dict[str, list[Holding]] = {}
+        by_channel: dict[tuple[str, str], list[Holding]] = {}
         for one in lost:
-            by_channel.setdefault(one.channel, []).append(one)
-        for channel, holdings in by_channel.items():
+            by_channel.setdefault((one.channel, one.application), []).append(one)
+        for (channel, application), holdings in by_channel.items():
             for begin in range(0, len(holdings), TOGETHER):
-                await self._again_in(channel, holdings[begin : begin + TOGETHER], changed)
+                await self._again_in(channel, application, holdings[begin : begin + TOGETHER], changed)
         return changed
 
-    async def _again_in(self, channel: str, holdings: Sequence[Holding], changed: Changed) -> None:
+    async def _again_in(self, channel: str, application: str, holdings: Sequence[Holding], changed: Changed) -> None:
+        wanted = [(one.subscription, one.parameters) for one in holdings]
         try:
-            granted = await self._subscribe(channel, [one.parameters for one in holdings])
+            granted = await self._subscribe(channel, wanted, application)
+        except LimitError:
+            raise  # What is held stays so here; it is tried again.
         except InputError as error:
             if isinstance(error, NotFoundError) or len(holdings) == 1:
                 # No such channel, or one that takes other values now.
@@ -247,8 +309,8 @@ class Holder:
                 changed.gone.extend(holdings)
                 return
             half = len(holdings) // 2
-            await self._again_in(channel, holdings[:half], changed)
-            await self._again_in(channel, holdings[half:], changed)
+            await self._again_in(channel, application, holdings[:half], changed)
+            await self._again_in(channel, application, holdings[half:], changed)
             return
         other = [(one, given) for one, given in zip(holdings, granted, strict=True) if given.interest != one.interest]
         await self._store.rebind(

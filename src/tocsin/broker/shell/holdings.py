@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -13,14 +13,15 @@ from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker_rows import Backend, NewBackend
 from tocsin.wire.errors import InputError
 
-# Subscriptions with this in front are ours: made by a broker, and ended by it when nobody needs them.
+# Subscriptions with this in front are a broker's: made by it, and ended by it when nobody needs them.
 OURS: Final = "broker:"
 
 
 @dataclass(slots=True, eq=False)
 class Holding:
     """`head`: the cluster has told of results up to here. `pins`: subscriptions being made that will need it.
-    `opened`: the core has known it, and opens it at its head the next time."""
+    `opened`: the core has known it, and opens it at its head the next time. `shares`: the applications that the cluster
+    knows to hold it, and what it calls the subscription of each; `subscription` is the first of them."""
 
     interest: int
     channel: str
@@ -30,14 +31,23 @@ class Holding:
     head: Cursor
     pins: int = 0
     opened: bool = False
+    shares: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def application(self) -> str:
+        """That of the first subscription; empty where nobody has said."""
+        return next((name for name, identity in self.shares.items() if identity == self.subscription), "")
 
     def new_backend(self) -> NewBackend:
         return NewBackend(self.interest, self.channel, self.parameters, self.subscription, self.since, self.head)
 
 
 class Holdings:
-    def __init__(self, broker: str) -> None:
+    """`store`: the id of the broker's store, which tells what it has made from what another broker of its name did."""
+
+    def __init__(self, broker: str, store: str) -> None:
         self._broker = broker
+        self.ours = f"{OURS}{store[:12]}:"
         self._by_interest: dict[int, Holding] = {}
         self._by_values: dict[tuple[str, str], Holding] = {}
         # Different words for the same values, such as 1 and 1.0: few have any.
@@ -83,10 +93,10 @@ class Holdings:
             for words in ((holding.channel, holding.parameters), *self._others.pop(holding.interest, ())):
                 self._by_values.pop(words, None)
 
-    def subscription_id(self, channel: str, parameters: str) -> str:
+    def subscription_id(self, channel: str, parameters: str, application: str) -> str:
         """The same for the same, so that asking the cluster twice makes one subscription."""
-        words = f"{self._broker}\0{channel}\0{parameters}".encode()
-        return OURS + hashlib.sha256(words).hexdigest()[:32]
+        words = f"{self._broker}\0{channel}\0{parameters}\0{application}".encode()
+        return self.ours + hashlib.sha256(words).hexdigest()[:32]
 
 
 def values_text(values: Sequence[Any]) -> str:

@@ -22,12 +22,13 @@ from tocsin.broker.shell.cluster_client import ClusterClient
 from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.holder import Changed, Holder
 from tocsin.broker.shell.holdings import Holding, Holdings
+from tocsin.broker.shell.instance import Instance
 from tocsin.broker.shell.kept import kept
 from tocsin.broker.shell.machine import Machine
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.announcements import Announcement, parse_announcement
-from tocsin.wire.errors import NotFoundError, TocsinError, UnauthorizedError, UnavailableError
+from tocsin.wire.errors import FencedError, NotFoundError, TocsinError, UnauthorizedError, UnavailableError
 from tocsin.wire.results import FetchedPart
 from tocsin.wire.signatures import verify
 
@@ -41,7 +42,8 @@ DOUBT_EVERY_S: Final = 10.0
 
 class Link:
     """`on_changed` is told of interests that are gone or have other numbers. `refusal`: why the cluster will not have
-    us, where it answers and says so."""
+    us, where it answers and says so. `fenced` is set when a newer broker has our name: the cluster is asked for nothing
+    any more, and the process is to end."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Link:
         holdings: Holdings,
         holder: Holder,
         store: BrokerStore,
+        instance: Instance,
         figures: Figures,
         on_changed: Callable[[Changed], Awaitable[None]],
         callback: str,
@@ -64,6 +67,7 @@ class Link:
         self._holdings = holdings
         self._holder = holder
         self._store = store
+        self._instance = instance
         self._figures = figures
         self._on_changed = on_changed
         self._callback = callback
@@ -83,11 +87,14 @@ class Link:
         self._reports: dict[int, Cursor] = {}
         self._task: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
+        self._fencing: asyncio.Task[None] | None = None
         self.connected = False
         self.refusal: TocsinError | None = None
         self.has_met = False
         """Whether the cluster has accepted the broker since it was started."""
+        self.fenced: asyncio.Future[FencedError] = asyncio.get_running_loop().create_future()
         client.on_away = self._away
+        client.on_fenced = self._lost_name
         machine.on(ac.SubscribeBackend, self._open)
         machine.on(ac.UnsubscribeBackend, self._let_go)
         machine.on(ac.Report, self._report)
@@ -104,6 +111,8 @@ class Link:
         for one in tasks:
             one.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._fencing is not None:
+            await self._fencing
 
     @property
     def position(self) -> Position:
@@ -117,6 +126,9 @@ class Link:
                 self.connected, self.refusal, self.has_met = True, None, True
                 wait_s = self._first_retry_s
                 within_s = self._check_every_s
+            except FencedError as error:
+                self.connected, self.refusal = False, error
+                return
             except TocsinError as error:
                 # What it refuses it will refuse again, until somebody changes something there or here.
                 refused = None if error.retry else error
@@ -141,6 +153,20 @@ class Link:
         """Somebody has asked the cluster and was not answered: look at once."""
         if self.connected:
             self._wake.set()
+
+    def _lost_name(self, error: FencedError) -> None:
+        if self._fencing is None:
+            _log.error("another broker has our name, and this one stops", error=error.message, hint=error.hint)
+            self._fencing = asyncio.get_running_loop().create_task(self._remember_fenced(error))
+
+    async def _remember_fenced(self, error: FencedError) -> None:
+        """Durably first: started again, this broker must not take the name from the newer one."""
+        try:
+            await self._instance.was_fenced(error.message)
+        except TocsinError as unkept:
+            _log.error("that could not be kept", error=str(unkept))
+        if not self.fenced.done():
+            self.fenced.set_result(error)
 
     async def _meet(self) -> None:
         """Everything that can be put right between us is right afterwards."""
@@ -169,7 +195,12 @@ class Link:
         return await self.catch_up()
 
     async def _register(self) -> None:
-        told = await self._client.register(self._callback)
+        mine = self._instance
+        told = await self._client.register(
+            self._callback, store=mine.store_id, generation=mine.generation, starts=mine.starts
+        )
+        await mine.was_given(told.generation)
+        self._client.generation = told.generation
         secret = told.secret or self._secret or await self._client.new_secret()
         async with self._news:
             self._secret = secret
@@ -180,7 +211,7 @@ class Link:
             await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
         self._registered = True
         self._heard_of(told.dropped)
-        _log.info("registered at the cluster", epoch=self._epoch)
+        _log.info("registered at the cluster", epoch=self._epoch, generation=told.generation)
 
     async def _check(self) -> None:
         """The cluster may have been restored from a backup that does not know us, or that knows us otherwise."""
@@ -188,7 +219,12 @@ class Link:
             known = await self._client.known()
         except NotFoundError:
             known = None
-        if known is None or known.url != self._callback or known.position is None:
+        if (
+            known is None
+            or known.url != self._callback
+            or known.position is None
+            or known.generation != self._instance.generation
+        ):
             self._compared = False
             await self._register()
         else:

@@ -76,6 +76,11 @@ class BrokerCollector(Collector):
             ("listeners", "Subscribers who are there.", service.presence.listeners),
             ("connections", "Connections of subscribers.", service.sessions.connections),
             ("behind", "Subscribers who take less than there is for them.", service.presence.behind),
+            (
+                "webhook_messages_waiting",
+                "Messages to webhooks that wait until a connection is free.",
+                service.figures.webhooks_waiting,
+            ),
             ("cluster_connected", "1 while the cluster answers.", int(service.link.connected)),
         ):
             yield GaugeMetricFamily(f"tocsin_broker_{name}", what, value=float(value))

@@ -23,6 +23,7 @@ from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.holder import Holder
 from tocsin.broker.shell.holdings import Holdings
 from tocsin.broker.shell.http import broker_application
+from tocsin.broker.shell.instance import Instance
 from tocsin.broker.shell.letters import Letters
 from tocsin.broker.shell.link import Link
 from tocsin.broker.shell.machine import Machine
@@ -65,7 +66,8 @@ async def running(
     machine = Machine(Broker(core_settings(settings), time.monotonic()))
     if trace is not None:
         machine.trace = Trace(trace, machine.core, machine.now_s)
-    holdings = Holdings(settings.name)
+    instance = await Instance.read(store)
+    holdings = Holdings(settings.name, instance.store_id)
     delivery, cluster = settings.delivery, settings.cluster
     letters = Letters(
         settings.name, holdings.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
@@ -73,10 +75,14 @@ async def running(
     client = ClusterClient(cluster.url, cluster.token.get_secret_value(), settings.name, cluster.timeout_s)
     presence = Presence(machine, letters, figures, patience_s=delivery.patience_s)
     pulls = Pulls(machine, letters)
-    holder = Holder(client, holdings, store, machine.core.holds)
+    holder = Holder(
+        client, holdings, store, machine.core.holds,
+        former_until_us=instance.since_us + int(cluster.former_subscriptions_s * 1e6),
+    )  # fmt: skip
     desk = Desk(machine, presence, holdings=holdings, holder=holder, store=store, client=client)
     link = Link(
-        client, machine, holdings=holdings, holder=holder, store=store, figures=figures, on_changed=desk.changed,
+        client, machine, holdings=holdings, holder=holder, store=store, instance=instance, figures=figures,
+        on_changed=desk.changed,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,
     )  # fmt: skip

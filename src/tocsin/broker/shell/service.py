@@ -90,13 +90,16 @@ class Service:
         self._check_channel(who, channel)
         if asked.group is None:
             at_most = self.limit(who, "subscriptions")
-            made = await self.desk.subscribe(who.subscriber, asked, at_most=at_most, first=first)
+            made = await self.desk.subscribe(
+                who.subscriber, asked, application=who.application_name, at_most=at_most, first=first
+            )
             await self._still_may(who, channel, told=first is not None)
             return made
         group = await self.accounts.group(who, asked.group)
         if asked.since is not None:
             raise InputError("since: a group's members get what is made from now on")
-        done = await self.desk.subscribe_group(group, asked, at_most=self.limit(who, "group_subscriptions"))
+        at_most = self.limit(who, "group_subscriptions")
+        done = await self.desk.subscribe_group(group, asked, application=who.application_name, at_most=at_most)
         await self._still_may(who, channel, told=False)
         page, _ = await self.desk.page(who.subscriber, 0, 1 << 31)
         mine = next(one for one in page if one.interest == done.subscription.interest)

@@ -1,7 +1,8 @@
 """Subscribers who are told by POST: signed as Standard Webhooks, one message at a time, again until it is taken.
 
 A message that was answered with 2xx is acknowledged. 410 ends the webhook. Whatever a receiver does, it costs the
-broker one message that waits, and nobody else anything.
+broker one message that waits, and nobody else anything: places are limited (post_places), and whoever does not answer
+is tried less and less often, also under another address.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import aiohttp
 import structlog
 
 from tocsin.broker.shell.outlets import PlainOutlet, Told
+from tocsin.broker.shell.post_places import PostPlaces
 from tocsin.broker.shell.service import Service
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.settings.broker import WebhookSettings
@@ -30,7 +32,8 @@ from tocsin.wire.signatures import secret_text, signed
 SECRET_BYTES: Final = 32
 WAITING: Final = 4
 """Messages of one receiver that wait in memory; what comes after them comes from the cache when there is room."""
-AT_ONCE: Final = 200
+BACK_OFFS_KEPT: Final = 10_000
+"""Back-offs of subscribers who have no webhook at the moment."""
 
 _log = structlog.get_logger("tocsin.broker.webhooks")
 
@@ -41,10 +44,13 @@ class Webhooks:
         self._settings = service.settings.webhooks
         self._guard = guard
         self._senders: dict[int, Sender] = {}
+        self._back_offs: dict[int, BackOff] = {}
+        self._places = PostPlaces(self._settings, service.figures)
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        connector = self._guard.connector(limit=AT_ONCE, ttl_dns_cache=60)
+        # Places are limited before: waiting for one is not the receiver's fault, and not of its time.
+        connector = self._guard.connector(limit=0, ttl_dns_cache=60)
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
@@ -95,10 +101,21 @@ class Webhooks:
         """These subscribers are gone, and their webhooks with them."""
         for one in subscribers:
             await self._end(one)
+            self._back_offs.pop(one, None)
 
     def _begin(self, webhook: Webhook) -> None:
         assert self._session is not None
-        self._senders[webhook.subscriber] = Sender(webhook, self._service, self._settings, self._session, self._gone)
+        back_off = self._back_offs.setdefault(webhook.subscriber, BackOff(self._settings))
+        self._senders[webhook.subscriber] = Sender(
+            webhook,
+            self._service,
+            places=self._places,
+            back_off=back_off,
+            session=self._session,
+            on_gone=self._gone,
+        )
+        if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
+            self._back_offs = {of: kept for of, kept in self._back_offs.items() if of in self._senders}
 
     async def _end(self, subscriber: int) -> None:
         sender = self._senders.pop(subscriber, None)
@@ -128,6 +145,26 @@ class Webhooks:
         self._guard.check(url)
 
 
+class BackOff:
+    """The back-off of one subscriber, whichever address it has given: `failures` in a row, and when to try again."""
+
+    def __init__(self, settings: WebhookSettings) -> None:
+        self._settings = settings
+        self._until_s = 0.0
+        self.failures = 0
+
+    def failed(self) -> None:
+        self.failures += 1
+        longest_s = self._settings.first_retry_s * float(1 << min(self.failures - 1, 30))
+        self._until_s = time.monotonic() + min(longest_s, self._settings.last_retry_s)
+
+    def succeeded(self) -> None:
+        self.failures, self._until_s = 0, 0.0
+
+    async def over(self) -> None:
+        await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
+
+
 class Sender:
     """Posts one subscriber's events, one after the other."""
 
@@ -135,13 +172,17 @@ class Sender:
         self,
         webhook: Webhook,
         service: Service,
-        settings: WebhookSettings,
+        *,
+        places: PostPlaces,
+        back_off: BackOff,
         session: aiohttp.ClientSession,
         on_gone: Callable[[Webhook], Awaitable[None]],
     ) -> None:
         self.webhook = webhook
         self._service = service
-        self._settings = settings
+        self._places = places
+        self._back_off = back_off
+        self._host = urlsplit(webhook.url).netloc.lower()
         self._session = session
         self._on_gone = on_gone
         self._waiting: deque[Told] = deque()
@@ -174,7 +215,6 @@ class Sender:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        wait_s = self._settings.first_retry_s
         while True:
             if not self._waiting:
                 if not self._attached:
@@ -182,8 +222,10 @@ class Sender:
                 self._some.clear()
                 await self._some.wait()
                 continue
-            told = self._waiting[0]
-            status = await self._post(told)
+            await self._back_off.over()
+            told, failing = self._waiting[0], self._back_off.failures > 0
+            async with self._places.place(self.webhook.application, self._host, failing=failing):
+                status = await self._post(told)
             counted = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
             self._service.figures.webhooks[counted] = self._service.figures.webhooks.get(counted, 0) + 1
             if counted == "gone":
@@ -191,10 +233,9 @@ class Sender:
                 await self._on_gone(self.webhook)
                 return
             if counted == "failed":
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, self._settings.last_retry_s)
+                self._back_off.failed()
                 continue
-            wait_s = self._settings.first_retry_s
+            self._back_off.succeeded()
             self._waiting.popleft()
             self._acknowledge(told)
             if len(self._waiting) < WAITING:

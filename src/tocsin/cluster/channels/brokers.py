@@ -15,12 +15,13 @@ from typing import Any, Final
 from tocsin import faults
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.channels.announcer import Announcer, new_secret
+from tocsin.cluster.channels.fence import Fence
 from tocsin.cluster.entries import BrokerEntry, broker_ref
 from tocsin.cluster.scope import StatementScope
 from tocsin.language import statements as st
 from tocsin.rules.model.cursors import Position
 from tocsin.serving.tokens import Token
-from tocsin.store.channel_rows import Broker, Registration
+from tocsin.store.channel_rows import Broker, Claimant, Registration
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.addresses import carries_password, http_address
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
@@ -33,11 +34,13 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`made`: the catalog did not know it before. `secret`: where it is a new one; nobody is told it twice."""
+    """`made`: the catalog did not know it before. `secret`: where it is a new one; nobody is told it twice.
+    `generation`: where one was claimed."""
 
     broker: Broker
     url: str | None
     position: Position
+    generation: Position | None
     made: bool
     secret: str | None = field(default=None, repr=False)
 
@@ -47,6 +50,7 @@ class Brokers:
         self._catalog = catalog
         self._store = store
         self._announcer = announcer
+        self.fence = Fence(store)
 
     # ------------------------------------------------------------ statements
 
@@ -111,8 +115,11 @@ class Brokers:
 
     # ------------------------------------------------------------ brokers themselves
 
-    async def register(self, dataverse: str, name: str, url: str | None, who: Token) -> Registered:
-        """The broker is there, and is told at this address from now on."""
+    async def register(
+        self, dataverse: str, name: str, url: str | None, who: Token, claimant: Claimant | None = None
+    ) -> Registered:
+        """The broker is there, and is told at this address from now on. Raises FencedError where the claimant's name
+        was taken over."""
         broker = Broker(dataverse, name)
         entry = BrokerEntry(dataverse, name, None if url is None else checked_url(url))
         known = self._catalog.catalog.find(entry.ref)
@@ -121,15 +128,18 @@ class Brokers:
             _check_owner(before, who, claims=True)
         try:
             with self._announcer.expecting(broker):
-                kept = await self._store.register(broker, secret, owner=who.name if who.role == "broker" else None)
+                kept = await self._store.register(broker, secret, owner=who.name)
                 _check_owner(kept, who, claims=True)
+                if claimant is not None:
+                    kept = await self.fence.claim(broker, claimant, secret)
                 faults.reach("broker.registered")
                 if known != entry:
                     await self._catalog.apply([Put(entry, when_taken="replace")])
         finally:
             await asyncio.shield(self._announcer.changed(broker))
         given = secret if kept.secret == secret else None
-        return Registered(broker, entry.url, kept.position, known is None, given)
+        generation = None if claimant is None else kept.generation
+        return Registered(broker, entry.url, kept.position, generation, known is None, given)
 
     async def renew_secret(self, broker: Broker, who: Token) -> str:
         """A new secret in the old one's place."""
@@ -166,12 +176,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> None:
-    """A token of the role `broker` acts for the brokers that were registered with it; one that nobody has registered
-    so far may be claimed."""
+    """A token of the role `broker` acts for the brokers that were registered with one of its name; one that was made by
+    a statement, and that nobody has registered so far, may be claimed."""
     if who.role == "broker" and kept.owner != who.name and not (claims and kept.owner is None):
         raise ForbiddenError(
             f"the broker {kept.broker.dataverse}.{kept.broker.name} was not registered with this token",
-            hint="use the one that it was registered with, or one of the role writer",
+            hint="use the one that it was registered with, another of that name, or one of the role writer",
         )
 
 

@@ -63,6 +63,7 @@ class Rooms:
     runs: ExecutionRuns
     announce: Callable[[Committed], None]  # of each execution, with results or without
     late_ticks: int  # so many ticks that passed are executed one by one; older ones coalesce
+    matches_limit: int
 
 
 class RunningChannel:
@@ -220,7 +221,9 @@ class RunningChannel:
             number=state.last_execution + 1, started_us=micros(started), ended_us=micros(ended),
             vector={**state.vector, **reading.vector}, tick_us=micros(now), details=details,
         )  # fmt: skip
-        committed = await rooms.store.commit_execution(self.entry.channel_id, execution, interests, payloads)
+        committed = await rooms.store.commit_execution(
+            self.entry.channel_id, execution, interests, payloads, matches_at_most=rooms.matches_limit
+        )
         faults.reach("channel.execution.committed")
         self.counts.executions += 1
         self.counts.last_execution_s = (datetime.now(UTC) - started).total_seconds()
@@ -228,6 +231,7 @@ class RunningChannel:
         self.counts.finding_s += finding_s
         self.counts.keeping_s += self.counts.last_execution_s - finding_s
         self.counts.results += committed.results
+        self.counts.left_out += committed.left_out
         rooms.announce(committed)
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
 

@@ -36,6 +36,7 @@ from tocsin.language.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.declared import resolved
 from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType, Type
+from tocsin.settings import ChannelSettings
 from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
@@ -57,6 +58,7 @@ class Channels:
         dropped: Callable[[], None] = lambda: None,
         late_ticks: int = 10,
         execution_deadline_s: float = DEADLINE_S,
+        matches_limit: int = ChannelSettings().matches_limit,
     ) -> None:
         self._dropped = dropped
         self._catalog = catalog
@@ -64,7 +66,7 @@ class Channels:
         self._tables = tables
         self._store = store
         runs = ExecutionRuns(engine, execution_deadline_s)
-        self._rooms = Rooms(store, tables, engine, NewRows(engine), runs, announce, late_ticks)
+        self._rooms = Rooms(store, tables, engine, NewRows(engine), runs, announce, late_ticks, matches_limit)
         self._known: dict[int, ChannelEntry] = {}
         self._running: dict[int, RunningChannel] = {}
         self._later: dict[int, asyncio.Task[None]] = {}

@@ -22,6 +22,7 @@ class Counts:
     finding_s: float = 0.0
     keeping_s: float = 0.0
     results: int = 0
+    left_out: int = 0
     failures: int = 0
     failing: int = 0
     """Executions that failed since the last one that did not."""
@@ -45,6 +46,10 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[Counts], float]]]] = {
     "tocsin_channel_finding_seconds": ("Seconds until they had found their results.", lambda one: one.finding_s),
     "tocsin_channel_keeping_seconds": ("Seconds until those were durable.", lambda one: one.keeping_s),
     "tocsin_channel_results": ("Results kept, once for each interest.", lambda one: one.results),
+    "tocsin_channel_matches_left_out": (
+        "Results that were not kept, because their interest had more than cluster.channels.matches_limit.",
+        lambda one: one.left_out,
+    ),
     "tocsin_channel_failures": ("Executions that failed and were tried again.", lambda one: one.failures),
     "tocsin_channel_missed_ticks": (
         "Ticks of a channel that were not executed by themselves: they coalesced with a later one.",

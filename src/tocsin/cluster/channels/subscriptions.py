@@ -12,6 +12,7 @@ from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.channels.channel import micros
 from tocsin.cluster.channels.parameters import Parameters
 from tocsin.cluster.entries import ChannelEntry
+from tocsin.settings import ChannelSettings
 from tocsin.store.channel_rows import Broker, Subscribed, Subscription, Unsubscribed, Wanted
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, LimitError, NotFoundError
@@ -22,16 +23,20 @@ PAGE_LIMIT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """`values` as JSON has them; `id` is the client's own key."""
+    """`values` as JSON has them; `id` is the client's own key, `application` one of the broker's."""
 
     values: Sequence[Any]
     id: str | None = None
+    application: str = ""
 
 
 class Subscriptions:
-    def __init__(self, catalog: CatalogStore, store: ChannelStore) -> None:
+    def __init__(
+        self, catalog: CatalogStore, store: ChannelStore, interests_limit: int = ChannelSettings().interests_limit
+    ) -> None:
         self._catalog = catalog
         self._store = store
+        self._interests_limit = interests_limit
 
     def channel(self, dataverse: str, name: str) -> ChannelEntry:
         return self._catalog.catalog.channel(dataverse, name)
@@ -43,7 +48,9 @@ class Subscriptions:
         check_many(len(requests))
         # On a thread: ten thousand take a while to check, and others are waiting.
         wanted = await asyncio.to_thread(_wanted, entry, broker, requests)
-        return await self._store.subscribe(entry.channel_id, wanted, created_us=micros(datetime.now(UTC)))
+        return await self._store.subscribe(
+            entry.channel_id, wanted, created_us=micros(datetime.now(UTC)), interests_at_most=self._interests_limit
+        )
 
     async def unsubscribe(self, entry: ChannelEntry, ids: Sequence[str]) -> Unsubscribed:
         check_many(len(ids))
@@ -86,5 +93,5 @@ def _wanted(entry: ChannelEntry, broker: Broker, requests: Sequence[Subscription
             text = parameters.text(parameters.from_json(one.values))
         except InputError as error:
             raise InputError(f"subscription {place}: {error.message}", hint=error.hint) from None
-        wanted.append(Wanted(text, broker, one.id))
+        wanted.append(Wanted(text, broker, one.id, one.application))
     return wanted

@@ -1,0 +1,25 @@
+"""Which of several brokers of one name asks the cluster: the header that says so."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+from tocsin.rules.model.cursors import Position
+from tocsin.wire.cursors import parse_position, position_text
+from tocsin.wire.errors import InputError
+
+BROKER_HEADER: Final = "Tocsin-Broker"
+"""A broker's full name, percent-encoded, and the generation that the cluster gave it."""
+
+
+def generation_header(broker: str, generation: Position) -> dict[str, str]:
+    return {BROKER_HEADER: f"{quote(broker, safe='')} {position_text(generation)}"}
+
+
+def parse_generation_header(said: str) -> tuple[str, Position]:
+    name, _, generation = said.partition(" ")
+    try:
+        return unquote(name, errors="strict"), parse_position(generation)
+    except (InputError, UnicodeDecodeError):
+        raise InputError(f"{BROKER_HEADER}: must be a broker's name and its generation, such as v.b 17-3") from None
