@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from tests.integration.channelled import Channelled
 from tests.integration.python_places import Modules
@@ -147,8 +148,10 @@ def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
     subscriptions = subscribe(place, 4)
     place.write(report(1), report(2, n=9), report(3))
     # The last one's result of the second report is 4 × 9 KB.
-    with result_limit(spark, "34k"):
+    with result_limit(spark, "34k"), capture_logs() as logs:
         place.execute()
+    (said,) = [one for one in logs if one["event"] == "a channel set records or interests aside"]
+    assert (said["key"], said["count"]) == (["2"], 1)
     done = succeeded(place)
     (culprit,) = done.details["culprits"]
     interests = [one.interest for one in place.subscriptions() if one.id == subscriptions[-1]]

@@ -215,6 +215,7 @@ class RunningChannel:
                 self.counts.culprits += sum(not one.known for one in culprits)
                 details["culprits"] = [asdict(one) for one in culprits[:_CULPRITS_KEPT]]
                 details["interests_aside"] = sum(not one.dataset for one in culprits)
+                self._tell_aside([one for one in culprits if not one.known])
         faults.reach("channel.execution.found")
         ended = datetime.now(UTC)
         execution = Execution(
@@ -330,6 +331,15 @@ class RunningChannel:
                 log.warning(
                     "a channel's execution is too large or too slow, and is run in parts",
                     channel=self.entry.name, reason=error.message, interests=len(self._interests),
+                )  # fmt: skip
+
+    def _tell_aside(self, culprits: Sequence[Culprit]) -> None:
+        if culprits:
+            first = culprits[0]
+            with suppress(Exception):
+                log.warning(
+                    "a channel set records or interests aside", channel=self.entry.name, count=len(culprits),
+                    dataset=first.dataset, key=list(first.key), interest=first.interest, reason=first.reason,
                 )  # fmt: skip
 
     def _recovered(self) -> None:
