@@ -72,6 +72,8 @@ class Brokers:
     async def _create(self, statement: st.CreateBroker, scope: StatementScope) -> Summary:
         name = statement.name.name
         entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
+        assert entry.url is not None
+        self._announcer.guard.check(entry.url)
         broker = Broker(entry.dataverse, name)
         put = Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")
         try:
