@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
+from tests.shared_channels import Version, World, compiled, shown
+from tests.shared_channels import answers as answers_of_channel
 from tocsin.language import like_patterns
 from tocsin.language.spark_text import render
 from tocsin.language.typed import FunctionError, string
@@ -135,3 +137,13 @@ def test_a_wrong_pattern_is_refused(pattern: str) -> None:
 def test_there_is_a_limit_to_wildcards() -> None:
     with pytest.raises(FunctionError, match="at most 1000 wildcards"):
         list(like_patterns.tokens("_" * 1_001, "\\"))
+
+
+def test_one_subscriptions_wildcards_do_not_stop_its_channel(spark: SparkSession) -> None:
+    query = compiled(spark, ["p"], "select value r.id from Reports r where r.kind like p")
+    kind = "the green trees here never see the evening breeze " * 40
+    world = World({"Reports": [Version({"id": 1, "kind": kind}, 2), Version({"id": 2, "kind": "\\%"}, 2)]})
+    patterns = ["%e%e%e%e%e%e%e%e%zq%", "the%trees%breeze_", "\\", "%" * 1_001, "\\\\\\%", "%_e%e%e%e%e%e%e%zq"]
+    with shown(spark, world):
+        told = answers_of_channel(spark, query, world, [(pattern,) for pattern in patterns])
+    assert told == [[], ["1"], [], [], ["2"], []]

@@ -97,7 +97,8 @@ def checked_query(spark: SparkSession, sql: str, arguments: Mapping[str, Any] | 
     Whatever a person's statement became reaches Spark through here; a channel's query does so once, when it is made.
     """
     if not sql.startswith(("SELECT ", "WITH ", "(")):
-        raise StatementError("this is no query")  # Spark runs a command as soon as it has read it
+        # Spark runs a command as soon as it has read it.
+        raise StatementError("this is no query", hint="a query begins with SELECT or WITH")
     frame = spark.sql(sql, dict(arguments) if arguments else None)
     check_plan(spark, frame)
     return frame
