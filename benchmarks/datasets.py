@@ -10,17 +10,22 @@ import itertools
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from benchmarks import running
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
 from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_children_cpu_s
 from tocsin.pipeline import session
+from tocsin.pipeline.datasets.durability import entry_path
+from tocsin.pipeline.datasets.log_writer import write_draft
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.upkeep import FILES_PER_COMPACTION, upkeep
 from tocsin.pipeline.plan_check import check_plan
 
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEYS: Final = (("recordId",),)
+AN_HOUR: Final = OutsideReaders(keep_s=3600.0)  # as a cluster keeps what it removes, if nothing else is set
 SMALL_COMMITS: Final = 10_000
 _WINDOW: Final = 200  # commits measured together, young and old: several rounds of upkeep are among them
 _IDLE_COMMITS: Final = 40
@@ -36,6 +42,8 @@ _IDLE_S: Final = 30.0
 _ROUNDS: Final = 5
 _CHECKPOINT_CYCLE: Final = 100  # delta-rs writes one in so many commits: a whole cycle is a fair share of its cost
 _UPSERTS: Final = 15
+KEPT_VERSIONS: Final = 36_000  # an hour at ten commits a second
+_KEPT_CHECKPOINTS_APART: Final = 1_000
 _CHECKED: Final = 200
 
 
@@ -45,6 +53,7 @@ def main() -> None:
         folder = Path(scratch)
         commits(bench, folder)
         upserts(bench, folder)
+        kept_versions(bench, folder)
         old = many_small_commits(bench, folder)
         queries(bench, folder, old)
         idle(bench, folder)
@@ -129,7 +138,7 @@ def _half_known(rows: pa.Table, base: pa.Table, turn: int) -> pa.Table:
 def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
     """A commit after ten thousand beside a commit to a young dataset, upkeep included on both sides."""
     ready = iter(supply(SMALL_COMMITS + 3 * _WINDOW * (_ROUNDS + 1) + FILES_PER_COMPACTION, 1, 3))
-    old = DatasetTable.create(folder / "old", REPORT, KEYS)
+    old = DatasetTable.create(folder / "old", REPORT, KEYS, outside_readers=AN_HOUR)
     young_folders = fresh_folders(folder, "young")
 
     def commit(table: DatasetTable, count: int) -> None:
@@ -149,6 +158,51 @@ def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
     while old.file_count < FILES_PER_COMPACTION - 1:
         old.insert(next(ready))
     return old
+
+
+def kept_versions(bench: Bench, folder: Path) -> None:
+    """A commit to a dataset that keeps an hour of versions for readers outside, beside one that keeps none."""
+    ready = iter(supply(3 * _WINDOW * (_ROUNDS + 1), 1, 4))
+    old = keeping(folder / "keeping", KEPT_VERSIONS)
+    young_folders = fresh_folders(folder, "keeping-nothing")
+
+    def commit(table: DatasetTable) -> None:
+        for _ in range(_WINDOW):
+            table.insert(next(ready))
+            live(table)
+
+    (found,) = compare(
+        lambda: commit(DatasetTable.create(next(young_folders), REPORT, KEYS)),
+        {"keeping": lambda: commit(old)},
+        rounds=_ROUNDS,
+        operations=_WINDOW,
+    )
+    bench.compared(f"commit with {KEPT_VERSIONS:,} versions kept", found, bar=1.5, baseline="a young dataset")
+    entries = len(old.log_files.entries) if old.log_files is not None else 0
+    bench.note(f"kept for readers outside: {len(old.past.tombstones):,} files and {entries:,} log entries")
+
+
+def keeping(folder: Path, versions: int) -> DatasetTable:
+    """A dataset that was compacted after each of so many commits a moment ago, and keeps what that left."""
+    made = DatasetTable.create(folder, REPORT, KEYS, outside_readers=AN_HOUR)
+    (file,) = made.data.write([made.stamp(reports(1, 5), 1, made.log.next_at_us())])
+    content = (folder / file.name).read_bytes()
+    for version in range(1, versions + 1):
+        following = replace(file, name=f"part-{version:032x}.parquet")
+        (folder / following.name).write_bytes(content)
+        at_ms = time.time_ns() // 1_000_000
+        actions = [following.add_action(data_change=True), {"txn": {"appId": "tocsin.commit", "version": version}}]
+        if version > 1:
+            actions.append(file.remove_action(at_ms * 1000, data_change=False))
+        info = {"timestamp": at_ms, "operation": "WRITE", "tocsin.commit": version}
+        write_draft(folder, actions, info).rename(entry_path(folder, version))
+        file = following
+        if version % _KEPT_CHECKPOINTS_APART == 0 or version == versions:
+            DeltaTable(str(folder)).create_checkpoint()
+    made.close()
+    kept = DatasetTable.open(folder, REPORT, KEYS, outside_readers=AN_HOUR)
+    upkeep(kept)  # reads what is kept, once
+    return kept
 
 
 def queries(bench: Bench, folder: Path, old: DatasetTable) -> None:

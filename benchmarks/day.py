@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.baselines.datasets import REPORT, reports
-from benchmarks.datasets import KEYS, live, spark
+from benchmarks.datasets import AN_HOUR, KEYS, live, spark
 from benchmarks.harness import Bench, compare, with_children_cpu_s
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import FILES_PER_COMPACTION
@@ -43,7 +43,7 @@ def fed_for_a_day(bench: Bench, folder: Path, *, part: int) -> None:
     count = DAY_S // part
     said = f"{count:,} records, one a second"
     supply = _rows()
-    fed = DatasetTable.create(folder / "fed", REPORT, KEYS)
+    fed = DatasetTable.create(folder / "fed", REPORT, KEYS, outside_readers=AN_HOUR)
     _feed(fed, supply, count)
     compact = _compact(fed, folder / "compact")
     (found,) = compare(

@@ -29,6 +29,7 @@ from tocsin.cluster.channels.procedures import AT_ONCE, Procedures
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.shows import Shows
 from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_watch import EngineWatch
@@ -42,6 +43,8 @@ from tocsin.cluster.statements import ScriptRunner
 from tocsin.cluster.tables import Tables
 from tocsin.cluster.watchdog import WatchdogLimits
 from tocsin.pipeline import session
+from tocsin.pipeline.datasets.commits import TableClock
+from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import Sessions
@@ -83,13 +86,15 @@ class Cluster:
     channel_store: ChannelStore
 
 
-def tables_of(settings: Settings) -> Tables:
+def tables_of(settings: Settings, guard: ClockGuard | None = None) -> Tables:
     chosen = settings.cluster.datasets
     return Tables(
         settings.data.absolute() / DATASETS,
         key_index_limit=chosen.key_index_limit,
         upkeep_period_s=chosen.upkeep_period_s,
         outside_readers_s=chosen.outside_readers_s,
+        outside_readers_bytes=chosen.outside_readers_bytes,
+        clock=None if guard is None else TableClock(guard.now_us, guard.age_us),
     )
 
 
@@ -194,7 +199,9 @@ async def assembled(
             await refuse_empty_catalog(settings, store, channel_store)
         lost = LostFolder(settings.data.absolute(), clock, _say)
         chosen = settings.cluster
-        tables = tables_of(settings)
+        guard = ClockGuard(settings.data, machine_clocks())
+        watching = asyncio.create_task(guard.watch(), name="clock")
+        tables = tables_of(settings, guard)
         await tables.start({entry.folder for entry in known.datasets}, catalog.removals, lost)
 
         def make_python(spark: Any) -> PythonFunctions:
@@ -220,7 +227,7 @@ async def assembled(
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes, deadline_s=deadline_s)
         announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s), guard=told)
-        retention = Retention(catalog, channel_store, chosen.channels)
+        retention = Retention(catalog, channel_store, chosen.channels, now=lambda: from_us(guard.age_us()))
 
         def committed(one: Committed) -> None:
             if one.results:
@@ -248,7 +255,7 @@ async def assembled(
             subscriptions = Subscriptions(catalog, channel_store, chosen.channels.interests_limit)
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
-                channel_figures=channels.figures,
+                channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
                 brokers=BrokerDoor(channel_store, subscriptions, brokers, announcer, retention),
                 spool_folder=_scratch(settings),
             )  # fmt: skip
@@ -263,6 +270,8 @@ async def assembled(
                 await asyncio.to_thread(watch.close)
             await statements.close()
             await tables.close()
+            watching.cancel()
+            guard.close()
 
 
 @asynccontextmanager
@@ -359,6 +368,15 @@ class StoredTokens:
 async def tokens(settings: Settings) -> AsyncIterator[StoredTokens]:
     async with opened_store(settings) as store:
         yield StoredTokens(store)
+
+
+# ---------------------------------------------------------------- the clock
+
+
+async def accept_clock(settings: Settings) -> datetime:
+    """The wall clock is right, on a folder that no cluster works on; which time it is."""
+    async with held_folder(settings):
+        return from_us(ClockGuard(settings.data, machine_clocks()).accept())
 
 
 # ---------------------------------------------------------------- backup

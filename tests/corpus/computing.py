@@ -179,6 +179,8 @@ VALUES: Final[list[Entry]] = [
     q("SELECT VALUE f.Arity FROM Metadata.`Function` f WHERE f.DataverseName = '$dataverse' AND f.Name = 'inTown'", lambda: [2]),
     q("SELECT VALUE [d.PrimaryKey, d.IsActive] FROM Metadata.`Dataset` d WHERE d.DataverseName = '$dataverse' AND "
       "d.DatasetName = 'Things'", lambda: [[[["key", "a"], ["key", "b"]], True]]),
+    q("SELECT VALUE d.Location LIKE '/%/datasets/%' FROM Metadata.`Dataset` d WHERE d.DataverseName = '$dataverse' AND "
+      "d.DatasetName = 'Things'", lambda: [True]),
 ]  # fmt: skip
 
 

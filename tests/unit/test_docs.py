@@ -8,6 +8,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tocsin import faults
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
 from tocsin.cluster import metadata
+from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.http import cluster_application
 from tocsin.lab.experiments import registry
 from tocsin.language import calls, geodesy, grammar, script, spatial, temporal
@@ -219,6 +221,8 @@ def application(metrics: ServerMetrics) -> Any:
         backup=fake_backup,
         feeds=FakeFeeds().as_feeds(),
         channel_figures=list,
+        kept_for_readers=lambda: (0, 0),
+        guard=ClockGuard(Path(mkdtemp(prefix="tocsin-docs-")), machine_clocks()),
         brokers=idle_door(),
     )
 

@@ -209,17 +209,29 @@ def test_a_key_that_is_used_again_counts_from_then_on() -> None:
     keys = RememberedKeys(600.0, 100_000)
     for first, key, at_s in ((0, "a", 0.0), (1, "b", 10.0), (2, "a", 700.0)):
         keys.add(key, Remembered(first, first + 1, b"", at_s))
-    keys.forget(700.0)
+    keys.forget(700.0, 700.0)
     assert (keys.oldest, len(keys)) == (2, 1)
     assert keys.find("a", 1_300.0) is not None
+
+
+def test_keys_do_not_grow_old_while_the_time_that_tells_ages_stands_still() -> None:
+    keys = RememberedKeys(600.0, 100_000)
+    keys.add("before", Remembered(0, 1, b"", 1_000.0))
+    for now_s in (1_300.0, 5_000.0):
+        keys.add(f"at {now_s}", Remembered(1, 2, b"", now_s))
+        keys.forget(now_s, 1_100.0)
+    assert keys.find("before", 1_100.0) is not None
+    # It goes on: each key is as old as it is, whenever it came.
+    keys.forget(5_500.0, 5_500.0)
+    assert [key for key in ("before", "at 1300.0", "at 5000.0") if keys.find(key, 5_500.0)] == ["at 5000.0"]
 
 
 def test_a_clock_that_is_set_back_neither_forgets_keys_nor_keeps_them_for_ever() -> None:
     keys = RememberedKeys(600.0, 100_000)
     keys.add("k", Remembered(0, 1, b"", 1_000_000.0))
-    keys.forget(5_000.0)
+    keys.forget(5_000.0, 5_000.0)
     assert keys.find("k", 5_000.0) is not None
-    keys.forget(5_601.0)
+    keys.forget(5_601.0, 5_601.0)
     assert keys.oldest is None
 
 

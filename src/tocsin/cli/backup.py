@@ -51,7 +51,7 @@ def backup(
     settings = Settings.load(config, os.environ, {"data": data})
     address = url if data is not None else url or os.environ.get("TOCSIN_URL")
     if address is None:
-        address = _serving(settings, compose.folder_holder(settings))
+        address = serving_address(settings, compose.folder_holder(settings))
     # The cluster has a working directory of its own.
     target = destination.absolute()
     with _progress("backing up") as on_progress:
@@ -87,7 +87,7 @@ class Holder(Protocol):
     def address(self) -> str | None: ...
 
 
-def _serving(settings: Settings, holder: Holder | None) -> str | None:
+def serving_address(settings: Settings, holder: Holder | None) -> str | None:
     """Where to ask for the backup; None where nobody works on the folder, and it can be read."""
     if holder is None:
         if not settings.data.is_dir():

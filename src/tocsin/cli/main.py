@@ -34,6 +34,7 @@ app.command("tocsin.cli.token:app", name="token", help="Make, list and revoke to
 app.command("tocsin.cli.config:app", name="config", help="Show or check the settings.")
 app.command("tocsin.cli.backup:backup", name="backup", help="Save everything of a cluster.")
 app.command("tocsin.cli.backup:restore", name="restore", help="Bring back what a backup saved.")
+app.command("tocsin.cli.clock:app", name="clock", help="Say that a cluster's clock is right.")
 app.command("tocsin.cli.check:app", name="check", help="Look for damage in everything durable.")
 app.command("tocsin.cli.lab:app", name="lab", help="Run experiments: the live system's rules under virtual time.")
 

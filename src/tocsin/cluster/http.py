@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client import Counter, Gauge, Histogram
 
 from tocsin.cluster.channels.figures import ChannelCollector, ChannelFigures
+from tocsin.cluster.clock_guard import ClockGuard
 from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine_watch import EngineCollector, EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
@@ -24,6 +25,7 @@ from tocsin.cluster.replies import StatementLimits, StreamedAnswer, WholeAnswer
 from tocsin.cluster.running import Running, RunningScripts
 from tocsin.cluster.script_requests import asked_timeout_s, script_of, wants_stream
 from tocsin.cluster.spool import Spool
+from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
 from tocsin.serving.application import LIMITS, ROOM, application
@@ -53,6 +55,12 @@ _T = TypeVar("_T")
 Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
 
 
+_KEPT: Final = {
+    "tocsin_dataset_kept_files": "Removed data files that stay for other engines that read datasets.",
+    "tocsin_dataset_kept_bytes": "Bytes of removed data files that stay for other engines that read datasets.",
+}
+
+
 def cluster_application(
     settings: ClusterSettings,
     statements: Statements,
@@ -64,6 +72,8 @@ def cluster_application(
     backup: Backup | None = None,
     feeds: Feeds | None = None,
     channel_figures: Callable[[], Iterable[ChannelFigures]] | None = None,
+    kept_for_readers: Callable[[], tuple[int, int]] | None = None,
+    guard: ClockGuard | None = None,
     brokers: BrokerDoor | None = None,
     spool_folder: Path | None = None,
 ) -> web.Application:
@@ -131,6 +141,22 @@ def cluster_application(
     if channel_figures is not None:
         metrics.registry.register(ChannelCollector(channel_figures))
 
+    if kept_for_readers is not None:
+        kept = kept_for_readers
+        files, size_bytes = (Gauge(name, words, registry=metrics.registry) for name, words in _KEPT.items())
+        files.set_function(lambda: kept()[0])
+        size_bytes.set_function(lambda: kept()[1])
+
+    if guard is not None:
+        watch = guard
+        suspect = Gauge(
+            "tocsin_clock_suspect",
+            "Whether the wall clock is not believed, so that nothing is deleted by age (0 or 1).",
+            registry=metrics.registry,
+        )
+        suspect.set_function(lambda: float(watch.suspicion() is not None))
+        app.add_routes([web.post("/v1/clock:accept", _accepting(guard))])
+
     if brokers is not None:
         app.add_routes(brokers.routes(metrics))
 
@@ -155,6 +181,7 @@ async def _index(_request: web.Request) -> web.Response:
             "subscriptions": "/v1/channels/{name}/subscriptions",
             "brokers": "/v1/brokers/{name}",
             "backup": "/v1/backup",
+            "clock": "/v1/clock:accept",
             "openapi": "/v1/openapi.json",
             "health": "/healthz",
             "ready": "/readyz",
@@ -177,6 +204,15 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
         return answer(dict(await backup(Path(target))))
 
     return back_up
+
+
+def _accepting(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def accept_clock(request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "admin")
+        accepted_us = await asyncio.to_thread(guard.accept)
+        return answer({"now": from_us(accepted_us).isoformat()})
+
+    return accept_clock
 
 
 def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -130,6 +130,7 @@ def document() -> dict[str, Any]:
             "/v1/feeds/{name}": {"post": _publish(), "get": _describe()},
             **broker_paths(_refusals),
             "/v1/backup": {"post": _back_up()},
+            "/v1/clock:accept": {"post": _accept_clock()},
         },
         "components": {
             "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING, "Published": _PUBLISHED, **SCHEMAS},
@@ -249,6 +250,22 @@ def _back_up() -> dict[str, Any]:
         "responses": {
             "200": {"description": "Written and checked.", "content": {"application/json": {"schema": told}}},
             **_refusals("400", "401", "403", "408", "409", "413", "507"),
+        },
+    }
+
+
+def _accept_clock() -> dict[str, Any]:
+    told = {
+        "type": "object",
+        "required": ["now"],
+        "properties": {"now": {"type": "string", "format": "date-time", "description": "What the clock says."}},
+    }
+    return {
+        "operationId": "acceptClock",
+        "summary": "Say that the cluster's wall clock is right, so that it deletes by age again; needs the role admin.",
+        "responses": {
+            "200": {"description": "Accepted.", "content": {"application/json": {"schema": told}}},
+            **_refusals("401", "403"),
         },
     }
 

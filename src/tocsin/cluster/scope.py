@@ -105,7 +105,7 @@ class StatementScope:
                 of_channels = described.name == "ChannelExecution"
                 rows = shows.executions(self.catalog.channels, kind) if of_channels else shows.runs(kind)
             else:
-                rows = layout.to_arrow(described.rows(self.catalog), described.type)
+                rows = layout.to_arrow(described.rows(self.catalog, self._tables.folder), described.type)
             self._views.append(self._engine.views.of_rows(rows))
             return self._views[-1]
         table = self._tables.table(dataset)

@@ -17,7 +17,10 @@ from tocsin.cluster.entries import DatasetEntry
 from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.removals import DATASET, Removals
 from tocsin.pipeline.datasets import layout, upkeep
+from tocsin.pipeline.datasets.commits import TableClock
+from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.rules.model.columns import physical
 from tocsin.store.store import Removal
 from tocsin.wire.errors import NotFoundError, StorageFullError
@@ -29,17 +32,42 @@ class Tables:
     """Thread-safe. A dataset's folder has a name of its own, so a new dataset never meets an old one's files."""
 
     def __init__(
-        self, folder: Path, *, key_index_limit: int, upkeep_period_s: float, outside_readers_s: float = 0.0
+        self,
+        folder: Path,
+        *,
+        key_index_limit: int,
+        upkeep_period_s: float,
+        outside_readers_s: float = 0.0,
+        outside_readers_bytes: int = 1 << 32,
+        clock: TableClock | None = None,
     ) -> None:
         self._folder = folder
+        self._clock = clock or TableClock()
+        self._outside_readers = OutsideReaders(outside_readers_s, outside_readers_bytes)
         self._key_index_limit = key_index_limit
         self._upkeep_period_s = upkeep_period_s
-        self._outside_readers = timedelta(seconds=outside_readers_s)
         self._open: dict[str, DatasetTable] = {}
         self._dropped: set[str] = set()
         self._lock = threading.RLock()
         self._upkeep: asyncio.Task[None] | None = None
         self._removals: Removals | None = None
+        self._told_early: set[str] = set()
+
+    @property
+    def clock(self) -> TableClock:
+        """Which time it is for whatever is kept, and by which ages are told."""
+        return self._clock
+
+    @property
+    def folder(self) -> Path:
+        """Each dataset's table is a folder in here."""
+        return self._folder
+
+    def kept_for_readers(self) -> tuple[int, int]:
+        """Removed data files that are kept for readers outside: how many, and their bytes."""
+        with self._lock:
+            kept = [table.past.tombstones for table in self._open.values()]
+        return sum(len(tombstones) for tombstones in kept), sum(tombstones.size_bytes for tombstones in kept)
 
     # ------------------------------------------------------------ life
 
@@ -79,12 +107,23 @@ class Tables:
 
     async def _kept_up(self, name: str, table: DatasetTable) -> None:
         try:
-            await asyncio.to_thread(upkeep.upkeep, table)
+            self._tell_early(name, await asyncio.to_thread(upkeep.upkeep, table))
         except StorageFullError as error:
             log.warning("upkeep must wait", dataset=name, reason=error.message)
         except Exception:
             if name not in self._dropped:
                 log.exception("upkeep failed", dataset=name)
+
+    def _tell_early(self, name: str, done: upkeep.Done) -> None:
+        if done.removed_early and name not in self._told_early:
+            self._told_early.add(name)
+            log.warning(
+                "old versions of a dataset go before readers outside had their time",
+                dataset=name, files=done.removed_early,
+                hint="they took more than cluster.datasets.outside_readers_bytes, or the log had too many entries",
+            )  # fmt: skip
+        elif done.removed_data_files and not done.removed_early:
+            self._told_early.discard(name)
 
     # ------------------------------------------------------------ tables
 
@@ -95,6 +134,7 @@ class Tables:
             self._open[entry.folder] = DatasetTable.create(
                 self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
                 retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
+                outside_readers=self._outside_readers, clock=self._clock,
             )  # fmt: skip
         faults.reach("create-dataset.folder-made")
 
@@ -107,6 +147,7 @@ class Tables:
                 found = self._open[entry.folder] = DatasetTable.open(
                     self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
                     retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
+                    outside_readers=self._outside_readers, clock=self._clock,
                 )  # fmt: skip
             return found
 
@@ -144,7 +185,10 @@ class Tables:
 
     def _is_due(self, removal: Removal) -> bool:
         assert self._removals is not None, "the tables are not started"
-        return removal.dropped_at is None or removal.dropped_at + self._outside_readers <= self._removals.clock()
+        if removal.dropped_at is None:
+            return True
+        now = min(self._removals.clock(), from_us(self._clock.age_us()))  # which stands still with a suspect clock
+        return removal.dropped_at + timedelta(seconds=self._outside_readers.keep_s) <= now
 
 
 def new_folder() -> str:

@@ -102,6 +102,8 @@ class DatasetSettings(Section):
     """The most primary keys of one dataset that are kept in memory to tell duplicates quickly."""
     outside_readers_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=31_536_000)] = 3_600.0
     """How long files that a dataset needs no more, and dropped datasets, stay for readers outside of Tocsin."""
+    outside_readers_bytes: Annotated[Whole, Field(ge=0, le=1 << 50)] = 1 << 32
+    """The most bytes of such files of one dataset; beyond it the oldest go earlier."""
 
 
 class PythonSettings(Section):

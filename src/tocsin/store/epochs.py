@@ -37,7 +37,9 @@ class Epochs:
         later = bisect_right(self.epochs, epoch)
         end = self.firsts[later] - 1 if later < len(self.epochs) else HIGHEST
         if later == 0 or self.epochs[later - 1] != epoch:
-            return end
+            # A later life than ours that we know nothing of: of the same backup, with the clock set back since. What
+            # it read is not what we have given out in the present life.
+            return end if later < len(self.epochs) else self.firsts[-1] - 1
         return min(max(number, self.firsts[later - 1] - 1), end)
 
     def place(self, cursor: Cursor) -> int:

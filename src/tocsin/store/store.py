@@ -9,6 +9,7 @@ Every backend keeps what is promised here; the contract suite (tests/contract/cl
 from __future__ import annotations
 
 import json
+import secrets
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -151,9 +152,13 @@ class ClusterStore(Reads, Protocol):
 
 
 def next_epoch(previous: int | None, now: datetime) -> int:
-    """A store's epoch, which never goes back: milliseconds, so that a store made anew does not repeat an old one's."""
+    """A store's epoch: later than the one before, whatever the clock says, and no two lives of a store share one.
+
+    Two restores of one backup know nothing of each other, and the clock may have been set back between them: so the
+    time has a random part. Below 2**53, which every client's JSON can say.
+    """
     now_ms = int(now.timestamp() * 1000)
-    return now_ms if previous is None else max(now_ms, previous + 1)
+    return max(now_ms << 10, (previous or 0) + 1) + secrets.randbelow(1 << 20)
 
 
 def check_key(kind: str, dataverse: str, name: str) -> None:

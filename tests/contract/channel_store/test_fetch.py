@@ -87,16 +87,29 @@ async def test_interests_and_cursors_that_were_never_given_out_harm_nobody(
     strange = [0, -1, 10**6, 2**63, -(2**70)]
     answers = await fetched(store, [Range(interest, START), *(Range(each, START) for each in strange)])
     assert [answer["known"] for answer in answers] == [True] + [False] * len(strange)
-    for cursor in (Cursor(store.epoch, 2**80, 2**80), Cursor(2**80, 0, 0), Cursor(store.epoch, 1, 0)):
+    for cursor in (Cursor(store.epoch, 2**80, 2**80), Cursor(store.epoch, 1, 0)):
         assert await channel.texts(interest, cursor) == []
-    for cursor in (Cursor(-(2**80), -5, -5), Cursor(store.epoch, -1, -1), Cursor(store.epoch - 1, 2**80, 0)):
+    unknown = [Cursor(2**80, 0, 0), Cursor(store.epoch + 1, 7, 0)]
+    for cursor in (Cursor(-(2**80), -5, -5), Cursor(store.epoch, -1, -1), Cursor(store.epoch - 1, 2**80, 0), *unknown):
         assert await channel.texts(interest, cursor) == ["a"]
     await store.acknowledge(EAST, {interest: Cursor(2**80, 0, 0), 999: START})
     await channel.run({interest: ["b"]})
     for page in [page async for page in store.lowest_acknowledged(channel.id)]:
         await store.trim(channel.id, page)
-    assert await channel.texts(interest) == ["b"], "what came later is not acknowledged by a cursor from nowhere"
+    assert await channel.texts(interest) == ["a", "b"], "a cursor from nowhere acknowledges nothing"
     assert (await fetched(store, []))[:] == []
+
+
+async def test_a_life_that_began_with_the_clock_set_back_passes_nothing_over(channel: Channel) -> None:
+    store = channel.store
+    (interest,) = await channel.subscribe("[1]")
+    position = await channel.run({interest: ["a"]})
+    await store.renew_epoch()
+    # Another restore of the same backup had a later clock, and a broker heard of its executions.
+    other = store.epoch + (1 << 40)
+    await channel.run({interest: ["b"]})
+    assert await channel.texts(interest, Cursor(other, 9, 0)) == ["b"]
+    assert await news_of(store, Position(other, position.number + 100)) == {interest: Cursor(store.epoch, 2, 0)}
 
 
 async def test_a_new_epoch_comes_after_all_cursors_of_the_old_one(channel: Channel) -> None:

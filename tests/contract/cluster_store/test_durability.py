@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,15 @@ async def test_a_backup_never_overwrites_a_file(store: ClusterStore, tmp_path: P
 
 
 def test_an_epoch_never_goes_back() -> None:
-    assert next_epoch(None, NOON) == int(NOON.timestamp() * 1000)
-    assert next_epoch(5, NOON) == next_epoch(None, NOON)
-    assert next_epoch(next_epoch(None, NOON), NOON) == next_epoch(None, NOON) + 1
+    first = next_epoch(None, NOON)
+    # Stores that are older have an epoch of milliseconds.
+    assert int(NOON.timestamp() * 1000) < next_epoch(int(NOON.timestamp() * 1000), NOON) < 2**53
+    assert next_epoch(first, NOON) > first
+    assert next_epoch(first, NOON - timedelta(days=1)) > first
+    assert next_epoch(None, NOON + timedelta(seconds=2)) > first
+
+
+def test_two_lives_of_one_backup_share_no_epoch_whatever_the_clock_says() -> None:
+    backup = next_epoch(None, NOON)
+    lives = {next_epoch(backup, NOON - timedelta(days=1)) for _ in range(20)}
+    assert len(lives) > 18

@@ -189,6 +189,24 @@ async def test_another_password_ends_all_tokens_from_before(accounts: LocalAccou
         await accounts.who(fresh)
 
 
+async def test_a_clock_that_is_set_back_locks_nobody_out_and_saves_no_old_token(
+    accounts: LocalAccounts, clock: Clock
+) -> None:
+    await accounts.register(None, Credentials("ann", SECRET))
+    await accounts.set_password(OPERATOR, "ann", "another secret")
+    clock.now_us -= 3600 * 1_000_000
+    token = (await accounts.login(Credentials("ann", "another secret"))).token
+    mine = await accounts.who(token)
+    assert isinstance(mine, Session)
+    renewed = (await accounts.renew(mine)).token
+    assert isinstance(await accounts.who(renewed), Session)
+    await accounts.set_password(OPERATOR, "ann", "a third secret")
+    for old in (token, renewed):
+        with pytest.raises(UnauthorizedError):
+            await accounts.who(old)
+    assert isinstance(await accounts.who((await accounts.login(Credentials("ann", "a third secret"))).token), Session)
+
+
 async def test_a_login_that_a_new_password_overtakes_gives_a_token_that_is_good_no_more(
     accounts: LocalAccounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

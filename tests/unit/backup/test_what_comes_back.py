@@ -19,6 +19,7 @@ from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.datasets import commits
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.rules.model.cursors import Range
 from tocsin.store import saved_broker
 from tocsin.store.broker_rows import SESSION_KEY
@@ -55,11 +56,31 @@ async def test_a_restored_folder_has_the_catalog_the_rows_and_their_history(
     assert sorted(path.name for path in new.iterdir()) == [CATALOG, "datasets"]
 
 
-@pytest.mark.parametrize("properties", [commits._PROPERTIES, {}], ids=["new", "old"])
-async def test_a_wide_dataset_is_saved_and_brought_back_also_after_a_restart(
-    data: Data, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
+async def test_what_is_only_kept_for_readers_outside_is_not_saved(
+    data: Data, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "_PROPERTIES", properties)
+    monkeypatch.setattr(upkeep_module, "_CHECKPOINT_EVERY", 2)
+    folder = data.folder / "datasets" / "kept"
+    table = DatasetTable.create(folder, SCHEMA, KEYS, history=2, outside_readers=OutsideReaders(keep_s=3600.0))
+    for word in "abcdefgh":
+        table.upsert(pa.Table.from_pylist([{"id": 1, "word": word}], schema=SCHEMA))
+        upkeep_module.upkeep(table)
+    assert len(table.data.names()) == 8
+    data.tables["kept"] = table
+    await data.back_up(target)
+    await restore(target, tmp_path / "new", **STORES)
+    restored = tmp_path / "new" / "datasets" / "kept"
+    assert len(list(restored.glob("*.parquet"))) < 5
+    back = DatasetTable.open(restored, SCHEMA, KEYS, history=2)
+    assert content(back) == {1: "h"}
+    assert back.as_of_commit(7).number == 7
+
+
+@pytest.mark.parametrize("properties", [commits.table_properties, lambda *_: {}], ids=["new", "old"])
+async def test_a_wide_dataset_is_saved_and_brought_back_also_after_a_restart(
+    data: Data, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: Any
+) -> None:
+    monkeypatch.setattr(commits, "table_properties", properties)
     monkeypatch.setattr(upkeep_module, "_CHECKPOINT_EVERY", 2)
     schema = pa.schema([*SCHEMA, *((f"more{each}", pa.int64()) for each in range(60))])
     folder = data.folder / "datasets" / "wide"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from tests.fake_statements import FakeCredentials, FakeFeeds, FakeStatements, fake_backup, idle_door, serving
 from tests.unit.cluster_http.asking import ask
+from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.http import cluster_application
 from tocsin.cluster.openapi import document
 from tocsin.cluster.replies import StatementLimits
@@ -79,7 +81,7 @@ async def test_the_index_says_where_everything_is() -> None:
     assert [path for path in documented - paths if not path.startswith(tuple(f"{one}/" for one in paths))] == []
 
 
-def test_the_openapi_document_has_exactly_the_routes() -> None:
+def test_the_openapi_document_has_exactly_the_routes(tmp_path: Path) -> None:
     async def routes() -> set[tuple[str, str]]:
         app = cluster_application(
             ClusterSettings(),
@@ -87,6 +89,7 @@ def test_the_openapi_document_has_exactly_the_routes() -> None:
             FakeCredentials(),
             backup=fake_backup,
             feeds=FakeFeeds().as_feeds(),
+            guard=ClockGuard(tmp_path, machine_clocks()),
             brokers=idle_door(),
         )
         return {

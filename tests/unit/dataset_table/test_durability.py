@@ -28,7 +28,7 @@ def full_disk_as_delta_says(*_: object, **__: object) -> None:
         (datafiles, "sync_file", full_disk),
         (commits, "sync_file", full_disk),
         (commits, "sync_folder", full_disk),
-        (DeltaTable, "create_write_transaction", full_disk_as_delta_says),
+        (commits, "write_draft", full_disk_as_delta_says),
     ],
 )
 def test_a_full_disk_is_told_and_changes_nothing(

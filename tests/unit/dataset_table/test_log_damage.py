@@ -197,7 +197,10 @@ def test_where_an_entry_cannot_be_taken_back_the_files_that_it_names_stay(table:
     def kept(self: Path, missing_ok: bool = False) -> None:
         failing(self) if self == entry else unlink(self, missing_ok)
 
-    with mock.patch.object(commits, "sync_file", failing), mock.patch.object(Path, "unlink", kept):
+    def unsynced(path: Path) -> None:
+        failing(path) if path == entry.parent else durability.sync_folder(path)
+
+    with mock.patch.object(commits, "sync_folder", unsynced), mock.patch.object(Path, "unlink", kept):
         with pytest.raises(StoreError, match=entry.name):
             table.insert(rows(2))
         table.leftovers = True
@@ -232,10 +235,11 @@ def test_an_entry_is_taken_back_before_the_next_is_written(table: DatasetTable) 
 def test_a_data_file_that_must_be_looked_into_and_is_lost_or_damaged_is_told(
     tmp_path: Path, left: bytes | None
 ) -> None:
-    """Of a record so wide that the log has no statistics of our columns."""
+    """Of a table that says nothing of its statistics, and a record so wide that delta-rs lists none of our columns."""
     wide = [(f"f{each}", pa.string()) for each in range(40)]
     schema = pa.schema([("id", pa.int64()), ("zone", pa.struct([("x", pa.float64())])), *wide])
-    table = DatasetTable.create(tmp_path / "wide", schema, KEYS)
+    with mock.patch.object(commits, "table_properties", return_value={}):
+        table = DatasetTable.create(tmp_path / "wide", schema, KEYS)
     table.insert(pa.Table.from_pylist([{"id": 1}], schema=schema))
     (name,) = table.data.names()
     path = table.log.folder / name

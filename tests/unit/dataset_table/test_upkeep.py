@@ -13,8 +13,10 @@ import pytest
 from tests.unit.dataset_table.tables import KEYS, SCHEMA, content, full_disk, reopened, rows
 from tocsin.pipeline.datasets import datafiles, durability
 from tocsin.pipeline.datasets import upkeep as upkeep_module
+from tocsin.pipeline.datasets.commits import TableClock
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.pipeline.datasets.tombstones import OutsideReaders
+from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
 from tocsin.wire.errors import ConflictError, StorageFullError
 
 
@@ -90,10 +92,52 @@ def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:
         table.insert(rows(3))
 
 
+def test_nothing_ends_by_age_while_the_time_that_tells_ages_stands_still(tmp_path: Path) -> None:
+    times = {"now": 10**15, "age": 10**15}
+    clock = TableClock(lambda: times["now"], lambda: times["age"])
+    outside_readers = OutsideReaders(keep_s=60.0)
+    table = DatasetTable.create(
+        tmp_path / "d", SCHEMA, KEYS, retention_s=100, history=1, outside_readers=outside_readers, clock=clock
+    )
+    table.upsert(rows(1))
+    times["now"] += 3600 * 10**6
+    table.upsert(rows(1, 2, said="b"))
+    table.upsert(rows(2, said="c"))
+    table.leftovers = True
+    upkeep(table)
+    assert content(table.snapshot()) == {1: "b", 2: "c"}
+    assert len(table.past.tombstones) == 2
+    # From now on it is told again: of the files, the first was removed an hour ago and the second a minute later.
+    times["now"] += 61 * 10**6
+    times["age"] = times["now"]
+    upkeep(table)
+    assert content(table.snapshot()) == {1: "b", 2: "c"}
+    assert len(table.past.tombstones) == 0
+    times["now"] = times["age"] = times["now"] + 100 * 10**6
+    assert upkeep(table).expired_rows == 2
+
+
+def test_what_a_clock_said_that_was_ahead_is_not_kept_until_then(tmp_path: Path) -> None:
+    times = {"now": 10**15}
+    clock = TableClock(lambda: times["now"], lambda: times["now"])
+    outside_readers = OutsideReaders(keep_s=60.0)
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1, outside_readers=outside_readers, clock=clock)
+    times["now"] += 10**14
+    table.upsert(rows(1))
+    table.upsert(rows(1, said="b"))
+    times["now"] -= 10**14
+    clean_up(table)
+    assert len(table.past.tombstones) == 1
+    times["now"] += 61 * 10**6
+    assert table.upkeep_due()
+    clean_up(table)
+    assert len(table.past.tombstones) == 0
+
+
 def test_an_ended_key_is_free_again(tmp_path: Path) -> None:
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, retention_s=0)
     table.insert(rows(1))
-    with mock.patch("tocsin.pipeline.datasets.upkeep.time.time_ns", return_value=2**62):
+    with mock.patch("tocsin.pipeline.datasets.commits.time.time_ns", return_value=2**62):
         assert upkeep(table).expired_rows == 1
     assert table.insert(rows(1)).number == 2
 

@@ -20,9 +20,8 @@ from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.wire.errors import StorageFullError
 
-# As tables were created before the log was told which columns to keep statistics of.
-NONE: dict[str, str] = {}
-OLD = mock.patch.object(commits, "_PROPERTIES", NONE)
+# As tables were created before they said anything of themselves.
+OLD = mock.patch.object(commits, "table_properties", return_value={})
 
 
 def flat(columns: int) -> pa.Schema:

@@ -102,14 +102,15 @@ class LocalAccounts(Applications, Groups):
             with contextlib.suppress(LimitError, NotFoundError):
                 await self._store.change_subscriber(found.id, password=await self._passwords.hashed(password, origin))
                 self._changed(found.id)
-        return self._logged_in(found, self._tokens.issue(found.id, issued_us))
+        # A clock that was set back since the last change of the password locks nobody out.
+        return self._logged_in(found, self._tokens.issue(found.id, max(issued_us, found.tokens_from_us)))
 
     async def renew(self, session: Session) -> LoggedIn:
         issued_us = self._now_us()
         found = await self._subscriber(session.subscriber)
         if found is None or session.issued_us < found.tokens_from_us:
             raise UnauthorizedError("this token is good no more", hint="log in again")
-        return self._logged_in(found, self._tokens.renew(session, issued_us))
+        return self._logged_in(found, self._tokens.renew(session, max(issued_us, found.tokens_from_us)))
 
     async def logout(self, session: Session) -> None:
         await self._tokens.end(session.session_id)
@@ -142,7 +143,9 @@ class LocalAccounts(Applications, Groups):
             if not guess.right:
                 raise UnauthorizedError("the old password is wrong")
         hashed = await self._passwords.hashed(new, origin)
-        await self._store.change_subscriber(found.id, password=hashed, tokens_from_us=self._now_us())
+        # Later than before, also where the clock was set back: tokens of the old password end.
+        tokens_from_us = max(self._now_us(), found.tokens_from_us + 1)
+        await self._store.change_subscriber(found.id, password=hashed, tokens_from_us=tokens_from_us)
         self._changed(found.id)
         return found
 

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from tocsin.cluster.backup.copying import explained
 from tocsin.cluster.backup.manifest import DATASETS, INTAKE, PYTHON, DatasetMark
-from tocsin.pipeline.datasets.durability import LOG_FOLDER
+from tocsin.pipeline.datasets.durability import LOG_FOLDER, log_versions
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.wire.errors import UnavailableError
 
@@ -32,6 +32,8 @@ class Table(Protocol):
     """What a backup needs of a dataset's table."""
 
     def snapshot(self) -> Snapshot: ...
+
+    def needed_log_version(self) -> int: ...
 
 
 def hold_all(tables: Mapping[str, Table], data: Path, held: Path) -> list[DatasetMark]:
@@ -66,7 +68,7 @@ def _hold_table(name: str, table: Table, folder: Path, held: Path) -> DatasetMar
         files = [os.path.relpath(path, folder) for path in snapshot.files]
         try:
             (held / LOG_FOLDER).mkdir(parents=True)
-            _hold_log(folder, held, snapshot.version)
+            _hold_log(folder, held, table.needed_log_version(), snapshot.version)
             for file in files:
                 _link(folder / file, held / file)
             _hold_past(folder, held)
@@ -78,11 +80,14 @@ def _hold_table(name: str, table: Table, folder: Path, held: Path) -> DatasetMar
     raise UnavailableError(f"the dataset in {folder} could not be held still", hint="try again")
 
 
-def _hold_log(folder: Path, held: Path, last_version: int) -> None:
+def _hold_log(folder: Path, held: Path, needed_version: int, last_version: int) -> None:
+    # Not what is only kept for readers outside: it may be an hour of entries and files that nothing here needs.
+    before = [version for version in log_versions(folder)[1] if version <= min(needed_version, last_version)]
+    first_version = max(before, default=0)
     # Not `_last_checkpoint`: it may already name a later one, and nobody needs it to find those that are there.
     for path in (folder / LOG_FOLDER).iterdir():
         found = _LOG_FILE.fullmatch(path.name)
-        if found is not None and int(found[1]) <= last_version:
+        if found is not None and first_version <= int(found[1]) <= last_version:
             _link(path, held / LOG_FOLDER / path.name)
 
 

@@ -44,6 +44,7 @@ class Retention:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`now`: the time by which ages are told."""
         self._catalog = catalog
         self._store = store
         self._settings = settings

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -216,15 +217,19 @@ class StartedFeeds:
         folder = self.folder(entry)
 
         def opened() -> IntakeLog:
+            now_us, age_us = self._tables.clock.now_us, self._tables.clock.age_us
+            open_log = partial(
+                IntakeLog.open, folder, witness=seen, clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6
+            )
             if any(folder.glob("*.log")):
-                return IntakeLog.open(folder, witness=seen)
+                return open_log()
             if (entry.started or landed) and not (folder / _BEGIN_ANEW).exists():
                 raise StoreError(
                     f"the intake log {folder} is gone, and with it whatever was acknowledged and had not landed",
                     hint=f"bring it back from a copy of the disk; to go on without it, mkdir -p {folder} and "
                     f"touch {folder / _BEGIN_ANEW}, then START FEED {entry.name}",
                 )
-            begun = IntakeLog.open(folder, landed=landed, witness=seen)
+            begun = open_log(landed=landed)
             (folder / _BEGIN_ANEW).unlink(missing_ok=True)
             return begun
 

@@ -48,12 +48,12 @@ class RememberedKeys:
         while self._bytes > self._limit_bytes and len(self._by_key) > 1:
             self._drop(next(iter(self._by_key)))
 
-    def find(self, key: str, now_s: float) -> Remembered | None:
+    def find(self, key: str, age_s: float) -> Remembered | None:
         kept = self._by_key.get(key)
-        return kept if kept is not None and now_s - kept.at_s <= self._remember_s else None
+        return kept if kept is not None and age_s - kept.at_s <= self._remember_s else None
 
-    def forget(self, now_s: float) -> None:
-        """Drop what is too old."""
+    def forget(self, now_s: float, age_s: float) -> None:
+        """Drop what is too old at `age_s`, the time by which ages are told; it may stand still behind `now_s`."""
         if now_s < self._latest_s - _CLOCK_S:
             for key, kept in self._by_key.items():
                 if kept.at_s > now_s:
@@ -61,7 +61,7 @@ class RememberedKeys:
             self._latest_s = now_s
         while self._by_key:
             key, kept = next(iter(self._by_key.items()))
-            if now_s - kept.at_s <= self._remember_s:
+            if age_s - kept.at_s <= self._remember_s:
                 return
             self._drop(key)
 

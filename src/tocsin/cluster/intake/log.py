@@ -52,17 +52,20 @@ class IntakeLog:
         landed: int | None = None,
         witness: Witness | None = None,
         clock: Callable[[], float] = time.time,
+        age_clock: Callable[[], float] | None = None,
     ) -> IntakeLog:
         """The log in the folder, made if need be. A write that a crash tore is cut off; other damage is a `StoreError`.
 
         `landed` is how far the datasets are: a new log begins there, and one that ends before it, or begins behind it,
         has lost something and is refused. `remember_bytes` bounds the remembered keys with their answers (the oldest
         are forgotten early where more come), `recent_bytes` the entries that are kept in memory for the next read. The
-        `witness` sees every entry, and no segment goes before it has kept what it knows of it.
+        `witness` sees every entry, and no segment goes before it has kept what it knows of it. Keys are forgotten by
+        the `age_clock`, which may stand still (the `clock` where there is none).
         """
         keys, recent = RememberedKeys(remember_s, remember_bytes), RecentEntries(recent_bytes)
         log = cls(folder, segment_bytes=segment_bytes, limit_bytes=limit_bytes, keys=keys, recent=recent, clock=clock)
         log._witness = witness
+        log._age_clock = age_clock or clock
         log._recover(landed)
         log._thread.start()
         return log
@@ -81,6 +84,7 @@ class IntakeLog:
         self._segment_bytes = segment_bytes
         self._limit_bytes = limit_bytes
         self._clock = clock
+        self._age_clock = clock
         # Guards all that follows; held for moments only, never over the disk.
         self._lock = threading.Lock()
         self._keys = keys
@@ -148,7 +152,7 @@ class IntakeLog:
         with self._lock:
             self._check_open()
             if key is not None:
-                if (kept := self._keys.find(key, self._clock())) is not None:
+                if (kept := self._keys.find(key, self._age_clock())) is not None:
                     return Appended(kept.position, kept.answer, repeated=True)
                 asked = self._under_way.get(key)
             else:
@@ -258,7 +262,7 @@ class IntakeLog:
 
     def _trim(self) -> None:
         with self._lock:
-            self._keys.forget(self._clock())
+            self._keys.forget(self._clock(), self._age_clock())
             oldest = self._keys.oldest
             needed = self._landed if oldest is None else min(self._landed, oldest)
             # Never the newest: its name is the promise that positions do not go back.
@@ -343,7 +347,7 @@ class IntakeLog:
                 for done, repeated in asked.waiting:
                     outcomes.append((done, Appended(entry.end, entry.answer, repeated)))
             self._end = entries[-1].end
-            self._keys.forget(entries[-1].at_s)
+            self._keys.forget(entries[-1].at_s, self._age_clock())
             outcomes += [(sleeper.woken, None) for sleeper in self._sleepers if sleeper.after < self._end]
         tell(outcomes)
 
@@ -376,7 +380,7 @@ class IntakeLog:
             self._segments.append(segment)
         self._landed = self._segments[0].first
         self._end = self._segments[-1].end
-        self._keys.forget(self._clock())
+        self._keys.forget(self._clock(), self._age_clock())
         if landed is not None:
             self._check_held(landed)
             self._landed, self._landed_bytes = landed, self._bytes_before(landed)

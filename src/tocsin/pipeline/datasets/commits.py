@@ -8,17 +8,16 @@ taken back. Commits of ours are numbered 1, 2, 3 …; upkeep (compaction, retent
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from tocsin import faults
 from tocsin.pipeline.datasets import history
@@ -32,9 +31,10 @@ from tocsin.pipeline.datasets.durability import (
     sync_folder,
 )
 from tocsin.pipeline.datasets.history import Entry
-from tocsin.pipeline.datasets.log_entries import add_checksum, mark_add, mark_checkpoint, mark_remove, mark_transaction
+from tocsin.pipeline.datasets.log_entries import add_checksum, mark_actions, mark_checkpoint
 from tocsin.pipeline.datasets.log_recovery import list_files_set_aside, recover_log
-from tocsin.rules.model.columns import AT, COMMIT
+from tocsin.pipeline.datasets.log_writer import table_properties, with_properties, write_draft
+from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
 
 # App transactions: they live in the table's state, so that opening it needs no look at old log entries.
@@ -46,12 +46,17 @@ _POSITION_TXN: Final = "tocsin.position."
 
 _NAMED_BY_CHECK: Final = "nothing was changed; tocsin check names what is damaged, and what helps"
 
-# Checkpoints and the removal of old log entries are upkeep's: a commit must not pay for them.
-_NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
-# Which columns' statistics the log keeps: ours. By default Delta looks at the first 32 (the leaves of structs counted)
-# and passes over ours, which come last, where a record is wide. To look at all would make each commit pay for each.
-_PROPERTIES: Final[Mapping[str, str]] = {"delta.dataSkippingStatsColumns": f"{COMMIT},{AT}"}
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TableClock:
+    """`now_us`: the time of a commit. `age_us`: the time by which ages are told, which may stand still."""
+
+    now_us: Callable[[], int] = _wall_us
+    age_us: Callable[[], int] = _wall_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +89,19 @@ class _Undecided:
 
 
 class DeltaLog:
-    """Not thread-safe: writers take turns. `state` may be read at any time."""
+    """Not thread-safe: writers take turns. `state` may be read at any time.
 
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+    Entries are written here, not by delta-rs, which would list the whole log with each of them.
+    """
+
+    def __init__(self, folder: Path, properties: Mapping[str, str], clock: TableClock) -> None:
         self.folder = folder
-        self._schema = DeltaSchema.from_arrow(schema)
+        self.clock = clock
+        self._properties = properties
         self._positions: dict[str, int | None] = {}
         self._stale = False
         self._settled_us = 0
+        self._said: dict[str, str] = {}
         self._undecided: _Undecided | None = None
         self._checkpoint_mark: Mapping[str, str] = {}
         self.checkpoint_version = -1
@@ -99,7 +109,7 @@ class DeltaLog:
         self._reload()
 
     @classmethod
-    def create(cls, folder: Path, schema: pa.Schema) -> DeltaLog:
+    def create(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
         """An empty table, on the disk when this returns."""
         folder.mkdir(parents=True, exist_ok=True)
         recover_log(folder)
@@ -107,8 +117,7 @@ class DeltaLog:
             raise ConflictError(f"there is a dataset in {folder} already")
         try:
             stored = DeltaSchema.from_arrow(schema)
-            # Where there is a struct, delta-rs 1.6 lists none at all then: `from_add_actions` looks into the files.
-            properties = None if any(pa.types.is_struct(kind) for kind in schema.types) else _PROPERTIES
+            properties = table_properties(schema, outside_readers)
             DeltaTable.create(str(folder), schema=stored, mode="error", configuration=properties)
             faults.reach("dataset.create.written")
             sync_file(entry_path(folder, 0))
@@ -118,16 +127,16 @@ class DeltaLog:
             if is_full_disk(error):
                 raise StorageFullError("the disk is full: the dataset was not created") from error
             raise
-        return cls(folder, schema)
+        return cls(folder, properties, clock)
 
     @classmethod
-    def open(cls, folder: Path, schema: pa.Schema) -> DeltaLog:
+    def open(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
         """StoreError where the log is damaged; UnavailableError where it cannot be read now, which may pass."""
         try:
             recover_log(folder)
             if not (log_versions(folder)[0] or log_versions(folder)[1]):
                 raise NotFoundError(f"there is no dataset in {folder}")
-            return cls(folder, schema)
+            return cls(folder, table_properties(schema, outside_readers), clock)
         except FileNotFoundError as error:
             raise StoreError(
                 f"the dataset in {folder} has lost a file: {error.filename or error}", hint=_NAMED_BY_CHECK
@@ -148,11 +157,11 @@ class DeltaLog:
     def next_at_us(self) -> int:
         """Now, but later than every commit before and every settled time, whatever the clock does: times are in the
         order of numbers."""
-        return max(time.time_ns() // 1000, self.state.at_us + 1, self._settled_us + 1)
+        return max(self.clock.now_us(), self.state.at_us + 1, self._settled_us + 1)
 
     def settle(self, at_us: int) -> None:
         """No later commit has this time or an earlier one. The future cannot be settled: it would hold up the clock."""
-        self._settled_us = max(self._settled_us, min(at_us, time.time_ns() // 1000))
+        self._settled_us = max(self._settled_us, min(at_us, self.clock.now_us()))
 
     def position(self, name: str) -> int | None:
         if name not in self._positions:
@@ -165,6 +174,10 @@ class DeltaLog:
             self._take_back(self._undecided)
         elif self._stale:
             self._reload()
+
+    def has_other_properties(self) -> bool:
+        """Whether the table says something else of itself than the settings want."""
+        return not self._properties.items() <= self._said.items()
 
     @property
     def is_undecided(self) -> bool:
@@ -180,11 +193,6 @@ class DeltaLog:
         """There is a checkpoint of this version, synced; the next entry tells its digest."""
         self.checkpoint_version = version
         self._checkpoint_mark = mark_checkpoint(version, digest)
-        self.reopen()
-
-    def reopen(self) -> None:
-        """Read the log anew from its latest checkpoint: delta-rs pays per log entry since the one it knows."""
-        self._delta = DeltaTable(str(self.folder))
 
     def commit(
         self,
@@ -208,6 +216,7 @@ class DeltaLog:
             history.REWRITE_KEY: rewrite,
             history.REWRITTEN_KEY: before.last_rewrite,
         }
+        transactions = [{"txn": {"appId": name, "version": mark}} for name, mark in marks.items()]
         entry = Entry(
             version=before.version + 1,
             number=number,
@@ -217,72 +226,65 @@ class DeltaLog:
             added=tuple(file.name for file in added),
             removed=tuple(file.name for file in removed),
         )
-        self._write(added, removed, at_us, said, marks, data_change=True, step="commit")
+        actions = [*_exchanged(added, removed, at_us, data_change=True), *transactions]
+        self._write(actions, said, at_us, step="commit")
         self._positions.update(positions)
         return self._changed(entry, added, removed), entry
 
     def maintain(self, added: Sequence[DataFile], removed: Sequence[DataFile], *, step: str) -> tuple[State, Entry]:
         """Exchange files without a commit number: the same rows in other files, or rows that retention ended."""
         data_change = step == "retention"
-        version = self.state.version + 1
-        names = tuple(file.name for file in added), tuple(file.name for file in removed)
-        entry = Entry(version, None, 0, False, self.state.last_rewrite, *names)
-        said = {"tocsin.upkeep": step}
-        self._write(added, removed, time.time_ns() // 1000, said, {}, data_change=data_change, step=step)
-        return self._changed(entry, added, removed), entry
+        at_us = self.clock.now_us()
+        actions = _exchanged(added, removed, at_us, data_change=data_change)
+        return self._maintain(actions, added, removed, at_us, step)
 
-    def _write(
+    def describe(self) -> tuple[State, Entry]:
+        """Let the table say of itself what the settings want."""
+        said = {**self._said, **self._properties}
+        change = self._maintain([with_properties(self._delta, said)], (), (), self.clock.now_us(), "properties")
+        self._said = said
+        return change
+
+    def _maintain(
         self,
+        actions: Sequence[Mapping[str, Any]],
         added: Sequence[DataFile],
         removed: Sequence[DataFile],
         at_us: int,
-        said: Mapping[str, Any],
-        transactions: Mapping[str, int],
-        *,
-        data_change: bool,
         step: str,
-    ) -> None:
+    ) -> tuple[State, Entry]:
+        names = tuple(file.name for file in added), tuple(file.name for file in removed)
+        entry = Entry(self.state.version + 1, None, at_us, False, self.state.last_rewrite, *names)
+        self._write(actions, {"tocsin.upkeep": step}, at_us, step=step)
+        return self._changed(entry, added, removed), entry
+
+    def _write(self, actions: Sequence[Mapping[str, Any]], said: Mapping[str, Any], at_us: int, *, step: str) -> None:
         version = self.state.version + 1
-        adds = [file.add_action(data_change=data_change) for file in added]
-        actions: list[AddAction | RemoveAction] = [
-            *adds,
-            *(file.remove_action(at_us, data_change=data_change) for file in removed),
-        ]
-        marks = [
-            *(mark_add(action) for action in adds),
-            *(mark_remove(file.name, file.size_bytes, at_us // 1000, data_change) for file in removed),
-            *(mark_transaction(name, mark) for name, mark in transactions.items()),
-        ]
-        properties = CommitProperties(
-            custom_metadata=add_checksum({**said, **self._checkpoint_mark}, marks),
-            app_transactions=[Transaction(name, mark) for name, mark in transactions.items()],
-        )
+        entry = entry_path(self.folder, version)
+        if entry.exists():
+            self._stale = True
+            raise ConflictError(f"another process wrote version {version} of the dataset in {self.folder}")
+        info = add_checksum({**said, **self._checkpoint_mark}, mark_actions(actions))
+        draft: Path | None = None
         try:
-            if added:
+            if any("add" in action for action in actions):
                 sync_folder(self.folder)
             faults.reach(f"dataset.{step}.before")
-            self._delta.create_write_transaction(
-                actions,
-                "append",
-                self._schema,
-                commit_properties=properties,
-                post_commithook_properties=_NO_HOOKS,
-            )
+            draft = write_draft(self.folder, actions, {"timestamp": at_us // 1000, "operation": "WRITE", **info})
+            sync_file(draft)
+            draft.rename(entry)
             faults.reach(f"dataset.{step}.written")
-            sync_file(entry_path(self.folder, version))
             sync_folder(self.folder / LOG_FOLDER)
         except BaseException as error:
-            self._take_back(_Undecided(version, frozenset(file.name for file in added)), error)
+            if draft is not None:
+                draft.unlink(missing_ok=True)
+            adds = frozenset(action["add"]["path"] for action in actions if "add" in action)
+            self._take_back(_Undecided(version, adds), error)
             if is_full_disk(error):
                 raise StorageFullError("the disk is full: nothing was changed") from error
             raise
         self._checkpoint_mark = {}
         faults.reach(f"dataset.{step}.synced")
-        try:
-            self._delta.update_incremental()
-            self._stale = self._delta.version() != version
-        except Exception:
-            self._stale = True  # the commit is safe; whoever writes next looks at the disk first
 
     def _take_back(self, entry: _Undecided, cause: BaseException | None = None) -> None:
         """The entry, if it was written at all, was told to nobody: remove it, and believe only the disk.
@@ -342,7 +344,17 @@ class DeltaLog:
             rows=sum(file.rows for file in files.values()),
             size_bytes=sum(file.size_bytes for file in files.values()),
         )
-        self._delta = delta
+        self._delta = delta  # as it is now: what later commits say of positions is in `_positions`
+        self._said = dict(delta.metadata().configuration)
         self._positions = {}
         self.checkpoint_version = max(log_versions(self.folder)[1], default=-1)
         self._stale = False
+
+
+def _exchanged(
+    added: Sequence[DataFile], removed: Sequence[DataFile], at_us: int, *, data_change: bool
+) -> list[dict[str, Any]]:
+    return [
+        *(file.add_action(data_change=data_change) for file in added),
+        *(file.remove_action(at_us, data_change=data_change) for file in removed),
+    ]

@@ -5,20 +5,20 @@ A file is never changed. Its name is never used again.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake.transaction import AddAction, RemoveAction
 
 from tocsin.pipeline.datasets.durability import remove_files, sync_file
+from tocsin.pipeline.datasets.statistics import ColumnStatistics, Leaf, Summary, moment_text, statistics_leaves
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import InputError
 
@@ -54,16 +54,29 @@ class DataFile:
     last_commit: int
     first_at_us: int
     last_at_us: int
+    # Of the declared columns, for the log entry that adds the file; not read back.
+    statistics: Summary = field(default=Summary(), compare=False, repr=False)
 
-    def add_action(self, *, data_change: bool) -> AddAction:
-        low = {COMMIT: self.first_commit, AT: _iso(self.first_at_us)}
-        high = {COMMIT: self.last_commit, AT: _iso(self.last_at_us)}
-        nulls = {COMMIT: 0, AT: 0}
-        stats = {"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": nulls}
-        return AddAction(self.name, self.size_bytes, {}, self.last_at_us // 1000, data_change, json.dumps(stats))
+    def add_action(self, *, data_change: bool) -> dict[str, Any]:
+        declared = self.statistics
+        low = {**declared.min_values, COMMIT: self.first_commit, AT: moment_text(self.first_at_us)}
+        high = {**declared.max_values, COMMIT: self.last_commit, AT: moment_text(self.last_at_us)}
+        nulls = {**declared.null_counts, COMMIT: 0, AT: 0}
+        stats = orjson.dumps({"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": nulls})
+        return {
+            "add": {
+                "path": self.name, "partitionValues": {}, "size": self.size_bytes,
+                "modificationTime": self.last_at_us // 1000, "dataChange": data_change, "stats": stats.decode(),
+            }
+        }  # fmt: skip
 
-    def remove_action(self, at_us: int, *, data_change: bool) -> RemoveAction:
-        return RemoveAction(self.name, data_change, at_us // 1000, self.size_bytes, {})
+    def remove_action(self, at_us: int, *, data_change: bool) -> dict[str, Any]:
+        return {
+            "remove": {
+                "path": self.name, "dataChange": data_change, "deletionTimestamp": at_us // 1000,
+                "extendedFileMetadata": True, "partitionValues": {}, "size": self.size_bytes,
+            }
+        }  # fmt: skip
 
 
 def from_add_actions(actions: Any, folder: Path) -> dict[str, DataFile]:
@@ -101,7 +114,7 @@ def _looked_into(folder: Path, name: str, size_bytes: int) -> DataFile:
         commits, ats_us = (_ends(about, column, kind) for column, kind in ((COMMIT, pa.int64()), (AT, AT_TYPE)))
         if commits and ats_us:
             return DataFile(name, size_bytes, about.num_rows, min(commits), max(commits), min(ats_us), max(ats_us))
-        seen = _Seen()
+        seen = _Seen(())
         for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[COMMIT, AT], use_threads=False):
             seen.add(pa.Table.from_batches([batch]).cast(_OURS))
         return seen.file(name, size_bytes)
@@ -122,10 +135,6 @@ def _ends(about: pq.FileMetaData, column: str, kind: pa.DataType) -> list[int]:
     return ends
 
 
-def _iso(at_us: int) -> str:
-    return from_us(at_us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """The record's columns and ours."""
     for name in (COMMIT, AT):
@@ -142,6 +151,7 @@ class DataFolder:
         self.schema = schema
         # A key differs in every row: a dictionary of it would only be built to be thrown away.
         unique = {".".join(key) for key in keys} if len(keys) == 1 else set()
+        self._leaves = statistics_leaves(schema)
         self._dictionary = [leaf for field in schema for leaf in _leaves(field.name, field.type) if leaf not in unique]
 
     def full_path(self, name: str) -> str:
@@ -157,7 +167,7 @@ class DataFolder:
             while group is not None:
                 name = f"part-{uuid.uuid4().hex}{SUFFIX}"
                 begun.append(name)
-                seen = _Seen()
+                seen = _Seen(self._leaves)
                 with pa.OSFile(self.full_path(name), "wb") as sink:
                     with pq.ParquetWriter(
                         sink,
@@ -181,6 +191,13 @@ class DataFolder:
     def remove(self, names: Iterable[str]) -> int:
         return remove_files(self.path / name for name in names)
 
+    def size_of(self, name: str) -> int | None:
+        """How many bytes the file has; None where it is gone."""
+        try:
+            return (self.path / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
     def names(self) -> set[str]:
         """The data files on the disk, whether the log knows them or not."""
         return {path.name for path in self.path.iterdir() if path.suffix == SUFFIX}
@@ -200,8 +217,9 @@ class DataFolder:
 class _Seen:
     """Counts what goes into a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._rows = 0
+        self._statistics = ColumnStatistics(leaves)
         self._commits: list[int] = []
         self._ats_us: list[int] = []
 
@@ -210,10 +228,12 @@ class _Seen:
         for column, seen in ((COMMIT, self._commits), (AT, self._ats_us)):
             ends = pc.min_max(table.column(column).cast(pa.int64()))
             seen += [ends["min"].as_py(), ends["max"].as_py()]
+        self._statistics.add(table)
 
     def file(self, name: str, size_bytes: int) -> DataFile:
         commits, ats_us = self._commits, self._ats_us
-        return DataFile(name, size_bytes, self._rows, min(commits), max(commits), min(ats_us), max(ats_us))
+        ends = min(commits), max(commits), min(ats_us), max(ats_us)
+        return DataFile(name, size_bytes, self._rows, *ends, statistics=self._statistics.summary())
 
 
 def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

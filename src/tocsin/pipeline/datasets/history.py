@@ -49,6 +49,7 @@ class _Removed:
     name: str
     added: int
     removed: int
+    removed_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +79,16 @@ class History:
         for name in entry.added:
             self._added_at[name] = entry.version
         for name in entry.removed:
-            self._removed[name] = _Removed(name, self._added_at.pop(name, -1), entry.version)
+            self._removed[name] = _Removed(name, self._added_at.pop(name, -1), entry.version, entry.at_us)
 
-    def load(self, on_disk: Iterable[str]) -> None:
-        """Read what the log says of the time before the table was opened (once)."""
+    def load(self, on_disk: Iterable[str], history: int) -> None:
+        """Read what the log says of the last `history` commits before the table was opened (once)."""
         if self._loaded:
             return
         since, self._loaded = self._entries, True
         self._entries, self._rewrites, self._added_at, self._removed = [], [], {}, {}
-        for version in log_versions(self._folder)[0]:
-            if version <= self._opened_at_version:
-                self.record(_parsed(version, entry_path(self._folder, version).read_text(encoding="utf-8")))
+        for entry in reversed(self._read_back(history)):
+            self.record(entry)
         # Of every state from the last rewrite before the log begins, the log knows all rewrites that followed.
         before = (entry.rewritten for entry in self._entries if entry.number is not None)
         self._lost_up_to = next(before, self._opened_with_rewrite)
@@ -100,6 +100,21 @@ class History:
             last = self._last_rewrite_needing(self._removed.pop(name))
             if last is not None:
                 self._lost_up_to = max(self._lost_up_to, last.number)
+
+    def _read_back(self, history: int) -> list[Entry]:
+        """The entries of the last so many commits, the newest first. The log may go back further: for others."""
+        read: list[Entry] = []
+        first: int | None = None
+        for version in reversed(log_versions(self._folder)[0]):
+            if version > self._opened_at_version:
+                continue
+            entry = _parsed(version, entry_path(self._folder, version).read_text(encoding="utf-8"))
+            read.append(entry)
+            if entry.number is not None:
+                first = entry.number - history + 1 if first is None else first
+                if entry.number <= first:
+                    break
+        return read
 
     def oldest(self, number: int, last_rewrite: int, history: int) -> int:
         """The oldest commit whose state can be told; everything from it on can."""
@@ -138,18 +153,16 @@ class History:
                 return entry.at_us if entry.number == number else None
         return None
 
-    def unneeded_files(self, oldest: int) -> list[str]:
-        """Removed files that no state from commit `oldest` on needs. Call `forget` when they are gone."""
-        unneeded = []
+    def take_unneeded(self, oldest: int) -> dict[str, int]:
+        """Removed files that no state from commit `oldest` on needs, and when they were removed; they are forgotten."""
+        unneeded = {}
         for removed in self._removed.values():
             last = self._last_rewrite_needing(removed)
             if last is None or last.number <= oldest:
-                unneeded.append(removed.name)
+                unneeded[removed.name] = removed.removed_at_us
+        for name in unneeded:
+            del self._removed[name]
         return unneeded
-
-    def forget(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._removed.pop(name, None)
 
     def removed_files(self) -> set[str]:
         """Files of past states that are kept."""
@@ -170,7 +183,7 @@ class History:
 
     def _last_rewrite_needing(self, removed: _Removed) -> _Rewrite | None:
         """The last rewrite before which this file was part of the state: added < rewrite <= removed."""
-        place = bisect_right([rewrite.version for rewrite in self._rewrites], removed.removed)
+        place = bisect_right(self._rewrites, removed.removed, key=lambda rewrite: rewrite.version)
         last = self._rewrites[place - 1] if place else None
         return last if last is not None and last.version > removed.added else None
 
@@ -190,7 +203,7 @@ def _parsed(version: int, text: str) -> Entry:
     return Entry(
         version=version,
         number=info.get(NUMBER_KEY),
-        at_us=to_us(datetime.fromisoformat(info[AT_KEY])) if AT_KEY in info else 0,
+        at_us=to_us(datetime.fromisoformat(info[AT_KEY])) if AT_KEY in info else info.get("timestamp", 0) * 1000,
         rewrite=info.get(REWRITE_KEY, False),
         rewritten=info.get(REWRITTEN_KEY, 0),
         added=tuple(added),

@@ -13,13 +13,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from deltalake.transaction import AddAction
-
 CHECK_KEY: Final = "tocsin.check"
 ACTIONS_KEY: Final = "tocsin.actions"
 CHECKPOINT_KEY: Final = "tocsin.checkpoint"
 _OURS: Final = "tocsin."
-# What an action is checked by, in the order in which `mark_add` and the like give it.
+# What an action is checked by, in this order.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "size", "modificationTime", "dataChange", "stats"),
     "remove": ("path", "size", "deletionTimestamp", "dataChange"),
@@ -34,16 +32,9 @@ class EntryState(Enum):
     DAMAGED = "damaged"
 
 
-def mark_add(action: AddAction) -> Mark:
-    return ("add", action.path, action.size, action.modification_time, action.data_change, action.stats)
-
-
-def mark_remove(path: str, size_bytes: int, at_ms: int, data_change: bool) -> Mark:
-    return ("remove", path, size_bytes, at_ms, data_change)
-
-
-def mark_transaction(name: str, version: int) -> Mark:
-    return ("txn", name, version)
+def mark_actions(actions: Iterable[Mapping[str, Any]]) -> list[Mark]:
+    """What of these actions the checksum is made of."""
+    return [_mark(kind, action[kind]) for action in actions for kind in _FIELDS if kind in action]
 
 
 def add_checksum(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, Any]:
@@ -79,7 +70,7 @@ def _state_of_actions(actions: Sequence[Mapping[str, Any]]) -> EntryState:
         # Written before there were checksums, or the one that made the table.
         return EntryState.WHOLE
     ours = {key: value for key, value in said.items() if key.startswith(_OURS) and key != CHECK_KEY}
-    marks = [_mark(kind, action[kind]) for action in actions for kind in _FIELDS if kind in action]
+    marks = mark_actions(actions)
     if said[CHECK_KEY] == _checksum(ours, marks):
         return EntryState.WHOLE
     wanted = said.get(ACTIONS_KEY)

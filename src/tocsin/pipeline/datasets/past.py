@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
-from tocsin.pipeline.datasets.commits import State
+from tocsin.pipeline.datasets.commits import State, TableClock
 from tocsin.pipeline.datasets.datafiles import DataFolder, from_us, to_us
 from tocsin.pipeline.datasets.history import Entry, History
 from tocsin.pipeline.datasets.snapshots import Held, Snapshot
+from tocsin.pipeline.datasets.tombstones import OutsideReaders, Tombstone, Tombstones, read_tombstones
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import NotFoundError, PastStateError
 
@@ -18,7 +19,16 @@ from tocsin.wire.errors import NotFoundError, PastStateError
 class Past:
     """Readers never wait for a writer: the lock is held only to exchange a state for the next."""
 
-    def __init__(self, data: DataFolder, held: Held, state: State, *, history: int, new: bool) -> None:
+    def __init__(
+        self,
+        data: DataFolder,
+        held: Held,
+        state: State,
+        *,
+        history: int,
+        new: bool,
+        outside_readers: OutsideReaders | None = None,
+    ) -> None:
         if history < 1:
             raise ValueError("the last commit at least can be asked for")
         self._data = data
@@ -26,7 +36,10 @@ class Past:
         self._history = history
         self._lock = threading.Lock()
         self._log = History(data.path, state.version, state.last_rewrite, loaded=new)
+        self._loaded = new
         self._current: Snapshot | None = None
+        self._outside_readers = outside_readers or OutsideReaders()
+        self.tombstones = Tombstones()
         self.state = state
 
     def show(self, state: State, entry: Entry) -> None:
@@ -55,7 +68,7 @@ class Past:
                 )
             if number >= state.last_rewrite:
                 return self._snapshot_of(state, number)
-            self._log.load(self._data.names())
+            self._load()
             if number < self._oldest():
                 raise self._too_old(f"commit {number}")
             version, shows, files = self._log.files_before_rewrite_after(number, state.files)
@@ -76,7 +89,7 @@ class Past:
         state = self.state
         if at_us >= state.at_us:
             return state.number
-        self._log.load(self._data.names())
+        self._load()
         number = self._log.commit_at(at_us)
         if number is not None:
             return number
@@ -115,27 +128,57 @@ class Past:
 
     # ---- for upkeep
 
-    def unneeded_files(self) -> list[str]:
-        """Removed files that neither a state that can be asked for nor a reader needs."""
-        with self._lock:
-            self._log.load(self._data.names())
-            held = self._held.files()
-            unneeded = self._log.unneeded_files(self._oldest())
-            return [name for name in unneeded if self._data.full_path(name) not in held]
+    def _load(self) -> None:
+        """What the log says of the time before the table was opened: of our own past states, and for others."""
+        if self._loaded:
+            return
+        self._loaded = True
+        self._log.load(self._data.names(), self._history)
+        needed = self._log.removed_files() | set(self.state.files)
+        for name, removed_at_us in read_tombstones(self._data.path).items():
+            if name not in needed:
+                self._bury(name, removed_at_us)
 
-    def forget(self, names: list[str]) -> None:
+    def _bury(self, name: str, removed_at_us: int) -> None:
+        size_bytes = self._data.size_of(name)
+        if size_bytes is not None:
+            self.tombstones.add(Tombstone(removed_at_us, name, size_bytes))
+
+    def has_expired_files(self, age_us: int) -> bool:
         with self._lock:
-            self._log.forget(names)
+            return self.tombstones.has_expired(age_us - self._outside_readers.keep_us)
+
+    def take_unneeded_files(self, clock: TableClock, *, for_room: bool = False) -> tuple[list[str], int]:
+        """Removed files that nobody needs: no state that can be asked for, no reader here, and none outside.
+
+        How many of them go before their time, since together they take too much room, or all room is wanted.
+        """
+        with self._lock:
+            self._load()
+            for name, removed_at_us in self._log.take_unneeded(self._oldest()).items():
+                self._bury(name, removed_at_us)
+            self.tombstones.hold_to(clock.now_us())
+            expired = self.tombstones.take_expired(clock.age_us() - self._outside_readers.keep_us)
+            early = self.tombstones.take_beyond(0 if for_room else self._outside_readers.keep_bytes)
+            held = self._held.files()
+            unneeded = []
+            for tombstone in (*expired, *early):
+                if self._data.full_path(tombstone.name) in held:
+                    self.tombstones.add(tombstone)
+                else:
+                    unneeded.append(tombstone.name)
+            return unneeded, len(early)
 
     def kept_files(self) -> set[str]:
-        """Every file that some state refers to."""
+        """Every file that some state refers to, or that is kept for readers outside."""
         with self._lock:
-            self._log.load(self._data.names())
-            return self._log.removed_files() | set(self.state.files)
+            self._load()
+            outside = {tombstone.name for tombstone in self.tombstones}
+            return self._log.removed_files() | outside | set(self.state.files)
 
     def keep_log_from(self) -> int:
         with self._lock:
-            self._log.load(self._data.names())
+            self._load()
             return self._log.keep_log_from(self._oldest(), self.state.version)
 
     def trim(self, first_version: int) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tocsin import faults
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.commits import Commit, DeltaLog, State
+from tocsin.pipeline.datasets.commits import Commit, DeltaLog, State, TableClock
 from tocsin.pipeline.datasets.datafiles import (
     AT_TYPE,
     LARGEST_FILE_BYTES,
@@ -38,6 +38,7 @@ from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, Located, Lookup, M
 from tocsin.pipeline.datasets.past import Past
 from tocsin.pipeline.datasets.recent import Recent
 from tocsin.pipeline.datasets.snapshots import Held, Snapshot
+from tocsin.pipeline.datasets.tombstones import LogFiles, OutsideReaders
 from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
 
 __all__ = ["Commit", "DatasetTable", "Snapshot"]
@@ -51,6 +52,8 @@ class Options(TypedDict, total=False):
     history: int  # the last so many commits can be asked for (1,000)
     retention_s: float | None  # rows end at this age (None: never)
     indexed_keys_max: int
+    clock: TableClock  # which time it is (the wall clock's)
+    outside_readers: OutsideReaders  # what is kept for other engines that read the table (nothing)
 
 
 class DatasetTable:
@@ -62,12 +65,18 @@ class DatasetTable:
         self.schema = schema
         self.keys = tuple(tuple(path) for path in keys)
         self.retention_s = options.get("retention_s")
+        self.clock = log.clock
         self.log = log
         self.data = DataFolder(log.folder, stored_schema(schema), self.keys)
         self.held = Held()
         self.writing = threading.RLock()
         self.upkeeping = threading.Lock()
-        self.past = Past(self.data, self.held, log.state, history=options.get("history", 1000), new=new)
+        self.outside_readers = options.get("outside_readers", OutsideReaders())
+        self.past = Past(
+            self.data, self.held, log.state, history=options.get("history", 1000), new=new,
+            outside_readers=self.outside_readers,
+        )  # fmt: skip
+        self.log_files: LogFiles | None = None  # listed when upkeep first needs it
         self.lookup = Lookup(
             log, self.data, self.keys, new=new, indexed_keys_max=options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         )
@@ -84,12 +93,14 @@ class DatasetTable:
         cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[Options]
     ) -> DatasetTable:
         """A new, empty table. `keys`: the columns (paths into structs) that together identify a row."""
-        return cls(DeltaLog.create(folder, stored_schema(schema)), schema, keys, new=True, **options)
+        log = DeltaLog.create(folder, stored_schema(schema), *_logged(options))
+        return cls(log, schema, keys, new=True, **options)
 
     @classmethod
     def open(cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[Options]) -> DatasetTable:
         """A table that exists, as the last durable commit left it."""
-        return cls(DeltaLog.open(folder, stored_schema(schema)), schema, keys, new=False, **options)
+        log = DeltaLog.open(folder, stored_schema(schema), *_logged(options))
+        return cls(log, schema, keys, new=False, **options)
 
     # ---- what is there
 
@@ -133,6 +144,10 @@ class DatasetTable:
         older = {self.data.full_path(one.name) for one in self.past.state.files.values() if one.last_commit <= since}
         kept = tuple(path for path in snapshot.files if path not in older)
         return self.held.issued(Snapshot(kept, snapshot.number, snapshot.version, snapshot.rows_up_to))
+
+    def needed_log_version(self) -> int:
+        """The first version of the log that some state that can be asked for needs; older ones stay for others."""
+        return self.past.keep_log_from()
 
     def pin(self, snapshot: Snapshot) -> AbstractContextManager[Snapshot]:
         """Its files stay while the context lasts. (They also stay while anybody refers to the snapshot object.)"""
@@ -375,3 +390,7 @@ class DatasetTable:
     def _unchanged(self) -> Commit:
         state = self.log.state
         return Commit(state.number, from_us(state.at_us), 0)
+
+
+def _logged(options: Options) -> tuple[OutsideReaders, TableClock]:
+    return options.get("outside_readers", OutsideReaders()), options.get("clock", TableClock())

@@ -7,9 +7,8 @@ turn among them, and a step whose files a writer changed meanwhile is dropped an
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -23,12 +22,12 @@ from tocsin.pipeline.datasets.durability import (
     checkpoint_path,
     entry_path,
     is_full_disk,
-    log_versions,
     sync_file,
     sync_folder,
 )
 from tocsin.pipeline.datasets.log_entries import compute_digest
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.tombstones import LOG_ENTRIES_MAX, LogFiles
 from tocsin.rules.model.columns import AT
 from tocsin.wire.errors import StorageFullError
 
@@ -38,8 +37,10 @@ TIERS_BYTES: Final = (256 << 10, 2 << 20, 16 << 20, LARGEST_FILE_BYTES)
 _TIERS_IF_REWRITTEN: Final = TIERS_BYTES[:-1]
 FILES_PER_COMPACTION: Final = 16
 
-# delta-rs pays per log entry since the last checkpoint with every commit: 20 is where both together cost least.
+# Whoever opens the table replays the entries since the last checkpoint. To write one costs the more, the more entries
+# and tombstones are kept for readers outside: so there are at most so many in the time for which they are kept.
 _CHECKPOINT_EVERY: Final = 20
+_CHECKPOINTS_KEPT: Final = 100
 _CHECKPOINTS_APART: Final = 100
 _CLEAN_UP_EVERY: Final = 64
 
@@ -57,15 +58,16 @@ class Done:
     checkpoint: int | None = None
     removed_data_files: int = 0
     removed_log_files: int = 0
+    removed_early: int = 0  # of them all, before readers outside had the time that they are promised
 
 
 def is_due(table: DatasetTable) -> bool:
     return (
-        table.leftovers
-        or table.past.state.version - table.log.checkpoint_version >= _CHECKPOINT_EVERY
+        _is_clean_up_due(table)
+        or table.log.has_other_properties()
+        or _is_checkpoint_due(table)
         or bool(_crowded(table))
         or bool(_expiring(table))
-        or table.cleaned_at_version + _CLEAN_UP_EVERY <= table.past.state.version
     )
 
 
@@ -73,16 +75,17 @@ def upkeep(table: DatasetTable) -> Done:
     """One round. Safe at any time beside readers and writers; a second one at the same time waits."""
     with table.upkeeping:
         try:
+            if table.log.has_other_properties():
+                with table.writing:
+                    table.exchange(table.log.describe, ())
             expired = _expire(table)
             compacted = sum(_compact(table, files) for files in _crowded(table))
             checkpoint = _checkpoint(table)
-            data_files = log_files = 0
-            if table.leftovers or table.cleaned_at_version + _CLEAN_UP_EVERY <= table.past.state.version:
-                data_files, log_files = clean_up(table)
-            return Done(compacted, expired, checkpoint, data_files, log_files)
+            done = clean_up(table) if _is_clean_up_due(table) else Done()
+            return replace(done, compacted_files=compacted, expired_rows=expired, checkpoint=checkpoint)
         except Exception as error:
             if is_full_disk(error):
-                clean_up(table)  # it only removes, and room is what is wanted
+                clean_up(table, for_room=True)  # it only removes, and room is what is wanted
                 raise StorageFullError("the disk is full: upkeep will be tried again") from error
             raise
 
@@ -141,7 +144,7 @@ def _exchange(table: DatasetTable, written: list[DataFile], sources: Sequence[Da
 def _expiring(table: DatasetTable) -> list[DataFile]:
     if table.retention_s is None:
         return []
-    latest_us = time.time_ns() // 1000 - int(table.retention_s * (1 + _RETENTION_SLACK) * 1e6)
+    latest_us = table.clock.age_us() - int(table.retention_s * (1 + _RETENTION_SLACK) * 1e6)
     return [file for file in table.past.state.files.values() if file.first_at_us < latest_us]
 
 
@@ -149,7 +152,7 @@ def _expire(table: DatasetTable) -> int:
     """End the rows that are older than the retention; how many."""
     expired = 0
     for file in _expiring(table):
-        before_us = time.time_ns() // 1000 - int((table.retention_s or 0) * 1e6)
+        before_us = table.clock.age_us() - int((table.retention_s or 0) * 1e6)
         if file.last_at_us < before_us:
             expired += file.rows if _exchange(table, [], [file], "retention") else 0
             continue
@@ -175,12 +178,18 @@ def _younger(table: DatasetTable, file: DataFile, before_us: int) -> Iterator[pa
 # ---- the log
 
 
+def _is_checkpoint_due(table: DatasetTable) -> bool:
+    kept = len(table.log_files.entries) if table.log_files is not None else 0
+    apart = max(_CHECKPOINT_EVERY, kept // _CHECKPOINTS_KEPT)
+    return table.past.state.version - table.log.checkpoint_version >= apart
+
+
 def _checkpoint(table: DatasetTable) -> int | None:
-    """Write the state down in one place, so that neither opening nor committing replays the log."""
-    if table.past.state.version - table.log.checkpoint_version < _CHECKPOINT_EVERY:
+    """Write the state down in one place, so that who opens the table need not replay the log."""
+    if not _is_checkpoint_due(table):
         return None
     folder = table.log.folder
-    delta = DeltaTable(str(folder))  # its own: the writers' goes on meanwhile
+    delta = DeltaTable(str(folder))
     version: int = delta.version()
     delta.create_checkpoint()
     faults.reach("dataset.checkpoint.written")
@@ -190,23 +199,37 @@ def _checkpoint(table: DatasetTable) -> int | None:
     digest = compute_digest(checkpoint_path(folder, version))
     with table.writing:
         table.log.checkpointed(version, digest)
+    if table.log_files is not None:
+        table.log_files.checkpoints.append(version)
     return version
 
 
 # ---- clean-up
 
 
-def clean_up(table: DatasetTable) -> tuple[int, int]:
-    """Remove the files that no state that can be asked for needs: (data files, log files)."""
+def _is_clean_up_due(table: DatasetTable) -> bool:
+    age_us = table.clock.age_us()
+    return (
+        table.leftovers
+        or table.cleaned_at_version + _CLEAN_UP_EVERY <= table.past.state.version
+        or table.past.has_expired_files(age_us)
+        or (table.log_files is not None and table.log_files.has_expired(age_us - table.outside_readers.keep_us))
+    )
+
+
+def clean_up(table: DatasetTable, *, for_room: bool = False) -> Done:
+    """Remove the files that neither a state that can be asked for nor a reader outside needs.
+
+    `for_room`: the disk is full, and readers outside must do without what is only kept for them.
+    """
     data_files = _remove_leftovers(table) if table.leftovers else 0
-    unneeded = table.past.unneeded_files()
+    unneeded, early = table.past.take_unneeded_files(table.clock, for_room=for_room)
     for name in unneeded:
         data_files += table.data.remove([name])
         faults.reach("dataset.cleanup.data-removed")
-    table.past.forget(unneeded)
-    log_files = _trim_log(table)
+    log_files, early_log_files = _trim_log(table)
     table.cleaned_at_version = table.past.state.version
-    return data_files, log_files
+    return Done(removed_data_files=data_files, removed_log_files=log_files, removed_early=early + early_log_files)
 
 
 def _remove_leftovers(table: DatasetTable) -> int:
@@ -218,30 +241,44 @@ def _remove_leftovers(table: DatasetTable) -> int:
         return removed
 
 
-def _trim_log(table: DatasetTable) -> int:
+def _trim_log(table: DatasetTable) -> tuple[int, int]:
+    """Remove the log's beginning: how many files, and how many of them before their time."""
     folder = table.log.folder
-    entries, checkpoints = log_versions(folder)
-    needed = table.past.keep_log_from()
-    base = max((version for version in checkpoints if version <= needed), default=None)
+    if table.log_files is None:
+        table.log_files = LogFiles(folder)
+    log = table.log_files
+    log.extend_to(table.past.state.version, table.clock.now_us())
+    needed_here = table.past.keep_log_from()
+    in_time = log.needed_since(table.clock.age_us() - table.outside_readers.keep_us)
+    at_most = log.needed_within(LOG_ENTRIES_MAX)
+    base_here, base = (
+        max((version for version in log.checkpoints if version <= needed), default=None)
+        for needed in (needed_here, min(needed_here, max(in_time, at_most)))
+    )
+    if base_here is not None:
+        table.past.trim(base_here)
     if base is None:
-        return 0
+        return 0, 0
     # Entries go before older checkpoints, the oldest first: whatever remains after a crash can be read from `base`.
-    unneeded = [entry_path(folder, version) for version in entries if version < base]
-    unneeded += [checkpoint_path(folder, version) for version in checkpoints if version < base]
-    unneeded += [checkpoint_path(folder, version) for version in _crowding(base, checkpoints)]
-    for path in unneeded:
-        path.unlink()
+    entries = log.take_before(base)
+    checkpoints = [version for version in log.checkpoints if version < base]
+    # A reader outside may have begun with any checkpoint of its time, and everybody with the last.
+    checkpoints += _crowding(base, [version for version in log.checkpoints[:-1] if base < version < in_time])
+    for path in [
+        *(entry_path(folder, version) for version in entries),
+        *(checkpoint_path(folder, version) for version in checkpoints),
+    ]:
+        path.unlink(missing_ok=True)
         faults.reach("dataset.cleanup.log-removed")
-    table.past.trim(base)
-    return len(unneeded)
+    log.checkpoints = [version for version in log.checkpoints if version not in checkpoints]
+    return len(entries) + len(checkpoints), sum(version >= in_time for version in entries)
 
 
 def _crowding(base: int, checkpoints: Sequence[int]) -> list[int]:
-    """Checkpoints between the first and the last that stand closer than they need to."""
-    between = [version for version in checkpoints if version > base][:-1]
+    """Those of the checkpoints after `base` that stand closer than they need to."""
     last = base
     crowding = []
-    for version in between:
+    for version in checkpoints:
         if version - last < _CHECKPOINTS_APART:
             crowding.append(version)
         else:

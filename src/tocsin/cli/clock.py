@@ -1,0 +1,75 @@
+"""`tocsin clock accept`: somebody who knows says that the clock of a cluster is right, although it suspects it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Annotated
+
+import aiohttp
+from cyclopts import App, Parameter
+
+from tocsin.cli.backup import Config, Data, serving_address
+from tocsin.cli.client import Client
+from tocsin.settings import Settings
+from tocsin.wire.errors import InputError
+
+app = App(
+    name="clock",
+    help_format="plaintext",
+    help_epilogue="""A cluster whose clock was set by more than an hour, or that starts before the newest time on
+record, deletes nothing by age until the clock is right again or was accepted.
+
+Examples:
+
+    tocsin clock accept
+    tocsin clock accept --url https://cluster.example --token ...
+""",
+)
+
+
+@app.command
+def accept(
+    *,
+    data: Data = None,
+    config: Config = None,
+    url: Annotated[
+        str | None, Parameter(help="Ask the cluster at this address (default: TOCSIN_URL, without --data).")
+    ] = None,
+    token: Annotated[
+        str | None, Parameter(env_var="TOCSIN_TOKEN", help="An admin's token; better given in TOCSIN_TOKEN.")
+    ] = None,
+) -> None:
+    """Say that the clock is right: what is too old by it is deleted from now on."""
+    from tocsin import compose
+
+    if url is not None and data is not None:
+        raise InputError("--url and --data cannot be given together")
+    settings = Settings.load(config, os.environ, {"data": data})
+    address = url if data is not None else url or os.environ.get("TOCSIN_URL")
+    if address is None:
+        address = serving_address(settings, compose.folder_holder(settings))
+    if address is not None:
+        now = asyncio.run(_ask(address, token))
+    else:
+        now = asyncio.run(compose.accept_clock(settings)).isoformat()
+    sys.stdout.write(f"accepted: it is {now}\n")
+
+
+class _Client(Client):
+    async def accept_clock(self) -> str:
+        try:
+            async with self._session.post(f"{self.url}/v1/clock:accept") as response:
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            raise self._unreachable(error) from None
+        if response.status != 200 or response.content_type != "application/json":
+            raise self._error_in(content, response.status)
+        return str(json.loads(content)["now"])
+
+
+async def _ask(url: str, token: str | None) -> str:
+    async with _Client(url, token) as client:
+        return await client.accept_clock()

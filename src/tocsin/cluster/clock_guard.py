@@ -1,0 +1,211 @@
+"""Whether the wall clock can be believed: nothing is deleted by age while it cannot.
+
+A clock that is set wrong (a bad battery, a resumed machine) would make everything look old at once. So the wall clock
+is compared with the clock that counts since the machine started, sleep included, which nobody can set; and with the
+newest time on record. What is suspect stays so until the clock is right again, or somebody accepts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tocsin.pipeline.datasets.durability import sync_file, sync_folder
+
+log = structlog.get_logger()
+
+RECORD: Final = "clock.json"
+STEP_US: Final = 3600 * 1_000_000
+_RECORD_EVERY_US: Final = 60 * 1_000_000
+_LOOK_EVERY_S: Final = 5.0
+
+
+class Suspicion(Enum):
+    STEPPED = "it was set by more than an hour while the cluster ran"
+    BEFORE = "it is before the newest time on record"
+    UNSETTLED = "it was set by more than an hour before the machine was started anew, and is still there"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What outlives the process.
+
+    `base_us` and `boot_us` are one moment by both clocks, the last that was believed; they mean something as long as
+    the machine is not started anew (`boot_id`). `stepped_to_us`: what a clock that is suspect was set to.
+    """
+
+    newest_us: int
+    base_us: int
+    boot_us: int
+    boot_id: str
+    stepped_to_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The wall clock, and one that nobody sets: since the machine started, which `boot_id` names."""
+
+    wall_us: Callable[[], int]
+    boot_us: Callable[[], int]
+    boot_id: str
+
+
+def machine_clocks() -> Clocks:
+    since_boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot_id = ""
+    return Clocks(lambda: time.time_ns() // 1000, lambda: time.clock_gettime_ns(since_boot) // 1000, boot_id)
+
+
+class ClockGuard:
+    """Thread-safe. Its record is a file in the data folder."""
+
+    def __init__(self, folder: Path, clocks: Clocks) -> None:
+        self._path = folder / RECORD
+        self._clocks = clocks
+        self._lock = threading.Lock()
+        self._suspicion: Suspicion | None = None
+        self._stopped_us = 0
+        self._written_us = 0
+        self._start(_read(self._path))
+
+    # ------------------------------------------------------------ what others ask
+
+    def age_us(self) -> int:
+        """The time by which ages are told. It stands still while the clock is suspect, so that nothing grows old."""
+        with self._lock:
+            wall_us = self._look()
+            return wall_us if self._suspicion is None else self._stopped_us
+
+    def now_us(self) -> int:
+        """The time of what happens now. While the clock is suspect it goes on from the last that was believed."""
+        with self._lock:
+            wall_us = self._look()
+            return wall_us if self._suspicion is None else self._expected_us()
+
+    def suspicion(self) -> Suspicion | None:
+        with self._lock:
+            self._look()
+            return self._suspicion
+
+    def accept(self) -> int:
+        """The wall clock is right, says somebody who knows; from now on everything is told by it."""
+        with self._lock:
+            wall_us = self._clocks.wall_us()
+            self._record = Record(wall_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
+            if self._suspicion is not None:
+                log.warning("the wall clock was accepted; what is too old is deleted again")
+            self._suspicion = None
+            self._write()
+            return wall_us
+
+    async def watch(self) -> None:
+        """Notice steps, and keep the record, although nobody asks."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.to_thread(self.record)
+
+    def record(self) -> None:
+        """Put the newest time on record, unless it has been lately."""
+        with self._lock:
+            self._look()
+            if self._record.newest_us - self._written_us >= _RECORD_EVERY_US:
+                self._write()
+
+    def close(self) -> None:
+        with self._lock:
+            self._look()
+            self._write()
+
+    # ------------------------------------------------------------ how it is known; the caller has the lock
+
+    def _start(self, known: Record | None) -> None:
+        wall_us, boot_us, boot_id = self._clocks.wall_us(), self._clocks.boot_us(), self._clocks.boot_id
+        self._record = record = known or Record(wall_us, wall_us, boot_us, boot_id)
+        if record.stepped_to_us is None or record.boot_id != boot_id:
+            # Time that passed while nobody looked is no step.
+            base_us = wall_us
+            if wall_us < record.newest_us:
+                base_us = record.newest_us
+                self._suspect(Suspicion.BEFORE, wall_us)
+            elif record.stepped_to_us is not None and wall_us >= record.stepped_to_us:
+                base_us = record.newest_us
+                self._suspect(Suspicion.UNSETTLED, record.newest_us)
+            self._record = replace(record, base_us=base_us, boot_us=boot_us, boot_id=boot_id)
+        self._look()
+        self._write()
+
+    def _expected_us(self) -> int:
+        return self._record.base_us + self._clocks.boot_us() - self._record.boot_us
+
+    def _look(self) -> int:
+        """Believe the wall clock, or suspect it; what it says."""
+        wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
+        if self._suspicion is None and abs(wall_us - expected_us) > STEP_US:
+            self._record = replace(self._record, stepped_to_us=wall_us)
+            self._suspect(Suspicion.STEPPED, min(wall_us, expected_us))
+            self._write()
+        elif self._suspicion is not None and self._is_right_again(wall_us, expected_us):
+            log.warning("the wall clock is right again; what is too old is deleted again")
+            self._suspicion = None
+            self._believe(wall_us)
+            self._write()
+        elif self._suspicion is None:
+            self._believe(wall_us)
+        return wall_us
+
+    def _is_right_again(self, wall_us: int, expected_us: int) -> bool:
+        stepped_to_us = self._record.stepped_to_us
+        match self._suspicion:
+            case Suspicion.STEPPED:
+                return abs(wall_us - expected_us) <= STEP_US
+            case Suspicion.UNSETTLED:
+                return stepped_to_us is None or self._record.newest_us <= wall_us < stepped_to_us
+            case _:
+                return wall_us >= self._record.newest_us
+
+    def _believe(self, wall_us: int) -> None:
+        newest_us = max(wall_us, self._record.newest_us)
+        self._record = Record(newest_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
+
+    def _suspect(self, suspicion: Suspicion, stopped_us: int) -> None:
+        self._suspicion, self._stopped_us = suspicion, stopped_us
+        log.error(
+            "the wall clock is not believed: nothing is deleted by age",
+            why=suspicion.value, hint="set the clock right; or, if it is right, run: tocsin clock accept",
+        )  # fmt: skip
+
+    def _write(self) -> None:
+        draft = self._path.with_suffix(".tmp")
+        try:
+            draft.write_text(json.dumps(asdict(self._record)), encoding="utf-8")
+            sync_file(draft)
+            draft.replace(self._path)
+            sync_folder(self._path.parent)
+        except OSError as error:
+            log.warning("the newest time could not be put on record", reason=str(error))
+        self._written_us = self._record.newest_us
+
+
+def _read(path: Path) -> Record | None:
+    """What is on record; None where nothing is. A damaged record says nothing, and that is told."""
+    try:
+        return Record(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        set_aside = path.with_suffix(".damaged")
+        log.error("the record of the clock is damaged and set aside", path=str(set_aside), reason=str(error))
+        path.replace(set_aside)
+        return None
