@@ -84,7 +84,7 @@ async def accounts(data: Path, count: int, prefix: str = "user") -> list[str]:
     store = SqliteBrokerStore(broker_file(Settings.load(None, {}, {"data": data})))
     await store.open()
     try:
-        tokens = SessionTokens(store, TOKEN_S, lambda: time.time_ns() // 1_000)
+        tokens = SessionTokens(store, TOKEN_S, TOKEN_S, lambda: time.time_ns() // 1_000)
         await tokens.open()
         (application,) = [one.id for one in await store.applications() if one.name == DEFAULT_APPLICATION]
         now_us = time.time_ns() // 1_000
