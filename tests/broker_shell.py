@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from tests.broker_world import World
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin import compose_broker
 from tocsin.broker.shell.running import RunningBroker
 from tocsin.broker.shell.service import Service
@@ -146,7 +146,7 @@ class Listener:
             self._changed.set()
 
     async def until(self, what: Any) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while not what():
                 self._changed.clear()
                 await self._changed.wait()

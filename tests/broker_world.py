@@ -16,6 +16,7 @@ import orjson
 from aiohttp import web
 
 from tests.fake_statements import FakeCredentials, FakeStatements
+from tests.waiting import WITHIN_S
 from tocsin.cluster.catalog import CatalogStore, DataverseEntry, Put, Remove
 from tocsin.cluster.channels.announcer import Announcer, Pace
 from tocsin.cluster.channels.brokers import Brokers
@@ -91,7 +92,7 @@ class World:
 
     async def until_kept(self, broker: Broker) -> None:
         """Until it is kept that the broker knows everything: killed before, it would be told some of it again."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while (
                 kept := await self.store.registration(broker)
             ) is None or kept.position < await self.store.position():
@@ -230,7 +231,7 @@ class FakeBroker:
         return web.Response(status=status)
 
     async def until(self, what: Any) -> None:
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(WITHIN_S), self._changed:
             await self._changed.wait_for(what)
 
     @property

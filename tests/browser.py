@@ -33,6 +33,8 @@ from pathlib import Path
 from playwright._impl._driver import compute_driver_executable, get_driver_env
 from playwright.async_api import Page, async_playwright
 
+from tests.waiting import WITHIN_S
+
 PACKAGE = "@sparticuz/chromium"
 VERSION = "147.0.0"
 SHA512 = "4ZKeAQQa8up2mt675qSitztLdbQrlf8BKdC5naeap+5Mv1OV1OlJdPoU+EJC/p5sQUJUQmN4r+q5+EhaaOUHpQ=="
@@ -65,7 +67,7 @@ class Browser:
         try:
             asked = subprocess.run(
                 [self.executable, *self.arguments, "--version"],
-                env={**os.environ, **self.environment}, capture_output=True, check=False, timeout=60,
+                env={**os.environ, **self.environment}, capture_output=True, check=False, timeout=WITHIN_S,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired):
             return False

@@ -10,6 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.waiting import WITHIN_S
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -21,19 +23,19 @@ class Command:
 
     async def line(self) -> str:
         assert self._process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             return (await self._process.stdout.readline()).decode().rstrip("\n")
 
     async def said(self) -> str:
         assert self._process.stderr is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             return (await self._process.stderr.readline()).decode().rstrip("\n")
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
     async def ended(self) -> tuple[int, str, str]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             out, err = await self._process.communicate()
         assert self._process.returncode is not None
         return self._process.returncode, out.decode(), err.decode()

@@ -33,7 +33,6 @@ from tocsin.wire.subscriber import (
 EPOCH = 1_763_200_000
 JAVASCRIPT = Path(sdk.__file__).parent / "tocsin.js"
 _WRITER = EnvelopeWriter("v.b")
-_WITHIN_S = 20.0
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import orjson
 
+from tests.waiting import WITHIN_S
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.channels.announcer import Announcer
 from tocsin.cluster.channels.brokers import Brokers
@@ -64,7 +65,7 @@ class FakeStatements:
         self._changed = asyncio.Condition()
 
     async def until(self, what: Callable[[FakeStatements], bool]) -> None:
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(WITHIN_S), self._changed:
             await self._changed.wait_for(lambda: what(self))
 
     async def _tell(self, waiting: int = 0, stopped: int = 0) -> None:
@@ -270,7 +271,7 @@ def serving_beside(**options: Any) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        yield address.result(timeout=10)
+        yield address.result(timeout=WITHIN_S)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

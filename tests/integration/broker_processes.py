@@ -15,6 +15,7 @@ import aiohttp
 import orjson
 
 from tests.integration.processes import environment
+from tests.waiting import WITHIN_S
 from tocsin.serving.application import bound
 
 PASSWORD = "correct horse battery"
@@ -94,7 +95,7 @@ class Subscriber:
             headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
             try:
                 async with (
-                    aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+                    aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S)) as session,
                     session.request(
                         method, self.url + path, data=None if said is None else orjson.dumps(said), headers=headers
                     ) as response,

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.integration.feed_places import Place
 from tests.local_cluster import LocalCluster
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 from tocsin.cluster.channels.channel import RunningChannel
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
 from tocsin.rules.model.cursors import Range
@@ -21,7 +21,6 @@ CREATE ACTIVE DATASET D(R) PRIMARY KEY id; CREATE ACTIVE DATASET E(R) PRIMARY KE
 CREATE BROKER b AT "http://127.0.0.1:9/"; CREATE BROKER other AT "http://127.0.0.1:9/";
 """
 OF_KIND = "CREATE CONTINUOUS CHANNEL c(k) { SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.kind = k };"
-WITHIN_S = 120.0
 
 
 def record(id_: int, kind: str = "a", n: int = 0, at: float = 0.0) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.local_cluster import LocalCluster
+from tests.waiting import WITHIN_S
 from tocsin.cluster.feeds.feed import Accepted
 
 
@@ -42,7 +43,7 @@ class Place:
 
 # ---------------------------------------------------------------- sockets
 
-ANSWER_S = 30.0
+ANSWER_S = WITHIN_S
 
 
 def free_port() -> int:

@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-START_S = 120.0
-STOP_S = 60.0
-ANSWER_S = 120.0
+from tests.waiting import WITHIN_S
+
+START_S = WITHIN_S
+STOP_S = WITHIN_S
+ANSWER_S = WITHIN_S
 # A life of seconds does not repay what Java's second compiler costs: two fifths of all CPU.
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 

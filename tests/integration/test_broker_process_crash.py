@@ -12,6 +12,7 @@ import pytest
 
 from tests.broker_world import World, world
 from tests.integration.broker_processes import BrokerProcess, Subscriber, broker_process, free_port
+from tests.waiting import WITHIN_S
 from tocsin import faults
 from tocsin.cluster.entries import ChannelEntry
 
@@ -162,6 +163,6 @@ async def test_killed_again_and_again_under_load_with_people_who_come_and_go(tmp
 async def _more(load: Load, results: int) -> None:
     """Until so many more have been made."""
     wanted = sum(map(len, load.made.values())) + results
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WITHIN_S):
         while sum(map(len, load.made.values())) < wanted:
             await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ from tests.integration.broker_processes import Subscriber, broker_process, free_
 from tests.integration.processes import tocsin
 from tests.integration.test_broker_process_crash import Load
 from tests.unit.broker_shell.test_take_over import held
+from tests.waiting import WITHIN_S
 from tocsin.wire.errors import EXIT_FENCED
 
 OFTEN = {"TOCSIN_BROKER__CLUSTER__CHECK_EVERY_S": "0.2"}
@@ -37,7 +38,7 @@ async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(t
                 restored = await asyncio.to_thread(tocsin, "broker", "restore", saved, "--data", new_data)
                 assert "every session has ended" in restored.stdout, restored.stderr
                 async with broker_process(Path(new_data), here.url, free_port(), **OFTEN) as new:
-                    async with asyncio.timeout(60):
+                    async with asyncio.timeout(WITHIN_S):
                         assert await old.process.wait() == EXIT_FENCED
                     # Whoever starts it again, as supervisors do, is told the same at once.
                     argument = ("broker", "--name", "b", "--data", old_data, "--cluster", here.url, "--port", "0")
@@ -51,6 +52,6 @@ async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(t
                     ann.listen()
                     await under_load.aclose()
                     made = {interest: list(values) for interest, values in load.made.items()}
-                    await ann.until(made, within_s=60)
+                    await ann.until(made, within_s=WITHIN_S)
                     await ann.leave()
                     assert (ann.gaps, new.process.returncode) == ([], None)

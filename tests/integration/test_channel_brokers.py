@@ -11,6 +11,7 @@ import requests
 from pyspark.sql import SparkSession
 
 from tests.served_cluster import ServedCluster
+from tests.waiting import WITHIN_S
 from tocsin.rules.model.cursors import Range
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.cursors import parse_cursor, position_text
@@ -39,7 +40,7 @@ def test_a_record_reaches_the_brokers_that_asked_for_it(served: ServedCluster) -
 
     def ask(method: str, path: str, said: object = None) -> requests.Response:
         body = None if said is None else orjson.dumps(said)
-        answer = requests.request(method, at + path, data=body, timeout=60)
+        answer = requests.request(method, at + path, data=body, timeout=WITHIN_S)
         assert answer.status_code in (200, 201), answer.text
         return answer
 
@@ -58,7 +59,7 @@ def test_a_record_reaches_the_brokers_that_asked_for_it(served: ServedCluster) -
         ("v.OfKind", [flood["interest"]])
     ]
     ranges = [Range(one["interest"], parse_cursor(one["since"])) for one in (flood, fire)]
-    answer = requests.post(f"{at}/v1/results:fetch", data=fetch_request(ranges), timeout=60)
+    answer = requests.post(f"{at}/v1/results:fetch", data=fetch_request(ranges), timeout=WITHIN_S)
     reader = FrameReader()
     parts = list(reader.feed(answer.content))
     assert reader.check() is None

@@ -19,7 +19,7 @@ from tests.broker_world import World, world
 from tests.browser import page as open_page
 from tests.commands import command
 from tests.fake_broker import FakeBroker, listening
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.cluster.catalog import Remove
 from tocsin.rules.model import types as t
 from tocsin.sdk import START, Available, Client, Ended, Gap, Manager, Notification
@@ -191,7 +191,7 @@ async def test_a_consumer_that_is_slow_gets_everything_and_holds_little(tmp_path
                 count += 1
             assert len(one._inbox) <= 4
             found = [0]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 while len(found) < count:
                     told = await anext(stream)
                     assert isinstance(told, Notification)
@@ -263,7 +263,7 @@ async def process(data: Path, cluster: str, port: int) -> AsyncIterator[asyncio.
     )  # fmt: skip
     try:
         assert running.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             assert b"ready" in await running.stdout.readline()
         yield running
     finally:

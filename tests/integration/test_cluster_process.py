@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.integration.processes import Client, ClusterProcess, cluster, described, tocsin
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("running")
 
@@ -203,7 +203,7 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
         assert saved.returncode == 0, saved.stderr
         state = everything(again.client)
         again.signal(signal.SIGTERM)
-        assert again.wait(within_s=20) == 0
+        assert again.wait(within_s=WITHIN_S) == 0
         assert len(again.out.splitlines()) == 1
         assert len(again.err.splitlines()) <= 1
 
@@ -229,7 +229,7 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
             asked_for = pool.submit(bob.run, ENDLESS)
             wait_until(lambda: not is_idle(bob), "the script runs")
             guarded.signal(signal.SIGINT)
-            assert guarded.wait(within_s=40) == 0
+            assert guarded.wait(within_s=WITHIN_S) == 0
             assert asked_for.result().status == 503
         assert len(guarded.out.splitlines()) == 1
         assert len(guarded.err.splitlines()) <= 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.broker_shell import broker
 from tests.broker_world import world
 from tests.integration.broker_processes import Subscriber, free_port
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.store.sqlite_channels import SqliteChannelStore
 
 
@@ -43,7 +43,7 @@ async def test_a_restored_cluster_is_told_what_it_lost_and_everybody_goes_on(tmp
         await store.close()
         async with world(data, port=port) as here:
             (channel,) = here.catalog.catalog.channels
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 while len(held := await here.store.subscriptions(channel.channel_id)) < 2:
                     await asyncio.sleep(0.01)
             (other,) = [one.interest for one in held if one.interest != int(known)]

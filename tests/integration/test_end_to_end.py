@@ -14,6 +14,7 @@ import psutil
 
 from tests.integration.broker_processes import FAILURES, QUICK, Subscriber, free_port
 from tests.integration.processes import ClusterProcess
+from tests.waiting import WITHIN_S
 from tocsin.sdk import Client, Ended
 
 SETUP = """
@@ -47,7 +48,7 @@ class Publisher:
         while True:
             try:
                 async with (
-                    aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session,
+                    aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN_S)) as session,
                     session.post(f"{self._url}/v1/feeds/v.F", data=orjson.dumps(record), headers=headers) as response,
                 ):
                     said = await response.read()
@@ -90,7 +91,7 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
 
         async def all_came(one: Subscriber) -> None:
             made = {interest: publisher.ids[wanted[interest]] for interest in one.got}
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WITHIN_S):
                 while any(len(one.got[interest]) < len(ids) for interest, ids in made.items()):
                     await asyncio.sleep(0.02)
             # A batch has an order of its own: each exactly once is what counts.
@@ -142,7 +143,7 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
             assert sorted(told) == publisher.ids["b"]
             # Its subscription ends with its channel.
             assert (await asyncio.to_thread(cluster.client.run, "USE v; DROP CHANNEL c;")).status == 200
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 async for event in client.notifications():
                     if isinstance(event, Ended):
                         break

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tests.integration.feed_places import Place
 from tests.local_cluster import LocalCluster
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 from tocsin import compose
 from tocsin.cluster.entries import feed_ref
 from tocsin.cluster.feeds import watching as watching_module
@@ -27,8 +27,6 @@ from tocsin.cluster.feeds.landing import Landing
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.settings import Settings
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StorageFullError, TocsinError
-
-WITHIN_S = 90.0  # the first query of a session takes many times as long as the next
 
 
 @pytest.fixture

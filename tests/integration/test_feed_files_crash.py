@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.integration.processes import Client, ClusterProcess
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 from tocsin import faults
 
 # In each life the place comes up for files of that life or, when those of the one before were left half-way, for them.
@@ -80,4 +80,4 @@ def test_killed_at_any_place_every_file_lands_once(tmp_path: Path) -> None:
     with ClusterProcess(data) as process:
         client = process.ready().client
         files.arrive()
-        wait_until(lambda: files.have_landed(client), "all files have landed", within_s=60.0)
+        wait_until(lambda: files.have_landed(client), "all files have landed", within_s=WITHIN_S)

@@ -26,6 +26,7 @@ import pytest
 from tests.integration.processes import environment
 from tests.integration.sparkless import Parts, opened
 from tests.integration.worlds import eager_upkeep
+from tests.waiting import WITHIN_S
 from tocsin import faults
 from tocsin.cluster.feeds import moving, started
 from tocsin.cluster.intake.log import IntakeLog
@@ -37,7 +38,7 @@ LANDING = [point for point in faults.POINTS if point.startswith("landing.")]
 INTAKE = [point for point in faults.POINTS if point.startswith("intake.") and point != "intake.append.cut"]
 PUBLISHERS = 4
 REQUESTS = 12
-LIFE_S = 60.0
+LIFE_S = WITHIN_S
 SETUP = """
 CREATE DATAVERSE v; USE v;
 CREATE TYPE Said AS { by: int, number: int };

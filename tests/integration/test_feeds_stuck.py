@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.sparkless import Parts, opened
+from tests.waiting import WITHIN_S
 from tocsin.cluster.entries import feed_ref
 from tocsin.cluster.feeds import feed as feed_module
 from tocsin.cluster.feeds import started
@@ -217,13 +218,13 @@ async def test_a_port_that_is_taken_after_a_restart_is_told_and_taken_when_it_is
             with pytest.raises(ConflictError, match="cannot listen at"):
                 await parts.run("START FEED v.S")
             taken.close()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 while parts.feeds.troubles(feed_ref("v", "S")):
                     await asyncio.sleep(0.01)
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b'{"id": 4}')
             writer.close()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 while held(parts) != [1, 2, 3, 4]:
                     await asyncio.sleep(0.01)
             assert (await parts.run("START FEED v.S"))[0].get("already")

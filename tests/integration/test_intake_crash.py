@@ -23,6 +23,7 @@ from typing import IO, Any
 import pytest
 
 from tests.integration.processes import environment
+from tests.waiting import WITHIN_S
 from tocsin import faults
 from tocsin.cluster.intake.frames import FRAME_HEAD_BYTES, SEGMENT_HEAD_BYTES
 from tocsin.cluster.intake.log import IntakeLog
@@ -33,7 +34,7 @@ APPENDS = 40
 # Room for some twenty keys: far more than can be unacknowledged at once, few enough that segments go.
 OPTIONS: dict[str, Any] = {"segment_bytes": 1_000, "remember_bytes": 9_000, "recent_bytes": 2_000}
 ALL = {"max_rows": 1 << 40, "max_bytes": 1 << 40}
-LIFE_S = 60.0
+LIFE_S = WITHIN_S
 
 
 # ---------------------------------------------------------------- the child

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 from tocsin.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def lab(*arguments: str, program: str = "from tocsin.cli.main import main; main(
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 0, err
     return out, err
 
@@ -79,7 +79,7 @@ def test_the_lab_works_where_neither_spark_nor_a_server_is_installed(tmp_path: P
 def test_what_is_not_installed_is_said_before_anything_is_run(tmp_path: Path) -> None:
     program = WITHOUT_ENGINE.replace('ABSENT = {"pyspark", ', 'ABSENT = {"matplotlib", ')
     process = lab("run", "queues", "--out", str(tmp_path), program=program)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 1
     assert err.splitlines() == ["error: matplotlib is not installed", "hint: pip install 'tocsin[lab]' has all of it"]
     assert list(tmp_path.iterdir()) == []
@@ -92,7 +92,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path
     journal = tmp_path / "killed" / "queues-quick" / "cells.jsonl"
     wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, "three runs are kept", 60)
     process.kill()
-    process.communicate(timeout=60)  # its workers hold the other ends of these pipes: they have gone, too
+    process.communicate(timeout=WITHIN_S)  # its workers hold the other ends of these pipes: they have gone, too
     before = journal.read_bytes().count(b"\n")
     assert 3 <= before < 40
     _, err = finished(lab(*arguments, str(tmp_path / "killed")))
@@ -106,7 +106,7 @@ def test_an_interrupted_run_leaves_nobody_behind_and_says_nothing_but_that(tmp_p
     journal = tmp_path / "queues" / "cells.jsonl"
     wait_until(journal.exists, "it has begun", 60)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert err.endswith("queues: stopped; what is finished is kept, and the same command goes on from there\n")

@@ -20,6 +20,7 @@ import pytest
 
 from tests.integration.processes import environment
 from tests.integration.sparkless import opened
+from tests.waiting import WITHIN_S
 from tocsin import compose, faults
 from tocsin.cluster.lost_folder import LOST
 from tocsin.pipeline.datasets.durability import entry_path
@@ -219,7 +220,7 @@ async def test_upkeep_removes_what_was_dropped_when_its_time_has_come(tmp_path: 
         await parts.run(TYPE + dataset("D") + "DROP DATASET v.D;")
         assert len(list((data / "datasets").iterdir())) == 1
         clock[0] += timedelta(seconds=61)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WITHIN_S):
             while list((data / "datasets").iterdir()) or await parts.store.removals():
                 await asyncio.sleep(0.01)
 

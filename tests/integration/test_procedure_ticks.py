@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from tests.integration.sparkless import Parts, Sparkless, opened
+from tests.waiting import WITHIN_S
 from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.procedures import Procedures
 from tocsin.cluster.engine_session import engine_lost
@@ -53,7 +54,7 @@ async def going(parts: Parts, days: float) -> AsyncIterator[None]:
     procedures = Procedures(parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep)
     await procedures.start()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             await clock.asleep.wait()
         yield
     finally:
@@ -146,7 +147,7 @@ async def test_a_run_that_takes_too_long_is_stopped_and_says_so(data_dir: Path) 
             parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep, deadline_s=0.05
         )  # fmt: skip
         await procedures.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             await clock.asleep.wait()
         (run,) = procedures.runs()
         assert "not done within 0.05 s" in (run.reason or "")
@@ -196,7 +197,7 @@ async def test_what_ends_in_the_middle_of_its_commit_ends_all_the_same(data_dir:
                 parts.catalog, parts.tables, engine, Changes(parts.tables, engine), clock.now, clock.sleep
             )
             await procedures.start()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(WITHIN_S):
                 await begun.wait()
                 closing = asyncio.create_task(procedures.close())
                 await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.integration.python_places import World
 from tests.local_cluster import LocalCluster
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 from tocsin.wire.errors import ConflictError, ForbiddenError, StatementError, TocsinError
 
 
@@ -310,7 +310,7 @@ def test_a_call_that_hangs_can_be_stopped(world: World) -> None:
 
     world.cluster.wait(stopped())
     worker = int(begun.read_text())
-    wait_until(lambda: not psutil.pid_exists(worker), "the worker is gone", within_s=20)
+    wait_until(lambda: not psutil.pid_exists(worker), "the worker is gone", within_s=WITHIN_S)
 
 
 def test_what_a_function_prints_is_kept_apart(world: World) -> None:

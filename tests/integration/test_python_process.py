@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.integration.processes import Client, cluster, tocsin
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 
 # Nothing that Python could end by itself: not even the limit of a call reaches it while it sleeps in C.
 HANGING = """
@@ -49,7 +49,7 @@ def test_a_hanging_function_ends_with_its_statements_time_and_with_a_killed_clus
         workers = [one for one in process.java() if _is_worker(one)]
         assert int(second.read_text()) in {one.pid for one in workers}
         process.kill()
-        _, alive = psutil.wait_procs(workers, timeout=30)
+        _, alive = psutil.wait_procs(workers, timeout=WITHIN_S)
         assert alive == []
         asking.join()
 

@@ -25,10 +25,11 @@ import pytest
 
 from examples.emergency import data
 from tests.local_cluster import LocalCluster
+from tests.waiting import WITHIN_S
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 120
-ANSWER_LIMIT_S = 120
+START_LIMIT_S = WITHIN_S
+ANSWER_LIMIT_S = WITHIN_S
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EACH_TIME = (
@@ -245,7 +246,7 @@ def test_the_demo_loses_nothing_though_its_broker_is_killed_and_somebody_presses
     assert re.search(r"^ *lost +0 *$", seen, re.MULTILINE), seen
     assert re.search(r"^ *had to arrive +[1-9]", seen, re.MULTILINE), seen
     assert "Nothing was lost" in seen
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=WITHIN_S)
     assert alive == []
 
 
@@ -257,7 +258,7 @@ def test_a_demo_that_is_interrupted_while_spark_starts_stops_its_cluster(demo: s
     demo.send_signal(signal.SIGINT)
     assert "nothing is left running" in demo.stdout.read()
     assert demo.wait(START_LIMIT_S) == 130
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=WITHIN_S)
     assert alive == []
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.waiting import WITHIN_S
 from tocsin.pipeline import session
 from tocsin.pipeline.job_deadline import job_deadline
 from tocsin.wire.errors import DeadlineError
@@ -41,7 +42,7 @@ def test_after_kill_9_the_jvm_ends_by_itself(tmp_path: Path) -> None:
         jvm = psutil.Process(int(process.stdout.readline()))
         process.stdin.close()
         process.wait(30)
-        psutil.wait_procs([jvm], timeout=30)
+        psutil.wait_procs([jvm], timeout=WITHIN_S)
         assert not jvm.is_running()
     assert list(elsewhere.iterdir()) == [], "Spark wrote into the working directory"
 

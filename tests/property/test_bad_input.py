@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.integration.processes import Answer, Client
 from tests.property.bad_scripts import MUTABLE, SCRIPTS, SETUP, WORDS, deep, long, tokens
+from tests.waiting import WITHIN_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,7 +249,7 @@ def test_half_a_request_is_refused_and_not_run(served: ServedCluster) -> None:
 
 def sent(client: Client, request: bytes, *, end: bool) -> bytes:
     """All that comes back for these bytes, whether the client then says that it has no more, or keeps silent."""
-    with socket.create_connection((client.host, client.port), timeout=30) as connection:
+    with socket.create_connection((client.host, client.port), timeout=WITHIN_S) as connection:
         connection.sendall(request)
         if end:
             connection.shutdown(socket.SHUT_WR)

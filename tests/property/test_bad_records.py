@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.integration.processes import Client
 from tests.integration.sparkless import ServedParts
 from tests.integration.test_feed_sockets import connection, free_port, is_dropped
-from tests.waiting import wait_until
+from tests.waiting import WITHIN_S, wait_until
 from tocsin.cluster.feeds import sockets
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.compose import StoredTokens
@@ -116,7 +116,7 @@ def test_any_body_is_answered_and_what_the_answers_say_is_what_there_is(fed: Fed
 
 def raw(client: Client, *pieces: bytes, every_s: float = 0.0, end: bool = True) -> bytes:
     """All that comes back for these bytes, sent one after the other."""
-    with socket.create_connection((client.host, client.port), timeout=30) as to:
+    with socket.create_connection((client.host, client.port), timeout=WITHIN_S) as to:
         answer = b""
         try:
             for piece in pieces:
@@ -155,7 +155,7 @@ def test_half_a_request_is_refused_and_keeps_nothing(fed: Fed, what: str) -> Non
 
 def test_one_who_sends_a_byte_now_and_then_is_ended_and_keeps_nobody_waiting(fed: Fed) -> None:
     before, _ = fed.totals("F0")
-    with socket.create_connection((fed.client.host, fed.client.port), timeout=30) as slow:
+    with socket.create_connection((fed.client.host, fed.client.port), timeout=WITHIN_S) as slow:
         slow.sendall(HEAD + b"Content-Length: 900\r\n\r\n")
         answer = b""
         began_s = time.monotonic()

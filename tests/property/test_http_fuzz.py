@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.broker_world import furnished
 from tests.fake_statements import serving_beside
+from tests.waiting import WITHIN_S
 from tocsin.cluster.openapi import document
 from tocsin.cluster.replies import StatementLimits
 
@@ -64,7 +65,7 @@ def test_any_text_is_taken_as_a_script_and_answered_in_one_form(script: str, str
     body = script.encode("utf-8", "surrogatepass")
     accept = "application/x-ndjson" if stream else "application/json"
     response = requests.post(
-        f"{url}/v1/statements", data=body, headers={"Content-Type": "text/plain", "Accept": accept}, timeout=10
+        f"{url}/v1/statements", data=body, headers={"Content-Type": "text/plain", "Accept": accept}, timeout=WITHIN_S
     )
     if response.status_code == 200:
         for line in response.content.split(b"\n") if stream else [response.content]:
@@ -89,7 +90,7 @@ head = st.one_of(
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_bytes_on_the_wire_are_survived_without_a_fault(parts: list[bytes], url: str) -> None:
     place = urlsplit(url)
-    with socket.create_connection((place.hostname, place.port), timeout=10) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=WITHIN_S) as connection:
         answer = b""
         try:
             connection.sendall(b"".join(parts))
@@ -101,4 +102,4 @@ def test_any_bytes_on_the_wire_are_survived_without_a_fault(parts: list[bytes], 
     assert b"HTTP/1.1 5" not in answer
     assert b"HTTP/1.0 5" not in answer
     assert b"Traceback" not in answer
-    assert requests.get(f"{url}/healthz", timeout=10).status_code == 200
+    assert requests.get(f"{url}/healthz", timeout=WITHIN_S).status_code == 200

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.waiting import WITHIN_S
 from tocsin.cluster.intake.frames import FRAME_HEAD_BYTES
 from tocsin.cluster.intake.log import Appended, Entry, IntakeLog
 from tocsin.wire.errors import LimitError
@@ -135,7 +136,7 @@ class LogAndList(RuleBasedStateMachine):
     def wait(self) -> None:
         async def woken() -> None:
             waiting = asyncio.ensure_future(self.log.wait(self.end - 1))
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, WITHIN_S)
 
         self.runner.run(woken())
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.broker_world import FakeBroker, World, fake_broker, world
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.cluster.channels.announcer import Pace
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.serving.address_guard import AddressGuard
@@ -251,7 +251,7 @@ async def test_a_broker_may_wait_for_news(here: World) -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     await here.execute(channel, {one: ["a"]})
-    found = await asyncio.wait_for(waiting, 10)
+    found = await asyncio.wait_for(waiting, WITHIN_S)
     assert found.news == {"v.c": [(one, (here.store.epoch, 2, 0))]}
     assert found.after == start
 
@@ -309,7 +309,7 @@ async def test_old_results_go_by_themselves(tmp_path: Path) -> None:
         await here.register("v.east")
         (one,) = await here.subscribe("v.c", "v.east", [1])
         await here.execute(channel, {one: ["x"]}, at_us=time.time_ns() // 1_000)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while (await here.store.state(channel.channel_id)).results:
                 await asyncio.sleep(0.01)
 

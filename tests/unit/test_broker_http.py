@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from tests.broker_world import World, fake_broker, world
+from tests.waiting import WITHIN_S
 from tocsin.cluster.catalog import Put
 from tocsin.cluster.entries import BrokerEntry
 from tocsin.cluster.results_http import FetchLimits
@@ -445,7 +446,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_others_get_their_turn(
         await reader.read(1)
         # There is one turn, which it holds; whoever waits gets it, and there is room for one to wait.
         waiting = asyncio.create_task(here.ask("GET", f"/v1/results/{one}?after=0-0-0&limit=1"))
-        status, said = await asyncio.wait_for(waiting, 20)
+        status, said = await asyncio.wait_for(waiting, WITHIN_S)
         assert (status, said["more"]) == (200, True)
         writer.close()
 
@@ -470,7 +471,7 @@ async def test_what_brokers_are_told_and_fetch_is_counted(here: World) -> None:
         await here.execute(channel, {one: ["a", "b"]})
         await east.until(lambda: one in east.told)
         await here.fetch(Range(one, START))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while here.announcer.figures()[0].lag:
                 await asyncio.sleep(0.01)
         _, body = await here.ask("GET", "/metrics")

@@ -18,6 +18,7 @@ from aiohttp import web
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.waiting import WITHIN_S
 from tocsin.cli import publish
 from tocsin.cli.client import Client, NoClusterError
 from tocsin.cli.main import main
@@ -253,7 +254,7 @@ async def test_who_interrupts_it_is_told_how_far_it_came(capsys: pytest.CaptureF
             sending = publish._publish(Client(url), "emergency.News", reading, form=None, batch=2, visible=False)
             task = asyncio.create_task(sending)
             os.write(writing, lines(4))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WITHIN_S):
                 while len(feed.records) < 4:
                     await asyncio.sleep(0.01)
                 # The answer may still be on its way: what was acknowledged is what it knows of.

@@ -16,11 +16,10 @@ from types import ModuleType
 import pytest
 
 import tocsin
+from tests.waiting import WITHIN_S
 from tocsin.cli.main import main
 from tocsin.settings import Settings
 from tocsin.wire.errors import NotFoundError
-
-_WITHIN_S = 60.0  # for a process that starts and ends, on a machine that has much else to do
 
 # `tocsin up` with the real server, lock and command line around the fake executor.
 UP = """
@@ -75,12 +74,12 @@ def test_up_prints_one_line_when_ready_and_ends_with_0_on_sigterm(tmp_path: Path
         assert ready.startswith("tocsin cluster ready at http://127.0.0.1:")
         assert ready.endswith(f" (data: {tmp_path})\n")
         with up("--data", str(tmp_path), "--port", "0") as second:
-            out, err = second.communicate(timeout=_WITHIN_S)
+            out, err = second.communicate(timeout=WITHIN_S)
             assert (second.returncode, out) == (1, "")
             assert f"is in use by process {process.pid} at {ready.split()[4]}" in err
             assert "Traceback" not in err
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=_WITHIN_S)
+        out, err = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, out, err) == (0, "", "")
 
 
@@ -97,7 +96,7 @@ def test_up_starts_again_by_itself_after_a_kill(tmp_path: Path) -> None:
 )
 def test_up_refuses_what_it_cannot_do_without_a_traceback(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with up("--data", str(tmp_path), *arguments) as process:
-        out, err = process.communicate(timeout=_WITHIN_S)
+        out, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode in (1, 2)
     assert out == ""
     assert err

@@ -23,6 +23,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from tests.fake_statements import FakeStatements, serving, serving_beside
+from tests.waiting import WITHIN_S
 from tocsin.cli.client import Client, Done, NoClusterError, Row
 from tocsin.cli.main import main
 from tocsin.cli.output import JsonPrinter, TablePrinter, print_error, safe
@@ -258,7 +259,7 @@ async def test_the_prompt_takes_several_lines_and_remembers_them(
     with create_pipe_input() as keyboard:
         session = prompt_session(NameCompleter(), keyboard=keyboard, screen=DummyOutput())
         keyboard.send_text("select\r1;\r")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             assert await session.prompt_async() == "select\n1;"
     assert "+select\n+1;" in history_file().read_text()
     assert history_file().stat().st_mode & 0o077 == 0
@@ -291,7 +292,7 @@ async def test_the_prompt_runs_statements_and_its_own_commands(
     with create_pipe_input() as keyboard, create_app_session(input=keyboard, output=DummyOutput()):
         async with serving(fake) as address, Client(address) as client:
             keyboard.send_text("use x;\rinsert\r4;\r\\d\r\\?\r\\nothing\r\x03fail;\r\\q\r")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 assert await _interact(Shell(client, JsonPrinter(io.StringIO(), sys.stderr))) == 0
     assert "USE `x`;\ninsert\n4;" in fake.scripts
     assert any("Metadata.`Dataset`" in script for script in fake.scripts)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.commands import command
 from tests.fake_broker import FakeBroker, listening
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.cli import subscribe
 from tocsin.cli.main import main
 from tocsin.cli.subscribe import Printer, value_of
@@ -56,7 +56,7 @@ def follow(broker: FakeBroker, form: Any = "json", count: int | None = 1, **opti
         out, err = io.StringIO(), io.StringIO()
         async with Client(broker.url, "ann", "secret", ack="manual") as client:
             made = await client.subscribe("v.c", [1], **options)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 status = await subscribe.follow(client, made, Printer(form, out, err), count)
         return status, out.getvalue(), err.getvalue()
 

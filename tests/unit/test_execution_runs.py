@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.waiting import WITHIN_S
 from tocsin.cluster.channels.execution_runs import Ask, ExecutionRuns, SharedLock
 from tocsin.cluster.engine import Engine
 from tocsin.wire.errors import DeadlineError, UnavailableError
@@ -97,7 +98,7 @@ async def test_a_turn_that_is_not_waited_for_any_more_holds_nobody_up(alone: boo
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         await hold()
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.intake_logs import opened
+from tests.waiting import WITHIN_S
 from tocsin.cli.logs import Forgiving
 from tocsin.cluster.entries import Ref
 from tocsin.cluster.feeds import moving
@@ -123,6 +124,6 @@ async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
         mover = Mover("F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed)
         mover.start()
         await log.append(b"x", 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             await landed.wait()
         await mover.end()

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.waiting import WITHIN_S
 from tocsin.cluster.entries import Ref
 from tocsin.cluster.feeds import moving
 from tocsin.cluster.feeds.figures import FeedCounts
@@ -48,7 +49,7 @@ class World:
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def landed(self, position: int) -> None:
-        async with asyncio.timeout(10), self.moved:
+        async with asyncio.timeout(WITHIN_S), self.moved:
             await self.moved.wait_for(lambda: self.target.position >= position)
 
 

@@ -18,7 +18,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from tests.polled_server import Address, address, packed
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.cluster.entries import FeedEntry
 from tocsin.cluster.feeds import batches, polling
 from tocsin.cluster.feeds.figures import FeedCounts
@@ -489,7 +489,7 @@ async def test_it_ends_in_the_middle_of_an_answer(at: Address, tmp_path: Path) -
     at.instead = never
     async with polled(at.url, tmp_path / "log") as kept:
         await at.asked(1)
-        await asyncio.wait_for(kept.close(), 5)
+        await asyncio.wait_for(kept.close(), WITHIN_S)
         assert kept.taken == []
 
 

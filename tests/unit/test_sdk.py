@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_broker import EPOCH, FakeBroker, listening, port_of, too_many
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.sdk import Available, Client, Ended, Gap, NoBrokerError, Notification, Published, Webhook
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.inbox import Inbox, Marks
@@ -24,7 +24,6 @@ from tocsin.wire.cursors import Cursor, cursor_text
 from tocsin.wire.envelopes import Result, Results
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError, UnavailableError
 
-WITHIN_S = 20.0
 SOURCE = Path(__file__).parents[2] / "src"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_broker import FakeBroker, listening
+from tests.waiting import WITHIN_S
 from tocsin import sdk
 from tocsin.broker.shell.openapi import document
 from tocsin.cli.main import app
@@ -44,7 +45,7 @@ async def test_a_program_of_the_documents_prints_what_comes(program: str) -> Non
         )  # fmt: skip
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 if "Manager(" in program:
                     assert await process.stdout.readline() == b"('ann', 'bob')\n"
                     return

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fake_broker import FakeBroker, listening
+from tests.waiting import WITHIN_S
 from tocsin.sdk import Client as AsyncClient
 from tocsin.sdk import NoBrokerError
 from tocsin.sdk.sync import Client
@@ -25,7 +26,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 async def apart(work: Callable[[], Any]) -> Any:
     """What it gives in a thread of its own, while the broker goes on here."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         return await asyncio.to_thread(work)
 
 

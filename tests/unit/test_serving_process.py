@@ -16,6 +16,7 @@ import pytest
 import uvloop
 
 from tests.fake_statements import FakeCredentials, FakeStatements
+from tests.waiting import WITHIN_S
 from tocsin.cluster.http import cluster_application
 from tocsin.serving.application import bound, listening
 from tocsin.settings import ClusterSettings
@@ -88,10 +89,10 @@ def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
         assert line(process)[0] == "starting"
         word, url = line(process)
         assert word == "ready"
-        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as response:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=WITHIN_S) as response:
             assert json.load(response) == {"status": "alive"}
         process.send_signal(number)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=WITHIN_S) == 0
         assert rest(process) == "stopped"
 
 
@@ -99,7 +100,7 @@ def test_a_signal_while_it_starts_gives_the_start_up() -> None:
     with server(slow=True) as process:
         assert line(process)[0] == "starting"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=WITHIN_S) == 0
         assert rest(process) == "stopped"
 
 
@@ -114,7 +115,7 @@ def test_a_second_ctrl_c_ends_it_at_once() -> None:
             process.send_signal(signal.SIGINT)
             _until_refused(url)
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=10) == 130
+            assert process.wait(timeout=WITHIN_S) == 130
 
 
 def test_a_taken_port_is_refused_before_anything_is_started() -> None:
@@ -122,7 +123,7 @@ def test_a_taken_port_is_refused_before_anything_is_started() -> None:
         line(first)
         port = int(line(first)[1].rpartition(":")[2])
         with server(port) as second:
-            assert second.wait(timeout=10) == 1
+            assert second.wait(timeout=WITHIN_S) == 1
             assert second.stderr is not None
             assert f"127.0.0.1:{port} is taken by another program" in second.stderr.read()
             assert line(second) == []
@@ -142,7 +143,7 @@ def test_of_two_that_start_at_the_same_time_on_one_port_only_one_gets_ready() ->
 
 def _until_running(url: str) -> None:
     while True:
-        with urllib.request.urlopen(f"{url}/v1/statements", timeout=10) as response:
+        with urllib.request.urlopen(f"{url}/v1/statements", timeout=WITHIN_S) as response:
             if any(one["state"] == "running" for one in json.load(response)["running"]):
                 return
 
@@ -150,6 +151,6 @@ def _until_running(url: str) -> None:
 def _until_refused(url: str) -> None:
     try:
         while True:
-            urllib.request.urlopen(f"{url}/healthz", timeout=10).close()
+            urllib.request.urlopen(f"{url}/healthz", timeout=WITHIN_S).close()
     except OSError:
         return

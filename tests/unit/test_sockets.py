@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.cluster.feeds.feed import RunningFeed
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.options import FeedOptions
@@ -62,7 +62,7 @@ class Sender:
 
     async def is_dropped(self) -> bool:
         with suppress(ConnectionError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 return await self._reader.read(1) == b""
         return True
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.unit.backup.saved import STORES, Data, content, leftovers
+from tests.waiting import WITHIN_S
 from tocsin.cluster.backup.restoring import restore
 
 CRASH = """
@@ -36,7 +37,7 @@ def crash(point: str, *arguments: object) -> int:
     environment = {**os.environ, "TOCSIN_CRASH_AT": point, "PYTHONDONTWRITEBYTECODE": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([*sys.path, str(Path(__file__).parents[3])])
     command = [sys.executable, "-c", CRASH, *map(str, arguments)]
-    return subprocess.run(command, env=environment, timeout=60, check=False).returncode
+    return subprocess.run(command, env=environment, timeout=WITHIN_S, check=False).returncode
 
 
 async def test_a_crash_before_the_end_leaves_nothing_under_the_final_name(

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.broker_shell import PASSWORD, Listener, both, broker
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.broker.shell.pace import Bucket
 from tocsin.serving.addresses import is_own, place_of
 
@@ -235,7 +235,7 @@ async def test_connections_of_one_address_are_limited(cluster: Any, tmp_path: Pa
             assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
             error = (await refused.json())["error"]
             assert (error["code"], error["message"]) == ("limit", "127.0.0.1 has 3 connections already")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while (await made.ask("GET", "/healthz"))[0] != 200:
                 await asyncio.sleep(0)
 

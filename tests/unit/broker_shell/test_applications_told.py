@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.broker_shell import BrokerHere, Listener, both, broker
 from tests.broker_world import World, world
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.store.channel_rows import Broker
 
 NAME = Broker("Default", "b")
@@ -28,7 +28,7 @@ async def application(made: BrokerHere, name: str, user: str) -> None:
 
 
 async def until_told(here: World, wanted: dict[str, list[str]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WITHIN_S):
         while await told(here) != wanted:
             await asyncio.sleep(0.01)
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tests.broker_shell import BrokerHere, Listener, both, broker
 from tests.broker_world import World, world
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.cluster.catalog import DataverseEntry, Remove
 from tocsin.rules.model import types as t
 from tocsin.serving.application import bound
@@ -123,7 +123,7 @@ async def test_the_cluster_is_told_what_everybody_has(cluster: Any, tmp_path: Pa
             await ada.values_until(1)
             await ada.ack(str(interest), ada.events[0]["data"]["to"])
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 while not [one async for one in here.store.lowest_acknowledged(channel.channel_id) if interest in one]:
                     await asyncio.sleep(0.01)
 
@@ -194,7 +194,7 @@ async def test_a_cluster_that_has_lost_the_broker_is_told_again(tmp_path: Path, 
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await here.brokers.remove(Broker("Default", "b"), Token("ada", "admin"))
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 while not (held := await here.store.subscriptions(channel.channel_id)):
                     await asyncio.sleep(0.01)
             await here.execute(channel, {held[0].interest: ["again"]})
@@ -277,7 +277,7 @@ async def test_whoever_demands_the_cluster_is_told_that_it_is_gone_though_nobody
             await made.idle()
             assert (await made.ask("GET", "/readyz?cluster=1"))[0] == 200
             await stack.aclose()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WITHIN_S):
                 while (await made.ask("GET", "/readyz?cluster=1"))[0] != 503:
                     await asyncio.sleep(0.02)
             await until(lambda: not made.service.link.connected)

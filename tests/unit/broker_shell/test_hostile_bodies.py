@@ -18,7 +18,7 @@ import pytest
 from tests.broker_shell import BrokerHere, Listener, both
 from tests.broker_world import World
 from tests.unit.cluster_http.asking import error_in
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.broker.shell import announcement_route, publishing
 from tocsin.broker.shell.publishing import with_user
 from tocsin.wire.errors import InputError, LimitError
@@ -52,7 +52,7 @@ async def test_what_is_not_signed_now_is_refused_before_its_body_is_read(
     cluster: Any, tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with cluster as here, both(tmp_path / "broker", here) as made:
-        async with sending(made, head_of(headers, 1_000_000)) as reader, asyncio.timeout(20):
+        async with sending(made, head_of(headers, 1_000_000)) as reader, asyncio.timeout(WITHIN_S):
             answer = await reader.readuntil(b"\r\n\r\n")
         assert answer.split()[1] == b"401"
 
@@ -62,7 +62,10 @@ async def test_announcements_are_neither_packed_nor_large(cluster: Any, tmp_path
         many = gzip.compress(b"") * 50_000
         packed = await made.ask("POST", "/v1/announcements", data=many, headers=forged(**{"Content-Encoding": "gzip"}))
         assert packed[0] == 415
-        async with sending(made, head_of(forged(), announcement_route.LIMIT_BYTES + 1)) as reader, asyncio.timeout(20):
+        async with (
+            sending(made, head_of(forged(), announcement_route.LIMIT_BYTES + 1)) as reader,
+            asyncio.timeout(WITHIN_S),
+        ):
             assert (await reader.readuntil(b"\r\n\r\n")).split()[1] == b"413"
 
 
@@ -103,7 +106,7 @@ async def test_strangers_who_send_slowly_fill_their_own_room_and_not_the_cluster
             await here.execute(channel, {int(held["interest"]): ["first"]})  # the cluster's address is known from now
             assert await ada.values_until(1) == ["first"]
             async with sending(made, slow, "127.0.0.2"), sending(made, slow, "127.0.0.3"):
-                async with sending(made, slow, "127.0.0.2") as reader, asyncio.timeout(20):
+                async with sending(made, slow, "127.0.0.2") as reader, asyncio.timeout(WITHIN_S):
                     status, said = error_in(await read_answer(reader))
                 assert (status, said["code"]) == (429, "limit")
                 await here.execute(channel, {int(held["interest"]): ["second", "x" * 500_000]})

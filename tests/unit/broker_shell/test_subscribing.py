@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.broker_shell import Listener, both, values
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.rules.model import types as t
 
 
@@ -180,7 +180,7 @@ async def test_interests_that_nobody_needs_are_ended_at_the_cluster(cluster: Any
             held = await made.subscribe("ada", "v.c", 1)
             assert len(await here.store.subscriptions(channel.channel_id)) == 1
             await made.ask("DELETE", f"/v1/subscriptions/{held['id']}", user="ada")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while await here.store.subscriptions(channel.channel_id):
                 await asyncio.sleep(0.01)
         assert len(made.service.desk._holdings) == 0

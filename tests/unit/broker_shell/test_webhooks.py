@@ -16,7 +16,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from tests.broker_shell import BrokerHere, Listener, both, broker, values
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.post_places import PostPlaces
@@ -65,7 +65,7 @@ async def test_webhooks_are_signed_tried_again_and_acknowledged(cluster: Any, tm
         await here.execute(channel, {int(held["interest"]): ["last"]})
         await until(lambda: made.service.figures.webhooks.get("gone"))
         await until(lambda: not made.service.presence.listeners)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while (await made.ask("GET", "/v1/webhook", user="ada"))[0] != 404:
                 await asyncio.sleep(0.01)
         bad = await made.ask("PUT", "/v1/webhook", {"url": "ftp://x"}, user="ada")

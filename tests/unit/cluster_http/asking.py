@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from tests.waiting import WITHIN_S
+
 PLAIN = {"Content-Type": "text/plain"}
 
 
@@ -34,7 +36,7 @@ async def raw(url: str, data: bytes, *, end: bool = False) -> bytes:
         writer.write(data)
         if end:
             writer.write_eof()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             return await reader.read()
     finally:
         writer.close()

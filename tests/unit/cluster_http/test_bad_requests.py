@@ -13,6 +13,7 @@ import pytest
 
 from tests.fake_statements import FakeStatements, serving
 from tests.unit.cluster_http.asking import PLAIN, ask, error_in, raw
+from tests.waiting import WITHIN_S
 
 
 async def test_unknown_addresses_and_methods_get_the_same_form_of_error() -> None:
@@ -46,7 +47,7 @@ async def test_a_body_that_says_it_is_huge_is_refused_before_it_comes() -> None:
         place = urlsplit(url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         writer.write(b"POST /v1/statements HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 413 ")
         writer.close()
@@ -88,7 +89,7 @@ async def test_a_head_that_drips_is_given_up() -> None:
 
         writer.write(b"GET / HTTP/1.1\r\n")
         dripping = asyncio.create_task(drip())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             # What drips in after the end may reset the connection before the reason is read.
             with contextlib.suppress(ConnectionResetError):
                 assert error_in(await reader.read())[0] == 408
@@ -165,6 +166,6 @@ async def test_a_connection_too_many_is_refused_and_the_others_live_on() -> None
                 assert (status, error["code"]) == (503, "unavailable")
                 async with session.get(url + "/healthz") as again:
                     assert again.status == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while (await ask(url, "GET", "/healthz"))[0] != 200:
                 await asyncio.sleep(0)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.fake_statements import FakeStatements, serving
 from tests.unit.cluster_http.asking import ask, error_in, raw
+from tests.waiting import WITHIN_S
 from tocsin.cluster.replies import StatementLimits
 from tocsin.serving.limits import GZIP_MEMBERS_LIMIT, Gate, GzipReader, Room
 from tocsin.wire.errors import InputError, LimitError
@@ -43,7 +44,7 @@ async def unread(url: str, script: str, **headers: str) -> AsyncIterator[None]:
 
 
 async def until_none_runs(url: str, **headers: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         while (await ask(url, "GET", headers=headers))[1]["running"]:
             await asyncio.sleep(0.01)
 
@@ -204,7 +205,7 @@ async def test_streams_that_nobody_reads_hold_no_place() -> None:
     limits = StatementLimits(30, 10, concurrent=1)
     large = ";".join(["text 4000000"] * 5)
     async with serving(fake, limits=limits) as url, unread(url, large), unread(url, large):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while len(fake.scripts) < 2:
                 await asyncio.sleep(0.01)
         await until_none_runs(url)
@@ -229,11 +230,11 @@ async def test_a_stream_that_is_read_late_is_whole() -> None:
             b"POST /v1/statements HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n"
             b"Connection: close\r\nContent-Length: 10\r\n\r\nrows 50000"
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while not fake.scripts:
                 await asyncio.sleep(0.01)
         await until_none_runs(url)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             answer = re.sub(rb"\r\n[0-9a-f]+\r\n", b"", await reader.read())  # without the borders of its chunks
         assert answer.count(b'"row":') == 50_000
         assert b'"rows":50000' in answer

@@ -10,6 +10,7 @@ import pytest
 
 from tests.fake_statements import BATCH_ROWS, FakeStatements, serving
 from tests.unit.cluster_http.asking import PLAIN, STREAM, ask, lines
+from tests.waiting import WITHIN_S
 from tocsin.cluster.replies import StatementLimits
 
 
@@ -174,7 +175,7 @@ async def test_scripts_beyond_the_limit_wait_and_beyond_the_queue_are_refused() 
             first = tasks.create_task(ask(url, data="wait", headers={"Tocsin-Request-Id": "first"}))
             await fake.until(lambda it: it.waiting == 1)
             second = tasks.create_task(ask(url, data="insert 1", headers={"Tocsin-Request-Id": "second"}))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WITHIN_S):
                 while len((await ask(url, "GET"))[1]["running"]) < 2:
                     await asyncio.sleep(0)
             status, said, headers = await ask(url, data="insert 1")
@@ -208,7 +209,7 @@ async def test_a_client_that_does_not_read_holds_the_executor_back_and_is_droppe
         )
         await fake.until(lambda it: it.stopped == 1)
         assert fake.batches_made * BATCH_ROWS * 1_000 < 32 * 1024 * 1024
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while (await ask(url, "GET"))[1]["running"]:
                 await asyncio.sleep(0)
         writer.close()

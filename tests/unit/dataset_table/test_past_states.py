@@ -132,5 +132,5 @@ def test_readers_do_not_wait_for_a_writer(table: DatasetTable) -> None:
             target=lambda: seen.append((table.snapshot().number, table.as_of_commit(1).number, table.row_count))
         )
         reader.start()
-        reader.join(timeout=20)
+        reader.join(timeout=WITHIN_S)
     assert seen == [(2, 1, 1)]
