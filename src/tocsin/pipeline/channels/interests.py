@@ -185,6 +185,7 @@ class Interests:
     @property
     def is_stale(self) -> bool:
         """Whether Spark does not have them as they are now."""
+        self._present_session()
         return self._stale
 
     def prepared(self) -> str:
