@@ -7,7 +7,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 # A time-out of a second or more that is written as a number. Shorter ones are what a test wants to be over soon.
-_LITERAL = re.compile(r"(?:\btimeout\(|(?<![?&\w])timeout=|\bwithin_s=|wait_for\([^()]*(?:\([^()]*\))?, )[1-9][\d.]*(?=[,)\s])")
+_BEFORE = r"(?:\btimeout\(|(?<![?&\w])timeout=|\bwithin_s=|wait_for\([^()]*(?:\([^()]*\))?, )"
+_LITERAL = re.compile(_BEFORE + r"[1-9][\d.]*(?=[,)\s])")
 
 
 def test_no_test_has_a_time_out_of_its_own() -> None:
