@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -21,7 +21,7 @@ from tests.waiting import until
 from tocsin.cluster.changes import Going
 from tocsin.cluster.engine import Engine, told
 from tocsin.cluster.engine_session import EngineLostError
-from tocsin.cluster.engine_watch import EngineCollector, EngineWatch
+from tocsin.cluster.engine_watch import EngineCollector, EngineWatch, stuck_tasks
 from tocsin.cluster.watchdog import PingAnswered, WatchdogLimits
 from tocsin.wire.errors import (
     CapacityError,
@@ -367,3 +367,30 @@ async def test_a_dead_engine_and_one_that_does_not_answer_are_replaced(tmp_path:
             assert watch.is_watching()
         finally:
             await asyncio.to_thread(watch.close)
+
+
+def context_of(running: int | None, wanted: Sequence[int], *, local: bool = True) -> Any:
+    """A context of Spark's whose scheduler runs so many tasks, and whose active stages want so many each."""
+
+    def option(value: Any) -> Any:
+        return SimpleNamespace(isDefined=lambda: value is not None, get=lambda: value)
+
+    stages = [option(SimpleNamespace(numActiveTasks=lambda count=count: count)) for count in wanted]
+    return SimpleNamespace(
+        isLocal=lambda: local,
+        taskScheduler=lambda: SimpleNamespace(
+            runningTasksByExecutors=lambda: SimpleNamespace(get=lambda _executor: option(running))
+        ),
+        statusTracker=lambda: SimpleNamespace(
+            getActiveStageIds=lambda: range(len(stages)), getStageInfo=lambda stage: stages[stage]
+        ),
+    )
+
+
+def test_tasks_that_run_although_no_stage_wants_them_are_stuck() -> None:
+    assert stuck_tasks(context_of(3, [1, 2])) == 0
+    assert stuck_tasks(context_of(5, [1, 2])) == 2
+    assert stuck_tasks(context_of(2, [])) == 2
+    assert stuck_tasks(context_of(1, [3])) == 0, "Spark's status is a moment behind its scheduler"
+    assert stuck_tasks(context_of(None, [])) == 0
+    assert stuck_tasks(context_of(4, [], local=False)) == 0, "tasks elsewhere have a reaper"
