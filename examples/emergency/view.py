@@ -132,7 +132,7 @@ def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) ->
         ),
         ("hit ratio", hit_ratio),
         ("latency, online", latency_text(from_sending_s(history))),
-        ("latency, away", latency_text(from_return_s(history))),
+        ("latency, away", f"{latency_text(from_return_s(history))}, after the return"),
         ("had to arrive", f"{verdict.due:,}"),
         ("told again", f"{verdict.again:,}"),
         ("told wrongly", f"{len(verdict.wrong):,}"),
