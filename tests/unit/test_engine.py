@@ -19,54 +19,17 @@ from pyspark.sql import SparkSession
 from tests import conftest
 from tests.waiting import until
 from tocsin.cluster.changes import Going
-from tocsin.cluster.engine import Engine, told
+from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.engine_watch import EngineCollector, EngineWatch, stuck_tasks
 from tocsin.cluster.watchdog import PingAnswered, WatchdogLimits
 from tocsin.wire.errors import (
-    CapacityError,
     ConflictError,
     DeadlineError,
     StatementError,
     StoppedError,
-    StorageFullError,
-    TocsinError,
     UnavailableError,
 )
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
-        "Job 7 cancelled because SparkContext was shut down",
-        'Cannot invoke "x" because the return value of "org.apache.spark.SparkContext.dagScheduler()" is null',
-    ],
-)
-def test_an_engine_that_has_ended_is_no_fault_of_the_statement(said: str) -> None:
-    assert isinstance(told(PySparkException(said)), UnavailableError)
-    assert isinstance(told(PySparkException("[DIVIDE_BY_ZERO] Division by zero.")), StatementError)
-
-
-@pytest.mark.parametrize(
-    ("said", "kind"),
-    [
-        ("Total size of serialized results of 4 tasks (2.1 MiB) is bigger than spark.driver.maxResultSize (2.0 MiB)",
-         CapacityError),
-        ("Total size of serialized results of 1 tasks (9 MiB) is bigger than local maxResultSize 2.0 MiB",
-         CapacityError),
-        ("java.lang.OutOfMemoryError: Java heap space", CapacityError),
-        ("org.apache.spark.memory.SparkOutOfMemoryError: [UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 8 bytes",
-         CapacityError),
-        ("Job aborted: ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", CapacityError),
-        ("org.apache.spark.shuffle.FetchFailedException: Connection refused", CapacityError),
-        ("java.io.IOException: No space left on device", StorageFullError),
-        ("[DIVIDE_BY_ZERO] Division by zero.", StatementError),
-        ("[CAST_INVALID_INPUT] The value 'maxResultSize' of the type STRING cannot be cast", StatementError),
-    ],
-)  # fmt: skip
-def test_what_the_engine_lacks_is_told_from_what_a_statement_does_wrong(said: str, kind: type[TocsinError]) -> None:
-    assert type(told(PySparkException(said))) is kind
 
 
 async def test_no_test_asks_the_jvm_on_an_event_loop_unseen(spark: SparkSession) -> None:
@@ -97,9 +60,10 @@ class FakeSpark:
 
     def __init__(self) -> None:
         self.process = FakeProcess()
+        self.is_stopped = False
         self.cancelled: list[str] = []
         scala = SimpleNamespace(
-            clearJobGroup=lambda: None, isStopped=lambda: False,
+            clearJobGroup=lambda: None, isStopped=lambda: self.is_stopped,
             cancelJobGroupAndFutureJobs=lambda group, _why: self.cancelled.append(group),
         )  # fmt: skip
         self.sparkContext: Any = SimpleNamespace(
@@ -143,6 +107,17 @@ async def test_whatever_fails_with_a_dead_jvm_is_repeated_and_nobodys_fault(erro
         assert (lost.value.status, lost.value.retry, lost.value.details["retry_after_s"]) == (503, True, 5)
         with pytest.raises(ConflictError):
             await engine.work(raising(ConflictError("the key is taken")))
+
+
+async def test_an_engine_that_has_ended_is_no_fault_of_the_statement(tmp_path: Path) -> None:
+    spark = FakeSpark()
+    with engine_of(spark, tmp_path) as engine:
+        for words in ("Job 7 cancelled because SparkContext was shut down", "stopped SparkContext"):
+            with pytest.raises(StatementError):
+                await engine.execution(raising(PySparkException(words)), "")
+        spark.is_stopped = True
+        with pytest.raises(EngineLostError):
+            await engine.execution(raising(PySparkException("[DIVIDE_BY_ZERO] Division by zero.")), "")
 
 
 async def test_within_work_too_nothing_of_a_dead_jvm_looks_like_a_statements_fault(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,28 +16,25 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException, PythonException
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from tocsin.cluster.engine_session import EngineSession, engine_lost
+from tocsin.cluster.spark_errors import called, told
 from tocsin.cluster.work_threads import GIVE_UP_S, WorkThreads
-from tocsin.pipeline.analysis import SparkOracle, reason, without_paths
+from tocsin.pipeline.analysis import SparkOracle, without_paths
 from tocsin.pipeline.plan_check import checked_query
-from tocsin.pipeline.python.called import CallError, found_in
+from tocsin.pipeline.python.called import CallError
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import (
-    CapacityError,
-    ConflictError,
     DeadlineError,
     InputError,
     StatementError,
-    StorageFullError,
     StoreError,
-    TocsinError,
     UnavailableError,
 )
 
@@ -47,16 +43,6 @@ T = TypeVar("T")
 LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
 _GONE_S: Final = 1.0
-_FULL = ("No space left on device", "Disk quota exceeded", "java.io.IOException: File too large")
-# What Spark lacked, rather than what a statement did wrong: the same work in smaller parts may pass.
-_TOO_LARGE = re.compile(r"is bigger than (?:local )?(?:spark\.driver\.)?maxResultSize")
-_NO_MEMORY = re.compile(
-    r"OutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY|Cannot broadcast the table that is larger"
-    r"|[Nn]ot enough memory to build and broadcast|annot grow BufferHolder"
-)
-_LOST = re.compile(r"ExecutorLostFailure|FetchFailed|Executor heartbeat timed out|Could not execute broadcast in")
-# Spark's context ends by itself when its own threads fail, for want of memory above all; the JVM lives on without it.
-_ENDED = ("stopped SparkContext", "SparkContext was shut down", 'SparkContext.dagScheduler()" is null')
 
 
 class Shows(Protocol):
@@ -336,6 +322,8 @@ class Engine:
         broken = isinstance(error, EOFError | ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
         if current.has_ended(_GONE_S if broken else 0.0):
             return engine_lost()
+        if isinstance(error, PySparkException | Py4JError) and current.is_stopped():
+            return engine_lost()
         return _explained(error)
 
     def asked(self, work: Callable[[], T]) -> T:
@@ -417,43 +405,3 @@ def _explained(error: Exception) -> Exception:
     if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):
         return StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep")
     return error
-
-
-def told(error: Exception) -> TocsinError:
-    """What went wrong in Spark, as an error of ours. What a statement can cause is a statement's error."""
-    try:
-        text = str(error)
-    except Exception:  # it asks the JVM, and that may be gone
-        return engine_lost()
-    if isinstance(error, Py4JNetworkError) or any(said in text for said in _ENDED):
-        return engine_lost()
-    if any(said in text for said in _FULL):
-        return StorageFullError("there is no room left for the query's intermediate data")
-    if "StackOverflowError" in text:
-        return StatementError("the statement is nested too deeply for the engine", hint="break it up with LET or WITH")
-    if (failed := found_in(text)) is not None:
-        return called(failed)
-    if _TOO_LARGE.search(text):
-        return CapacityError("the answer is larger than the engine takes", hint="raise cluster.spark.driver_memory")
-    if _NO_MEMORY.search(text):
-        return CapacityError(
-            "the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory"
-        )
-    if _LOST.search(text):
-        return CapacityError("the engine lost what had been computed", hint="ask again")
-    if "Python worker exited unexpectedly" in text:
-        return StatementError(
-            "a function in Python has ended its process", hint="it crashed, or took all of the memory"
-        )
-    if isinstance(error, PythonException):
-        return StatementError(f"a worker in Python failed: {text.strip().splitlines()[-1]}"[:500])
-    if isinstance(error, PySparkException):
-        return StatementError(reason(text))
-    # What Java threw around the cause says nothing.
-    causes = re.findall(r"^(?:Caused by|):? ?[\w.$]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
-    return StatementError(reason(causes[-1] if causes else text or type(error).__name__)[:500])
-
-
-def called(failed: CallError) -> TocsinError:
-    """A function in Python that failed is the fault of what it was given; one that cannot be called, of nothing."""
-    return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)

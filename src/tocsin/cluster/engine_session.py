@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from subprocess import TimeoutExpired
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -48,6 +48,15 @@ class EngineSession:
             with suppress(TimeoutExpired):
                 process.wait(within_s)
         return self.is_lost or process.poll() is not None
+
+    def is_stopped(self) -> bool:
+        """Whether Spark's context has ended by itself, for want of memory above all, in a JVM that lives on. Asks the
+        JVM: not on the event loop."""
+        try:
+            context: Any = self.spark.sparkContext._jsc.sc()
+            return bool(context.isStopped())
+        except Exception:  # a JVM that cannot be asked is as good as gone
+            return True
 
     def drop_views(self, names: Sequence[str]) -> None:
         for name in names:

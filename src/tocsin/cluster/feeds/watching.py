@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from tocsin import faults
-from tocsin.cluster.engine import Engine, told
+from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.batches import packed
 from tocsin.cluster.feeds.file_options import Watching
 from tocsin.cluster.feeds.moving import RETRY_S
+from tocsin.cluster.spark_errors import told
 from tocsin.pipeline.landing.arrivals import Arrivals
 from tocsin.pipeline.landing.arrived import Part, parts
 from tocsin.pipeline.landing.checkpoint import Checkpoint
