@@ -20,6 +20,7 @@ from tocsin.cluster.channels import channel as channel_module
 from tocsin.cluster.channels import reading as reading_module
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.pipeline.datasets import upkeep
+from tocsin.rules.model.values import Duration
 
 FEED = """
 CREATE FEED F WITH {"adapter-name": "http_adapter", "type-name": "R"};
@@ -287,6 +288,28 @@ def test_a_tick_whose_state_is_no_longer_kept_coalesces_with_the_next_and_is_cou
     place.execute(at=gone)
     assert place.told(mine) == [[1, 3]], "the latest tick that is due reads the datasets as they are"
     assert running.counts.missed_ticks == 2
+
+
+def test_a_tick_at_which_the_query_fails_is_given_up_when_the_next_one_is_due(place: Channelled) -> None:
+    place.run("""
+        CREATE FUNCTION f(k) { SELECT VALUE d.id FROM D d WHERE d.kind = k AND 100 div d.n > 0 };
+        CREATE REPETITIVE CHANNEL c USING f@1 PERIOD duration("PT1H")
+    """)
+    mine = place.subscribe('"a"')
+    place.write(record(1, n=1), record(2, n=0))
+    running = place.running()
+    running.entry = replace(running.entry, anchor=running.entry.anchor - timedelta(hours=1))
+    failing = datetime.now(UTC) - timedelta(milliseconds=1)
+    wait_until(lambda: datetime.now(UTC) > running.entry.anchor + timedelta(hours=1), "the next tick is due")
+    place.wait(running._surely(running.entry.anchor + timedelta(minutes=1)))
+    assert (place.told(mine), running.counts.missed_ticks) == ([], 0), "there was nothing yet"
+    running.entry = replace(running.entry, anchor=failing - timedelta(hours=1), period=Duration(micros=100_000))
+    place.wait(running._surely(datetime.now(UTC)))
+    assert (place.told(mine), running.counts.missed_ticks) == ([], 1)
+    assert running.trouble is not None
+    place.run("DELETE FROM D d WHERE d.n = 0")
+    place.execute(at=datetime.now(UTC))
+    assert place.told(mine) == [1]
 
 
 def test_a_condition_on_time_is_answered_although_nothing_is_new(place: Channelled) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tocsin.cluster.channels import schedule
 from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion
+from tocsin.pipeline.datasets.datafiles import from_us
+from tocsin.rules.model.values import Duration
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -167,6 +171,58 @@ def test_and_through_one_of_the_machine_where_the_clock_is_still_there(
     assert guard.suspicion() is None
 
 
+def test_a_leap_ahead_is_not_believed_either_after_a_start_before_the_newest_time(
+    machine: Machine, start: Callable[[], ClockGuard]
+) -> None:
+    start().close()
+    machine.wall_us -= SECOND
+    guard = start()
+    assert guard.suspicion() is Suspicion.BEFORE
+    machine.wall_us += 3650 * DAY
+    assert guard.suspicion() is not None
+    machine.wall_us -= 3650 * DAY - 2 * SECOND
+    assert guard.suspicion() is None
+
+
+def test_a_clock_that_was_set_back_and_is_right_after_a_restart_of_the_machine_is_believed(
+    machine: Machine, start: Callable[[], ClockGuard]
+) -> None:
+    guard = start()
+    machine.wall_us -= 2 * HOUR
+    assert guard.suspicion() is Suspicion.STEPPED
+    guard.close()
+    machine.start_anew(off_us=60 * SECOND)
+    machine.wall_us += 2 * HOUR
+    assert start().suspicion() is None
+
+
+@pytest.mark.parametrize("step", [-DAY, 365 * DAY])
+async def test_what_is_due_every_ten_seconds_is_so_whatever_the_clock_does(
+    machine: Machine, start: Callable[[], ClockGuard], step: int
+) -> None:
+    guard, ran = start(), []
+
+    class EndedError(Exception):
+        pass
+
+    def now() -> datetime:
+        return from_us(guard.now_us())
+
+    async def sleep(seconds: float) -> None:
+        machine.pass_time(int(seconds * SECOND))
+        if machine.boot_us > 5 * HOUR + 4_000 * SECOND:
+            raise EndedError
+
+    async def run(tick: int, _due: datetime, _missed: int) -> None:
+        ran.append(tick)
+        if tick in (10, 20):
+            machine.wall_us += step if tick == 10 else -step
+
+    with pytest.raises(EndedError):
+        await schedule.keep(now(), Duration(micros=10 * SECOND), 0, run, now, sleep)
+    assert ran == list(range(1, 401))
+
+
 def test_a_damaged_record_is_set_aside(machine: Machine, start: Callable[[], ClockGuard], tmp_path: Path) -> None:
     for damaged in ("", "{", '{"newest_us": 3}', "[]"):
         (tmp_path / RECORD).write_text(damaged)
@@ -200,7 +256,7 @@ def test_ages_never_run_ahead_of_the_true_time_and_times_never_go_back(
             guard.close()
             machine.start_anew(0)
             guard = ClockGuard(folder, machine.clocks())
-        # After a start before the newest time, a later clock is believed, whatever it was set to.
+        # After a start before the newest time it is not known how late it is.
         unknown = unknown or guard.suspicion() is Suspicion.BEFORE
         assert unknown or guard.age_us() <= true_us + STEP_US
         assert guard.now_us() >= last_us - STEP_US

@@ -153,8 +153,8 @@ class ClockGuard:
         """Believe the wall clock, or suspect it; what it says."""
         wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
         if self._suspicion is None and abs(wall_us - expected_us) > STEP_US:
-            self._record = replace(self._record, stepped_to_us=wall_us)
             self._suspect(Suspicion.STEPPED, min(wall_us, expected_us))
+            self._note_leap(wall_us, expected_us)
             self._write()
         elif self._suspicion is not None and self._is_right_again(wall_us, expected_us):
             log.warning("the wall clock is right again; what is too old is deleted again")
@@ -163,7 +163,17 @@ class ClockGuard:
             self._write()
         elif self._suspicion is None:
             self._believe(wall_us)
+        elif self._note_leap(wall_us, expected_us):
+            self._write()
         return wall_us
+
+    def _note_leap(self, wall_us: int, expected_us: int) -> bool:
+        """A leap ahead is remembered over a start of the machine. One back needs no note: the clock is before the
+        newest time on record then."""
+        if self._record.stepped_to_us is not None or wall_us <= expected_us + STEP_US:
+            return False
+        self._record = replace(self._record, stepped_to_us=wall_us)
+        return True
 
     def _is_right_again(self, wall_us: int, expected_us: int) -> bool:
         stepped_to_us = self._record.stepped_to_us
@@ -173,7 +183,7 @@ class ClockGuard:
             case Suspicion.UNSETTLED:
                 return stepped_to_us is None or self._record.newest_us <= wall_us < stepped_to_us
             case _:
-                return wall_us >= self._record.newest_us
+                return self._record.newest_us <= wall_us <= expected_us + STEP_US
 
     def _believe(self, wall_us: int) -> None:
         newest_us = max(wall_us, self._record.newest_us)

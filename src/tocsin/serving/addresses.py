@@ -19,8 +19,12 @@ _OWN_BITS: Final = 64
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_FORWARDING: Final = frozenset({"forwarded", "via", "x-real-ip"})
+_FORWARDING: Final = frozenset({
+    "forwarded", "via", "x-real-ip", "x-client-ip", "client-ip", "true-client-ip", "cf-connecting-ip", "cf-ray",
+    "fastly-client-ip", "x-cluster-client-ip", "x-original-forwarded-for", "x-envoy-external-address",
+})  # fmt: skip
 _FORWARDING_PREFIX: Final = "x-forwarded-"
+_SEC_FETCH_SITE: Final = "Sec-Fetch-Site"
 _X_FORWARDED_FOR: Final = "X-Forwarded-For"
 _X_REAL_IP: Final = "X-Real-IP"
 _FORWARDED_FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;]*)', re.IGNORECASE)
@@ -88,7 +92,13 @@ def is_forwarded(request: web.Request) -> bool:
 
 def is_local_program(request: web.Request) -> bool:
     """Whether, on a loopback server, it can only be a program of this machine that asks: no proxy and no web page."""
-    return hdrs.ORIGIN not in request.headers and not is_forwarded(request)
+    return not is_of_web_page(request) and not is_forwarded(request)
+
+
+def is_of_web_page(request: web.Request) -> bool:
+    """Whether a page of another origin asks, as browsers say."""
+    site = request.headers.get(_SEC_FETCH_SITE, "none")
+    return hdrs.ORIGIN in request.headers or site.lower() not in ("none", "same-origin")
 
 
 def client_address(request: web.Request) -> str | None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from tocsin.serving.addresses import is_forwarded
+from tocsin.serving.addresses import is_forwarded, is_of_web_page
 from tocsin.serving.answers import Handler
 from tocsin.serving.tokens import Token, secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
@@ -72,8 +72,11 @@ def optional_authentication(
         if hdrs.AUTHORIZATION in request.headers:
             request[PRINCIPAL] = await credentials.check(_secret(request))
             return await handler(request)
-        if hdrs.ORIGIN in request.headers:
-            raise ForbiddenError("requests from web pages are not taken without a token", hint="use tokens")
+        if is_of_web_page(request):
+            raise ForbiddenError(
+                "requests from web pages are not taken without a token",
+                hint='make one with "tocsin token create NAME" and send it as Authorization: Bearer tocsin_…',
+            )
         if not is_forwarded(request):
             if loopback:
                 check_host(request, hint="use localhost or an address")
@@ -114,7 +117,6 @@ def _names_a_machine(host: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-    return True

@@ -33,11 +33,12 @@ from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.periods import last_tick
 from tocsin.store.channel_rows import ChannelState, Committed, Execution, Failure
 from tocsin.store.channel_store import ChannelStore
-from tocsin.wire.errors import PastStateError, StatementError, TocsinError
+from tocsin.wire.errors import CapacityError, PastStateError, StatementError, TocsinError
 
 log = structlog.get_logger()
 
 RETRY_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0)
+TRIES_PER_TICK: Final = 3
 TOLD_AGAIN_S: Final = 55.0  # whatever lasts is told about once a minute
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CULPRITS_KEPT: Final = 100
@@ -158,10 +159,15 @@ class RunningChannel:
             await self._surely(due)
 
         done = last_tick(self.entry.anchor, period, last)
-        await schedule.keep(self.entry.anchor, period, done, tick, late_ticks=self._rooms.late_ticks)
+        await schedule.keep(self.entry.anchor, period, done, tick, self._now, late_ticks=self._rooms.late_ticks)
+
+    def _now(self) -> datetime:
+        """By the clock of the commits, which goes on where the wall clock cannot be believed."""
+        return moment(self._rooms.tables.clock.now_us())
 
     async def _surely(self, tick: datetime | None) -> None:
-        """Executes it, again and again where that fails, for the same instant."""
+        """Executes it, again and again where that fails, for the same instant. A tick at which the query itself fails
+        is given up when the next one is due: that one reads a later state, which may be a better one."""
         failures = 0
         while True:
             try:
@@ -169,12 +175,19 @@ class RunningChannel:
                 self._recovered()
             except Exception as error:
                 await self._failed(error, tick)
+                if failures + 1 >= TRIES_PER_TICK and self._gives_up(error, tick):
+                    self.counts.missed_ticks += 1
+                    _go_on()
+                    return
             else:
                 _go_on()
                 return
             _go_on()
             await self._rooms.engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
+
+    def _gives_up(self, error: Exception, tick: datetime | None) -> bool:
+        return tick is not None and isinstance(error, StatementError | CapacityError) and self._is_followed(tick)
 
     # ------------------------------------------------------------ what
 
@@ -188,7 +201,7 @@ class RunningChannel:
 
     async def _execute(self, state: ChannelState, tick: datetime | None) -> ChannelState:
         """The state afterwards."""
-        rooms, started = self._rooms, datetime.now(UTC)
+        rooms, started = self._rooms, self._now()
         tells_previous = f":{PREVIOUS}" in self.query.sql  # then the instant counts also where nothing was found
         if self._nothing_new(state.vector) and not tells_previous:
             return state
@@ -217,7 +230,7 @@ class RunningChannel:
                 details["interests_aside"] = sum(not one.dataset for one in culprits)
                 self._tell_aside([one for one in culprits if not one.known])
         faults.reach("channel.execution.found")
-        ended = datetime.now(UTC)
+        ended = self._now()
         execution = Execution(
             number=state.last_execution + 1, started_us=micros(started), ended_us=micros(ended),
             vector={**state.vector, **reading.vector}, tick_us=micros(now), details=details,
@@ -227,7 +240,7 @@ class RunningChannel:
         )
         faults.reach("channel.execution.committed")
         self.counts.executions += 1
-        self.counts.last_execution_s = (datetime.now(UTC) - started).total_seconds()
+        self.counts.last_execution_s = (self._now() - started).total_seconds()
         finding_s = (ended - started).total_seconds()
         self.counts.finding_s += finding_s
         self.counts.keeping_s += self.counts.last_execution_s - finding_s
@@ -271,7 +284,7 @@ class RunningChannel:
         """Whether a later tick is due already."""
         anchor, period = self.entry.anchor, self.entry.period
         assert period is not None
-        return last_tick(anchor, period, schedule.wall_clock()) > last_tick(anchor, period, tick)
+        return last_tick(anchor, period, self._now()) > last_tick(anchor, period, tick)
 
     def _nothing_new(self, since: Vector) -> bool:
         """Whether there can be no answer, as one sees without asking anybody."""
@@ -361,7 +374,7 @@ class RunningChannel:
                     channel=self.entry.name, reason=reason, failures_in_a_row=self.counts.failing,
                 )  # fmt: skip
         self.trouble = reason
-        at = micros(datetime.now(UTC))
+        at = micros(self._now())
         try:
             state = await self._rooms.store.state(self.entry.channel_id)
             await self._rooms.store.record_failure(

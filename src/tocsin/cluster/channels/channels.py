@@ -14,7 +14,7 @@ from sqlglot import exp
 from tocsin import faults
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.changes import decoded
-from tocsin.cluster.channels.channel import RETRY_S, Rooms, RunningChannel, micros
+from tocsin.cluster.channels.channel import RETRY_S, Rooms, RunningChannel, micros, moment
 from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
 from tocsin.cluster.channels.execution_runs import DEADLINE_S, ExecutionRuns
 from tocsin.cluster.channels.figures import ChannelFigures
@@ -229,7 +229,8 @@ class Channels:
         entry = ChannelEntry(
             dataverse=dataverse, name=statement.name.name, channel_id=channel_id, continuous=statement.continuous,
             push=statement.push, function=function, parameters=tuple(parameters), types=query.parameters,
-            body=None if function is not None else body, period=statement.period, anchor=datetime.now(UTC),
+            body=None if function is not None else body, period=statement.period,
+            anchor=moment(self._tables.clock.now_us()),
             retention_s=options.retention_s, retention_bytes=options.retention_bytes,
             uses=(function,) if function is not None else used_by(query),
         )  # fmt: skip

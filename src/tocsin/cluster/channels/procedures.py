@@ -31,6 +31,7 @@ from tocsin.language.dialect import ValueOf
 from tocsin.language.expressions import TranslationError
 from tocsin.language.script import parse_procedure
 from tocsin.language.typed import FunctionError
+from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.rules.model.values import MISSING
 from tocsin.rules.periods import last_tick
 from tocsin.wire.errors import StoppedError
@@ -80,7 +81,7 @@ class Procedures:
         tables: Tables,
         engine: Engine,
         changes: Changes,
-        now: Callable[[], datetime] = schedule.wall_clock,
+        now: Callable[[], datetime] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         deadline_s: float | None = None,
     ) -> None:
@@ -90,7 +91,8 @@ class Procedures:
         self._tables = tables
         self._engine = engine
         self._changes = changes
-        self._now = now
+        # The clock of the commits goes on where the wall clock cannot be believed.
+        self._now = now or (lambda: from_us(tables.clock.now_us()))
         self._sleep = sleep
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
