@@ -170,7 +170,8 @@ async def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: 
         made.write(await asyncio.to_thread(unpacking.read, min(_STEP_BYTES, limit_bytes + 1 - made.tell())))
         if made.tell() > limit_bytes:
             raise too_large
-        grow(len(body) + made.tell())
+        # The larger of both: the largest body that is allowed must find room, however it was packed.
+        grow(max(len(body), made.tell()))
     return made.getvalue()
 
 
