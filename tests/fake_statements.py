@@ -10,8 +10,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +37,7 @@ from tocsin.cluster.feeds.figures import FeedFigures
 from tocsin.cluster.http import cluster_application
 from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.replies import StatementLimits
+from tocsin.cluster.work_threads import WorkThreads
 from tocsin.pipeline.readers.decoding import decoder
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
@@ -211,12 +218,16 @@ class FakeWatch:
     replacements: int = 2
     last_answer_age_s: float = 0.5
     unstoppable: int = 0
+    threads: WorkThreads = field(default_factory=WorkThreads)
 
     def trouble(self) -> str | None:
         return None if self.ready() else "the engine is being replaced: it has ended"
 
     def retry_after_s(self) -> float:
         return 5.0
+
+    def asked_by(self, asker: str) -> AbstractContextManager[None]:
+        return self.threads.asked_by(asker)
 
     def is_watching(self) -> bool:
         return self.watching()
@@ -232,6 +243,7 @@ async def serving(
     limits: StatementLimits | None = None,
     ready: Callable[[], bool] = lambda: True,
     watching: Callable[[], bool] = lambda: True,
+    threads: WorkThreads | None = None,
     auth: str = "auto",
     host: str = "127.0.0.1",
     feeds: FakeFeeds | None = None,
@@ -245,7 +257,7 @@ async def serving(
             settings,
             statements,
             FakeCredentials(),
-            engine=FakeWatch(ready, watching).as_watch(),
+            engine=FakeWatch(ready, watching, threads=threads or WorkThreads()).as_watch(),
             limits=limits or StatementLimits(30, 1_000, 4, grace_s=1),
             backup=fake_backup,
             feeds=(feeds or FakeFeeds()).as_feeds(),

@@ -183,7 +183,7 @@ def test_an_engine_that_hangs_dies_or_cannot_be_stopped_is_replaced_and_nothing_
             assert loading.result(ANSWER_S)[0] in (200, 503)
 
         answer = client.run(UNSTOPPABLE, "?timeout=5")
-        assert (answer.status, answer.error["code"]) == (408, "stopped")
+        assert answer.status in (408, 503), "503 where the engine is being replaced by then"
         outlive(client, 3)
         after = load.sent
         wait_until(lambda: load.sent > after + 5, "records are taken")

@@ -21,11 +21,12 @@ from tests.waiting import until
 from tocsin.cluster.changes import Going
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_session import EngineLostError
-from tocsin.cluster.engine_watch import EngineCollector, EngineWatch, stuck_tasks
+from tocsin.cluster.engine_watch import EngineCollector, EngineWatch, stuck_tasks, task_slots
 from tocsin.cluster.watchdog import PingAnswered, WatchdogLimits
 from tocsin.wire.errors import (
     ConflictError,
     DeadlineError,
+    LimitError,
     StatementError,
     StoppedError,
     UnavailableError,
@@ -204,6 +205,37 @@ async def test_a_statement_gives_its_place_back_when_its_time_is_over_whatever_s
         assert late, "a thread that was given up gets nothing of the engine any more"
 
 
+async def test_lost_threads_of_one_asker_count_once_and_the_pools_are_exhausted_at_their_size(tmp_path: Path) -> None:
+    let, begun = threading.Event(), threading.Semaphore(0)
+
+    def deaf() -> None:
+        begun.release()
+        let.wait()
+
+    async def run(asker: str) -> None:
+        with engine.asked_by(asker):
+            await engine.work(deaf)
+
+    async def ask(asker: str) -> None:
+        task = asyncio.create_task(run(asker))
+        await asyncio.to_thread(begun.acquire)
+        task.cancel()
+        await asyncio.wait((task,))
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        await ask("ann")
+        assert (engine.lost_askers, engine.is_exhausted()) == (1, False)
+        with pytest.raises(LimitError):
+            await run("ann")
+        await ask("bob")
+        assert (engine.lost_threads, engine.lost_askers, engine.is_exhausted()) == (2, 2, True), "of 2, and 4 to spare"
+        engine.abandon()
+        assert (engine.lost_askers, engine.is_exhausted()) == (0, False)
+        engine.adopt(FakeSpark())  # type: ignore[arg-type]
+        assert await engine.work(lambda: "free") == "free"
+        let.set()
+
+
 async def test_work_that_is_stopped_before_it_has_a_thread_never_begins(tmp_path: Path) -> None:
     let, done = threading.Event(), []
     with engine_of(FakeSpark(), tmp_path, give_up_s=60) as engine:
@@ -360,6 +392,11 @@ def context_of(running: int | None, wanted: Sequence[int], *, local: bool = True
             getActiveStageIds=lambda: range(len(stages)), getStageInfo=lambda stage: stages[stage]
         ),
     )
+
+
+def test_the_master_of_a_local_engine_says_how_many_tasks_it_runs_at_once() -> None:
+    masters = ("local[4]", "local[12,3]", "local[*]", "spark://host:7077")
+    assert [task_slots(master) for master in masters] == [4, 12, None, None]
 
 
 def test_tasks_that_run_although_no_stage_wants_them_are_stuck() -> None:

@@ -23,6 +23,7 @@ from tocsin.cluster.watchdog import (
 )
 
 LIMITS = WatchdogLimits()
+FEW = "too few of its threads are left, since others"
 
 
 class Watched:
@@ -101,6 +102,7 @@ def test_one_that_cannot_be_asked_is_as_one_that_does_not_answer() -> None:
         (TimePassed(has_ended=True), PingAnswered(), "its process has ended"),
         (TimePassed(), PingAnswered(is_stopped=True), "Spark's context has ended"),
         (TimePassed(lost=4), PingAnswered(), "4 of its threads could not be stopped"),
+        (TimePassed(lost=1, is_exhausted=True), PingAnswered(), f"{FEW} could not be stopped"),
     ],
 )
 def test_one_that_has_ended_or_is_full_of_what_cannot_be_stopped_is_replaced_at_once(
@@ -124,6 +126,40 @@ def test_tasks_count_as_stuck_when_they_have_not_ended_for_long() -> None:
     assert (world.kills, world.dog.stuck) == ([], 0)
     world.pass_time(6)
     assert world.kills == ["4 of its threads could not be stopped"]
+
+
+def test_what_cannot_be_stopped_replaces_the_engine_once_in_ten_minutes_and_is_no_crash() -> None:
+    world = Watched()
+    world.sees = TimePassed(lost=4)
+    world.pass_time(1)
+    world.tell(StartSucceeded())
+    world.pass_time(LIMITS.window_s - 5)
+    assert (world.starts, world.trouble()) == (1, ""), "the threads stay lost for a while"
+    world.pass_time(5)
+    assert world.starts == 2
+    world.tell(StartSucceeded())
+    for count in range(3, 7):
+        world.tell(TimePassed(lost=1, is_exhausted=True))
+        assert (world.starts, world.dog.state) == (count, "starting"), "without threads it does not wait"
+        world.tell(StartSucceeded())
+    for _ in range(3):
+        world.tell(TimePassed(has_ended=True))
+        assert world.dog.state == "starting", "only crashes count as such"
+        world.tell(StartSucceeded())
+    world.tell(TimePassed(has_ended=True))
+    assert world.dog.state == "waiting"
+
+
+def test_an_engine_whose_slots_are_all_stuck_is_replaced_although_another_was_of_late() -> None:
+    world = Watched()
+    world.tell(TimePassed(lost=4))
+    world.tell(StartSucceeded())
+    world.answers = PingAnswered(stuck=5, slots=6)
+    world.pass_time(LIMITS.stuck_s + 6)
+    assert world.starts == 1
+    world.answers = PingAnswered(stuck=6, slots=6)
+    world.pass_time(LIMITS.stuck_s + 6)
+    assert world.kills[1:] == [f"{FEW} could not be stopped"]
 
 
 def test_the_silence_of_an_engine_while_this_process_was_stopped_itself_says_nothing() -> None:

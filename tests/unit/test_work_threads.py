@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tocsin.cluster.work_threads import WorkThreads
-from tocsin.wire.errors import DeadlineError
+from tocsin.wire.errors import DeadlineError, LimitError
 
 
 @pytest.fixture
@@ -116,4 +116,39 @@ async def test_lost_threads_of_an_engine_that_is_gone_are_forgotten(pool: Thread
         await threads.carry_out(pool, deaf, stop=lambda: True, deadline_s=0.01)
     threads.forget_lost()
     assert threads.lost == 0
+    deaf.let.set()
+
+
+async def test_an_asker_whose_work_could_not_be_stopped_gets_no_more_until_it_ends(pool: ThreadPoolExecutor) -> None:
+    threads, deaf = WorkThreads(give_up_s=0.0), Deaf()
+
+    async def ask(asker: str) -> None:
+        with threads.asked_by(asker), pytest.raises(DeadlineError):
+            await threads.carry_out(pool, deaf, stop=deaf.stop, deadline_s=0.01)
+
+    await asyncio.gather(ask("ann"), ask("ann"))
+    assert (threads.lost, threads.lost_askers, threads.lost_of(pool)) == (2, 1, 2), "one asker counts once"
+    with pytest.raises(LimitError, match="earlier statement of ann could not be stopped and still runs") as refused:
+        await ask("ann")
+    assert refused.value.status == 429
+    assert refused.value.details["retry_after_s"] > 0
+    with threads.asked_by("bob"):
+        pass
+    deaf.let.set()
+    while threads.lost:
+        await asyncio.sleep(0)
+    with threads.asked_by("ann"):
+        assert await threads.carry_out(pool, lambda: "mine", stop=deaf.stop) == "mine"
+
+
+async def test_work_of_a_task_that_an_asker_started_for_good_is_nobodys(pool: ThreadPoolExecutor) -> None:
+    threads, deaf = WorkThreads(give_up_s=0.0), Deaf()
+    with threads.asked_by("ann"):
+        own = [asyncio.create_task(threads.carry_out(pool, deaf, stop=deaf.stop, deadline_s=0.01)) for _ in range(2)]
+        await asyncio.wait(own)
+    assert all(isinstance(task.exception(), DeadlineError) for task in own)
+    assert (threads.lost, threads.lost_askers) == (2, 2)
+    with threads.asked_by("ann"):
+        pass
+    threads.forget_lost()
     deaf.let.set()

@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,7 @@ class Engine:
         lost_limit: int = 4,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
-        """`lost_limit`: so many threads may be given up before the session is replaced; there are as many to spare."""
+        """`lost_limit`: so many may lose threads before the session is replaced; there are as many to spare."""
         self._make_python = make_python
         self._scratch = scratch
         self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
@@ -91,6 +91,7 @@ class Engine:
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
         self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
+        self._needed = ((self._threads, threads), (self._channels, CHANNEL_THREADS))
         self._work_threads = WorkThreads(give_up_s)
         self._bound = threading.local()
         self._generations = 0
@@ -164,6 +165,19 @@ class Engine:
     def lost_threads(self) -> int:
         """Threads that were given up in this session and have not ended."""
         return self._work_threads.lost
+
+    @property
+    def lost_askers(self) -> int:
+        """Who has such threads: one asker counts once, and work that nobody asked for counts each time."""
+        return self._work_threads.lost_askers
+
+    def is_exhausted(self) -> bool:
+        """Whether such threads leave no more than the spare ones."""
+        return any(self._work_threads.lost_of(threads) >= needed for threads, needed in self._needed)
+
+    def asked_by(self, asker: str) -> AbstractContextManager[None]:
+        """What this task asks of the engine within the block is the asker's; LimitError while it has such threads."""
+        return self._work_threads.asked_by(asker)
 
     def close(self) -> None:
         for threads in (self._threads, self._landing, self._channels, self._errands):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from random import Random
 from typing import Any, Final
 
@@ -65,6 +66,10 @@ class EngineWatch:
             return "the engine has stopped and is being replaced"
         return found
 
+    def asked_by(self, asker: str) -> AbstractContextManager[None]:
+        """As `Engine.asked_by`."""
+        return self._engine.asked_by(asker)
+
     def retry_after_s(self) -> float:
         return self._watchdog.retry_after_s(time.monotonic())
 
@@ -88,7 +93,8 @@ class EngineWatch:
             try:
                 event: dog.Event = self._events.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
-                event = dog.TimePassed(not self._engine.is_alive(), self._engine.lost_threads)
+                engine = self._engine
+                event = dog.TimePassed(not engine.is_alive(), engine.lost_askers, is_exhausted=engine.is_exhausted())
             try:
                 for action in self._watchdog.handle(event, time.monotonic()):
                     self._perform(action)
@@ -149,7 +155,15 @@ class EngineWatch:
         context: Any = session.spark.sparkContext._jsc.sc()
         if context.isStopped():
             return dog.PingAnswered(is_stopped=True)
-        return dog.PingAnswered(stuck=stuck_tasks(context) if self._engine.has_cancelled else 0)
+        if not self._engine.has_cancelled:
+            return dog.PingAnswered()
+        return dog.PingAnswered(stuck=stuck_tasks(context), slots=task_slots(context.master()))
+
+
+def task_slots(master: str) -> int | None:
+    """Tasks that a local engine runs at once, if its master says so."""
+    found = re.match(r"local\[(\d+)", master)
+    return int(found[1]) if found else None
 
 
 def stuck_tasks(context: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -299,12 +299,17 @@ class ScriptRoutes:
 
     def check_ready(self) -> None:
         """Asks nobody but the engine's watch, which knows."""
+        if (trouble := self._trouble()) is not None:
+            raise trouble
+
+    def _trouble(self) -> UnavailableError | None:
         trouble = None if self._engine is None else self._engine.trouble()
-        if self._engine is not None and trouble is not None:
-            raise UnavailableError(
-                f"the cluster is not ready: {trouble}",
-                hint="it goes on by itself: try again soon", retry_after_s=self._engine.retry_after_s(),
-            )  # fmt: skip
+        if self._engine is None or trouble is None:
+            return None
+        return UnavailableError(
+            f"the cluster is not ready: {trouble}",
+            hint="it goes on by itself: try again soon", retry_after_s=self._engine.retry_after_s(),
+        )  # fmt: skip
 
     async def close(self) -> None:
         await self._running.close(self._limits.grace_s)
@@ -352,6 +357,7 @@ class ScriptRoutes:
                 async with (
                     running.scope,
                     self._gate.passed(*askers),
+                    self._asked_by(askers),
                     _closed(self._outcomes(running, streamed)) as outcomes,
                 ):
                     async for outcome in outcomes:
@@ -367,10 +373,18 @@ class ScriptRoutes:
                 self._failures.labels("disconnected").inc()
                 raise
             if isinstance(exc, TimeoutError) and running is not None and running.scope.expired():
+                if running.stopped is None and (trouble := self._trouble()) is not None:
+                    running.stopped = trouble  # the engine's fault, and not that of what was asked
                 return await self._failed(running.why_ended(), to)
             self._failures.labels("internal").inc()
             return await to.broke(request[REQUEST_ID], exc)
         return await to.finished()
+
+    @asynccontextmanager
+    async def _asked_by(self, askers: tuple[str, ...]) -> AsyncIterator[None]:
+        """By the token, or by the address of those who have none: behind a proxy many share one."""
+        with nullcontext() if self._engine is None or not askers else self._engine.asked_by(askers[0]):
+            yield
 
     async def _failed(self, error: TocsinError, to: WholeAnswer | StreamedAnswer) -> web.StreamResponse:
         self._failures.labels(error.code).inc()

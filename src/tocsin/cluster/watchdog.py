@@ -5,6 +5,7 @@ It knows no thread, no clock and no JVM (`engine_watch` has those).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +21,13 @@ class WatchdogLimits:
     silent_s: float = 5.0
     """One that has not answered for so long gets no new work."""
     lost_limit: int = 4
-    """So many threads and tasks that cannot be stopped, and the engine is replaced: nothing else frees them."""
+    """So many askers and tasks that cannot be stopped, and the engine is replaced: nothing else frees them. That is
+    done once within `window_s` while there are threads left, and does not count among `replacements`: whoever asks for
+    such work could else keep the engine from the others."""
     stuck_s: float = 30.0
     """A task that was told to stop so long ago will not."""
     replacements: int = 3
-    """So many replacements within `window_s`, and the next one has to wait."""
+    """So many replacements of engines that failed within `window_s`, and the next one has to wait."""
     window_s: float = 600.0
     first_wait_s: float = 60.0
     longest_wait_s: float = 600.0
@@ -37,18 +40,22 @@ class WatchdogLimits:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """`has_ended`: the engine's process is gone. `lost`: threads that were given up and have not ended."""
+    """`has_ended`: the engine's process is gone. `lost`: whose threads were given up and have not ended;
+    `is_exhausted`: they leave too few."""
 
     has_ended: bool = False
     lost: int = 0
+    is_exhausted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PingAnswered:
-    """`is_stopped`: Spark's context has ended in a process that lives on. `stuck`: tasks of jobs that are over."""
+    """`is_stopped`: Spark's context has ended in a process that lives on. `stuck`: tasks of jobs that are over; of
+    `slots` that there are, if that is known."""
 
     is_stopped: bool = False
     stuck: int = 0
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,8 @@ class Watchdog:
         self._waits = 0  # since it last was up for as long as the window
         self._wait_until_s = now_s
         self._stuck: deque[tuple[float, int]] = deque()
+        self._slots: int | None = None
+        self._freed_s = -math.inf
 
     # ------------------------------------------------------------ what it says
 
@@ -152,6 +161,7 @@ class Watchdog:
         if isinstance(event, PingFailed):
             return ()  # as if it had not answered
         self._silent_since_s, self.last_answer_s = None, now_s
+        self._slots = event.slots
         self._stuck.append((now_s, event.stuck))
         while len(self._stuck) > 1 and self._stuck[1][0] <= now_s - self._limits.stuck_s:
             self._stuck.popleft()
@@ -168,8 +178,13 @@ class Watchdog:
             self._silent_since_s += passed_s
         if event.has_ended:
             return self._fail("its process has ended", now_s)
-        if event.lost + self.stuck >= limits.lost_limit:
-            return self._fail(f"{event.lost + self.stuck} of its threads could not be stopped", now_s)
+        unstoppable = event.lost + self.stuck
+        is_exhausted = event.is_exhausted or (self._slots is not None and self.stuck >= self._slots)
+        if is_exhausted or (unstoppable >= limits.lost_limit and now_s - self._freed_s >= limits.window_s):
+            self._freed_s = now_s
+            few = "too few of its threads are left, since others" if is_exhausted else f"{unstoppable} of its threads"
+            self.reason = f"{few} could not be stopped"
+            return (KillEngine(self.reason), *self._start_now())
         if self._silence_s(now_s) >= limits.ping_timeout_s:
             return self._fail(f"it has not answered for {limits.ping_timeout_s:g} s", now_s)
         if self._is_asking or now_s < self._asked_s + limits.ping_period_s:
@@ -197,8 +212,11 @@ class Watchdog:
             # Up to half as long again: several clusters on a machine do not start at once.
             self._wait_until_s = now_s + wait_s * (1 + self._chance.random() / 2)
             return ()
-        self.state = "starting"
         self._starts.append(now_s)
+        return self._start_now()
+
+    def _start_now(self) -> Sequence[Action]:
+        self.state = "starting"
         self.replacements += 1
         return (StartEngine(),)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from tocsin.wire.errors import DeadlineError
+from tocsin.wire.errors import DeadlineError, LimitError
 
 T = TypeVar("T")
 
 GIVE_UP_S: Final = 5.0
+LOST_RETRY_AFTER_S: Final = 30  # what an asker is told whose work runs on
 
 
 class WorkThreads:
@@ -21,11 +22,37 @@ class WorkThreads:
     def __init__(self, give_up_s: float = GIVE_UP_S) -> None:
         """`give_up_s`: how long work that was told to stop may take to end."""
         self._give_up_s = give_up_s
-        self._lost: set[asyncio.Future[Any]] = set()
+        self._lost: dict[asyncio.Future[Any], tuple[ThreadPoolExecutor, str | None]] = {}
+        self._askers: dict[asyncio.Task[Any] | None, str] = {}
 
     @property
     def lost(self) -> int:
         return len(self._lost)
+
+    @property
+    def lost_askers(self) -> int:
+        """How many have lost threads: one asker counts once, and work that nobody asked for counts each time."""
+        return len({asker or future for future, (_, asker) in self._lost.copy().items()})
+
+    def lost_of(self, pool: ThreadPoolExecutor) -> int:
+        return sum(of is pool for of, _ in self._lost.copy().values())
+
+    @contextmanager
+    def asked_by(self, asker: str) -> Iterator[None]:
+        """What this task has carried out within the block is the asker's. LimitError while the asker has a thread that
+        was given up: so it holds no more of them than it had at work at once."""
+        if any(asker == other for _, other in self._lost.values()):
+            raise LimitError(
+                f"an earlier statement of {asker} could not be stopped and still runs", status=429,
+                hint="try again when it has ended", retry=True, retry_after_s=LOST_RETRY_AFTER_S,
+            )  # fmt: skip
+        # By task, since what a statement starts for good (a channel, a feed) has tasks of its own.
+        task = asyncio.current_task()
+        self._askers[task] = asker
+        try:
+            yield
+        finally:
+            del self._askers[task]
 
     def forget_lost(self) -> None:
         """What held the threads is gone: those that were given up end by themselves."""
@@ -70,16 +97,22 @@ class WorkThreads:
                 await asyncio.wait((future, began), return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait((future,), timeout=deadline_s)
         except asyncio.CancelledError:
-            if await self._stop(future, stop, give_up) and keep_result and future.exception() is None:
+            if await self._stop(pool, future, stop, give_up) and keep_result and future.exception() is None:
                 return future.result()
             raise
         if future.done():
             return future.result()
-        if await self._stop(future, stop, give_up) and future.exception() is None:
+        if await self._stop(pool, future, stop, give_up) and future.exception() is None:
             return future.result()
         raise DeadlineError(f"the work was not done within {deadline_s:g} s")
 
-    async def _stop(self, future: asyncio.Future[Any], stop: Callable[[], bool], give_up: Callable[[], None]) -> bool:
+    async def _stop(
+        self,
+        pool: ThreadPoolExecutor,
+        future: asyncio.Future[Any],
+        stop: Callable[[], bool],
+        give_up: Callable[[], None],
+    ) -> bool:
         """Whether it has ended."""
         loop = asyncio.get_running_loop()
         last_s = loop.time() + self._give_up_s if stop() else None
@@ -91,12 +124,12 @@ class WorkThreads:
             _retrieve(future)
             return True
         give_up()
-        self._lost.add(future)
+        self._lost[future] = (pool, self._askers.get(asyncio.current_task()))
         future.add_done_callback(self._ended)
         return False
 
     def _ended(self, future: asyncio.Future[Any]) -> None:
-        self._lost.discard(future)
+        self._lost.pop(future, None)
         _retrieve(future)
 
 

@@ -86,7 +86,7 @@ class SparkSettings(Section):
     ping_timeout_s: Seconds = 20.0
     """An engine that has not answered for so long is replaced."""
     unstoppable_limit: Annotated[Whole, Field(ge=1, le=1_000)] = 4
-    """So many threads or tasks that did not end when told to, and the engine is replaced: nothing else frees them."""
+    """So many threads (one token's count once) or tasks that did not end when told to, and the engine is replaced."""
     conf: Annotated[dict[str, str], BeforeValidator(dotted)] = {}  # noqa: RUF012 - pydantic copies it
     """Further settings of Spark's own, which win over ours."""
 

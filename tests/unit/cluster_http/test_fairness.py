@@ -7,6 +7,7 @@ import gzip
 import re
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,9 @@ import pytest
 from tests.fake_statements import FakeStatements, serving
 from tests.unit.cluster_http.asking import ask, error_in, raw
 from tests.waiting import WITHIN_S
+from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.replies import StatementLimits
+from tocsin.cluster.work_threads import WorkThreads
 from tocsin.serving.limits import GZIP_MEMBERS_LIMIT, Gate, GzipReader, Room
 from tocsin.wire.errors import InputError, LimitError
 
@@ -198,6 +201,65 @@ async def test_one_token_cannot_take_all_places() -> None:
         assert (await ask(url, data="insert 1", headers=holder("bob")))[0] == 200
         for number in range(6):
             await ask(url, "DELETE", f"/v1/statements/cy{number}", headers=holder("cy"))
+
+
+class DeafStatements(FakeStatements):
+    """Of its statements `deaf` does not end before it is let to."""
+
+    def __init__(self, threads: WorkThreads, pool: ThreadPoolExecutor) -> None:
+        super().__init__()
+        self.threads, self.pool, self.let = threads, pool, threading.Event()
+        self.begun: set[int] = set()
+
+    def _deaf(self) -> None:
+        self.begun.add(threading.get_ident())
+        self.let.wait()
+
+    async def run(self, script: str, **options: Any) -> AsyncIterator[Outcome]:
+        if script == "deaf":
+            await self.threads.carry_out(self.pool, self._deaf, stop=lambda: True)
+        async for outcome in super().run(script, **options):
+            yield outcome
+
+
+async def test_a_token_whose_statement_cannot_be_stopped_runs_no_other_until_it_ends() -> None:
+    threads, limits = WorkThreads(give_up_s=0.0), StatementLimits(30, 10, concurrent=4, own_concurrent=2, waiting=8)
+    with ThreadPoolExecutor(8) as pool:
+        fake = DeafStatements(threads, pool)
+        try:
+            async with serving(fake, limits=limits, auth="on", threads=threads) as url:
+                burst = [asyncio.create_task(ask(url, data="deaf", headers=holder("cy"))) for _ in range(4)]
+                running: list[Any] = []
+                async with asyncio.timeout(WITHIN_S):
+                    while len(fake.begun) < 2 or len(running) < 4:
+                        running = (await ask(url, "GET", headers=holder("cy")))[1]["running"]
+                for one in running:
+                    if one["state"] == "running":
+                        await ask(url, "DELETE", f"/v1/statements/{one['id']}", headers=holder("cy"))
+                assert sorted([status for status, _, _ in await asyncio.gather(*burst)]) == [408, 408, 429, 429]
+                assert (threads.lost, threads.lost_askers) == (2, 1), "those that waited did not begin"
+                status, said, headers = await ask(url, data="rows 1", headers=holder("cy"))
+                assert (status, said["error"]["code"], headers["Retry-After"]) == (429, "limit", "30")
+                assert "the token cy could not be stopped and still runs" in said["error"]["message"]
+                assert (await ask(url, data="rows 1", headers=holder("bob")))[0] == 200
+                fake.let.set()
+                async with asyncio.timeout(WITHIN_S):
+                    while threads.lost:
+                        await asyncio.sleep(0)
+                assert (await ask(url, data="rows 1", headers=holder("cy")))[0] == 200
+        finally:
+            fake.let.set()
+
+
+async def test_a_statement_whose_time_ends_while_the_engine_is_in_trouble_may_be_tried_again() -> None:
+    fake, ready = FakeStatements(), True
+    async with serving(fake, ready=lambda: ready) as url, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(ask(url, data="insert 1; wait", params={"timeout": "0.3"}))
+        await fake.until(lambda it: it.waiting == 1)
+        ready = False
+        status, said, headers = await asking
+        assert (status, said["error"]["code"], said["error"]["statement"]) == (503, "unavailable", 2)
+        assert headers["Retry-After"] == "5"
 
 
 async def test_streams_that_nobody_reads_hold_no_place() -> None:
