@@ -65,7 +65,7 @@ SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
         ),
         "aggregates": (
             "any any_value approx_count_distinct approx_percentile approx_top_k array_agg avg bit_and bit_or bit_xor"
-            " bool_and bool_or collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every"
+            " bool_and bool_or collect_list collect_set corr count count_if covar_pop covar_samp every"
             " first first_value grouping grouping_id histogram_numeric kurtosis last last_value listagg max max_by mean"
             " median min min_by mode percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy"
             " regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy skewness some std stddev"
