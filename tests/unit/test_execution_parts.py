@@ -48,7 +48,7 @@ class Runner:
         self, interests: int, records: int, *, splits_records: bool = True, apart: int = 0, pairs: int | None = None
     ) -> PartedExecution[list[tuple[int, int]]]:
         run = PartedRun(interests, records, self, splits_records=splits_records, apart=apart, pairs=pairs)
-        return run.parted()
+        return run.run_parts()
 
 
 def found(made: PartedExecution[list[tuple[int, int]]]) -> Counter[tuple[int, int]]:
@@ -141,7 +141,7 @@ def test_records_too_heavy_for_any_interest_are_parted_for_all_and_not_one_by_on
             raise DeadlineError("too slow")
         return part.pairs
 
-    made = PartedRun(1_000, 100, run, splits_records=True).parted()
+    made = PartedRun(1_000, 100, run, splits_records=True).run_parts()
     assert sum(pairs for _, pairs in made.passed) == 1_000 * 100
     assert not made.aside
     assert len(made.passed) + len(made.failed) < 600
@@ -153,7 +153,7 @@ def test_a_part_that_passes_by_itself_is_not_set_aside() -> None:
             raise CapacityError("others took the memory")
         return part.pairs
 
-    made = PartedRun(4, 1, run, splits_records=True).parted()
+    made = PartedRun(4, 1, run, splits_records=True).run_parts()
     assert not made.aside
     assert sum(pairs for _, pairs in made.passed) == 4
 
@@ -163,7 +163,7 @@ def test_a_full_disk_sets_nothing_aside() -> None:
         raise StorageFullError("full")
 
     with pytest.raises(StorageFullError):
-        PartedRun(3, 2, run, splits_records=True).parted()
+        PartedRun(3, 2, run, splits_records=True).run_parts()
 
 
 def test_nothing_is_set_aside_where_the_engine_answers_nothing_at_all() -> None:
@@ -174,7 +174,7 @@ def test_nothing_is_set_aside_where_the_engine_answers_nothing_at_all() -> None:
         raise CapacityError("no executor")
 
     with pytest.raises(CapacityError):
-        PartedRun(3, 2, run, splits_records=True, probe=probe).parted()
+        PartedRun(3, 2, run, splits_records=True, probe=probe).run_parts()
 
 
 def test_the_size_that_passed_is_remembered_and_larger_ones_are_tried_less_and_less_often() -> None:

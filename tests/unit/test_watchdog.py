@@ -21,8 +21,10 @@ from tocsin.cluster.watchdog import (
     Watchdog,
     WatchdogLimits,
 )
+from tocsin.settings.cluster import SparkSettings
 
-LIMITS = WatchdogLimits()
+_DEFAULTS = SparkSettings()
+LIMITS = WatchdogLimits(ping_timeout_s=_DEFAULTS.ping_timeout_s, lost_limit=_DEFAULTS.unstoppable_limit)
 
 
 class Watched:
@@ -30,13 +32,13 @@ class Watched:
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
-        self.dog = Watchdog(LIMITS, self.now_s, Random(1))
+        self.watchdog = Watchdog(LIMITS, self.now_s, Random(1))
         self.answers: PingAnswered | PingFailed | None = PingAnswered()
         self.sees = TimePassed()
         self.done: list[Action] = []
 
     def tell(self, event: Event) -> Sequence[Action]:
-        actions = self.dog.handle(event, self.now_s)
+        actions = self.watchdog.handle(event, self.now_s)
         self.done += actions
         for action in actions:
             if isinstance(action, SendPing) and self.answers is not None:
@@ -58,7 +60,7 @@ class Watched:
         return sum(isinstance(action, StartEngine) for action in self.done)
 
     def trouble(self) -> str:
-        return self.dog.trouble(self.now_s) or ""
+        return self.watchdog.trouble(self.now_s) or ""
 
 
 def test_an_engine_that_answers_is_left_alone() -> None:
@@ -66,7 +68,7 @@ def test_an_engine_that_answers_is_left_alone() -> None:
     world.pass_time(3_600)
     assert set(world.done) == {SendPing()}
     assert world.trouble() == ""
-    assert world.now_s - world.dog.last_answer_s <= LIMITS.ping_period_s
+    assert world.now_s - world.watchdog.last_answer_s <= LIMITS.ping_period_s
 
 
 def test_an_engine_that_does_not_answer_gets_no_work_and_is_then_replaced() -> None:
@@ -78,12 +80,12 @@ def test_an_engine_that_does_not_answer_gets_no_work_and_is_then_replaced() -> N
     assert world.kills == []
     world.pass_time(LIMITS.ping_timeout_s)
     assert world.kills == ["it has not answered for 20 s"]
-    assert (world.starts, world.dog.state) == (1, "starting")
+    assert (world.starts, world.watchdog.state) == (1, "starting")
     assert "is being replaced: it has not answered" in world.trouble()
     world.tell(StartSucceeded())
     world.answers = PingAnswered()
     world.pass_time(60)
-    assert (world.trouble(), world.starts, world.dog.replacements) == ("", 1, 1)
+    assert (world.trouble(), world.starts, world.watchdog.replacements) == ("", 1, 1)
 
 
 def test_one_that_cannot_be_asked_is_as_one_that_does_not_answer() -> None:
@@ -121,7 +123,7 @@ def test_tasks_count_as_stuck_when_they_have_not_ended_for_long() -> None:
     world.pass_time(4)
     world.answers = PingAnswered(stuck=3)
     world.pass_time(LIMITS.stuck_s - 2)
-    assert (world.kills, world.dog.stuck) == ([], 0)
+    assert (world.kills, world.watchdog.stuck) == ([], 0)
     world.pass_time(6)
     assert world.kills == ["4 of its threads could not be stopped"]
 
@@ -148,11 +150,11 @@ def test_three_replacements_in_ten_minutes_and_the_next_one_waits_longer_each_ti
     waits = []
     for _ in range(6):
         world.tell(TimePassed(has_ended=True))
-        assert world.dog.state == "waiting"
+        assert world.watchdog.state == "waiting"
         assert "replaced too often of late, and is tried again in" in world.trouble()
         assert "its process has ended" in world.trouble()
         begun_s, before = world.now_s, world.starts
-        assert world.dog.retry_after_s(begun_s) >= LIMITS.first_wait_s
+        assert world.watchdog.retry_after_s(begun_s) >= LIMITS.first_wait_s
         while world.starts == before:
             world.pass_time(1)
         waits.append(world.now_s - begun_s)
@@ -164,7 +166,7 @@ def test_three_replacements_in_ten_minutes_and_the_next_one_waits_longer_each_ti
         assert least_s <= wait_s <= 1.5 * least_s + 1
     world.pass_time(2 * LIMITS.window_s)
     world.tell(TimePassed(has_ended=True))
-    assert world.dog.state == "starting", "after a quiet time it does not wait"
+    assert world.watchdog.state == "starting", "after a quiet time it does not wait"
 
 
 def test_an_engine_that_cannot_be_started_is_tried_again_and_then_waits() -> None:
@@ -172,10 +174,10 @@ def test_an_engine_that_cannot_be_started_is_tried_again_and_then_waits() -> Non
     world.tell(TimePassed(has_ended=True))
     for _ in range(3):
         world.tell(StartFailed("no memory"))
-    assert (world.starts, world.dog.state) == (3, "waiting")
+    assert (world.starts, world.watchdog.state) == (3, "waiting")
     assert "no memory" in world.trouble()
     world.pass_time(2 * LIMITS.first_wait_s)
-    assert (world.starts, world.dog.state) == (4, "starting")
+    assert (world.starts, world.watchdog.state) == (4, "starting")
     world.tell(StartSucceeded())
     assert world.trouble() == ""
 

@@ -56,11 +56,11 @@ def check(
     except TocsinError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return 2
-    sys.stdout.write(json.dumps(found, indent=1) + "\n" if form == "json" else "".join(_told(found)))
+    sys.stdout.write(json.dumps(found, indent=1) + "\n" if form == "json" else "".join(format_findings(found)))
     return {"clean": 0, "damaged": 1, "unchecked": 2}[found["status"]]
 
 
-def _told(found: Mapping[str, Any]) -> Iterator[str]:
+def format_findings(found: Mapping[str, Any]) -> Iterator[str]:
     for title, severity in (("damaged", "damaged"), ("not checked", "unchecked"), ("note", "notes")):
         for finding in found[severity]:
             yield f"{title}: {finding['path']} ({finding['what']})\n  {finding['problem']}\n  {finding['remedy']}\n"

@@ -32,15 +32,16 @@ _LOOK_EVERY_S: Final = 5.0
 class Suspicion(Enum):
     STEPPED = "it was set by more than an hour while the cluster ran"
     BEFORE = "it is before the newest time on record"
-    UNSETTLED = "it was set by more than an hour before the machine was started anew, and is still there"
+    UNSETTLED = "before the machine last booted it was set by more than an hour, and nobody has set it right since"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What outlives the process.
+    """The state of the guard that the file keeps, so that the next process goes on with it.
 
-    `base_us` and `boot_us` are one moment by both clocks, the last that was believed; they mean something as long as
-    the machine is not started anew (`boot_id`). `stepped_to_us`: what a clock that is suspect was set to.
+    `base_us` (wall clock) and `boot_us` (clock since boot) are the same moment, the last at which the guard believed
+    the wall clock. They can be compared only until the machine boots again, which changes `boot_id`. `stepped_to_us` is
+    the time that a suspect wall clock was set to.
     """
 
     newest_us: int

@@ -187,7 +187,7 @@ class Expressions(ABC):
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
         named = next((one for one in node.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)), None)
         if named is not None:
-            fail("an argument has a place and no name", node, "write the value alone")
+            fail("named arguments are not supported", node, "pass them by position")
         function = self.names.find_function(dataverse or self.dataverse, name, len(node.expressions))
         if function is not None:
             return self.inlined(function, [self.expression(one) for one in node.expressions], node)

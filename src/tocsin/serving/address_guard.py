@@ -88,7 +88,7 @@ def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         inner = _inner_addresses(address)
         if inner:
-            return all(is_public(one) for one in inner)
+            return all(is_public(each) for each in inner)
     usable = address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
     return usable and address not in _REFUSED
 
