@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -182,9 +183,11 @@ class ClockGuard:
 
     def _suspect(self, suspicion: Suspicion, stopped_us: int) -> None:
         self._suspicion, self._stopped_us = suspicion, stopped_us
+        folder = self._path.parent.absolute()
         log.error(
             "the wall clock is not believed: nothing is deleted by age",
-            why=suspicion.value, hint="set the clock right; or, if it is right, run: tocsin clock accept",
+            why=suspicion.value,
+            hint=f"set the clock right; or, if it is right, run: tocsin clock accept --data {shlex.quote(str(folder))}",
         )  # fmt: skip
 
     def _write(self) -> None:

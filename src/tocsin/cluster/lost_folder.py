@@ -8,6 +8,7 @@ lost/20261116T131500Z-channels.db      a copy of the channels' store with channe
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -97,5 +98,6 @@ def refuse_lost_catalog(data: Path, catalog: Path, beside: Iterable[Path]) -> No
     raise StoreError(
         f"the data folder {data} holds data ({shown}{more}), and its catalog {catalog.name} {state}",
         hint=f"put {catalog.name} back together with its -wal file, or restore a backup into a new folder (tocsin "
-        f"restore); to begin anew, tocsin up {SET_ASIDE_FLAG} moves the data to {data / LOST}",
+        f"restore BACKUP --data NEW); to begin anew, tocsin up {SET_ASIDE_FLAG} --data "
+        f"{shlex.quote(str(data.absolute()))} moves the data to {data / LOST}",
     )
