@@ -59,7 +59,7 @@ class Webhooks:
         for one in await self._service.store.webhooks():
             try:
                 # It may be from when private networks were allowed.
-                self._guard.check(one.url)
+                self._guard.check(one.url, "the webhook's address")
             except InputError as error:
                 _log.warning("a webhook is refused", subscriber=one.subscriber, reason=error.message, hint=error.hint)
             else:
@@ -142,7 +142,7 @@ class Webhooks:
             raise InputError("url: must be an address such as https://example.org/hook")
         if parts.username is not None or parts.password is not None:
             raise InputError("url: must not carry a password")
-        self._guard.check(url)
+        self._guard.check(url, "the webhook's address")
 
 
 class BackOff:
