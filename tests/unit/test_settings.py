@@ -96,7 +96,10 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
         ),
         (
             "cluster.feeds.private = 'x'",
-            "cluster.feeds.private: must be auto, allowed, refused, or networks such as 10.0.0.0/8 or 10.0.0.5:80, got 'x'",
+            (
+                "cluster.feeds.private: must be auto, allowed, refused, or networks such as 10.0.0.0/8 or 10.0.0.5:80, "
+                "got 'x'"
+            ),
         ),
         (
             "broker.http.trusted_proxies = 'proxy.example'",

@@ -207,8 +207,7 @@ class Expressions(ABC):
         if self.names.arities(self.dataverse, name):
             self.unknown_function(self.dataverse, name, node)
         shown = name if len(name) <= 60 else f"{name[:60]}…"
-        remedy = functions.suggestion(name, calls.CALLABLE) or "the functions that can be called are listed in the docs"
-        fail(f"unknown function {shown}", node, remedy)
+        fail(f"{shown} cannot be called here", node, functions.suggest_function(name, calls.CALLABLE))
 
     def unknown_function(self, dataverse: str, name: str, node: exp.Anonymous) -> NoReturn:
         counts = " or ".join(str(one) for one in self.names.arities(dataverse, name))

@@ -90,7 +90,21 @@ UNITS: Final = frozenset(
 """What EXTRACT takes out of a moment, and what an INTERVAL counts."""
 
 
-def suggestion(name: str, known: Iterable[str]) -> str | None:
+LISTED: Final = "docs/language.md lists what can be called"
+_MISSPELT: Final = 0.8
+"""How alike a misspelt function and the one that was meant are. Less would offer `repeat` for `reflect`."""
+
+
+def suggest_function(name: str, known: Iterable[str]) -> str:
+    """What to do about a function that cannot be called: the one that was perhaps meant, and where all are listed.
+
+    Nobody is told that Spark knows no such function: it may be one of those that are left out.
+    """
+    near = suggestion(name, known, _MISSPELT)
+    return f"{near} {LISTED}" if near else LISTED
+
+
+def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that this one is perhaps a misspelling of, as a remedy."""
-    near = difflib.get_close_matches(name.lower()[:100], sorted(known), 1)
+    near = difflib.get_close_matches(name.lower()[:100], sorted(known), 1, cutoff)
     return f"did you mean {near[0]}?" if near else None
