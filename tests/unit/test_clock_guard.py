@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion
+from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion, parse_record
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -168,10 +168,13 @@ def test_and_through_one_of_the_machine_where_the_clock_is_still_there(
 
 
 def test_a_damaged_record_is_set_aside(machine: Machine, start: Callable[[], ClockGuard], tmp_path: Path) -> None:
-    for damaged in ("", "{", '{"newest_us": 3}', "[]"):
-        (tmp_path / RECORD).write_text(damaged)
+    texts = '{"newest_us": "1", "base_us": "1", "boot_us": "1", "boot_id": ""}'
+    contents = [b"", b"{", b'{"newest_us": 3}', b"[]", b"\xff\xff", texts.encode()]
+    for damaged in contents:
+        (tmp_path / RECORD).write_bytes(damaged)
         assert start().suspicion() is None
-        assert (tmp_path / RECORD).with_suffix(".damaged").read_text() == damaged
+        parse_record((tmp_path / RECORD).read_bytes())
+    assert sorted(path.read_bytes() for path in (tmp_path / "lost").glob("*-clock.json*")) == sorted(contents)
 
 
 STEPS = st.sampled_from(["pass", "forward", "back", "right", "restart", "reboot", "ask"])

@@ -23,11 +23,13 @@ app = App(
     help_epilogue="""Reads the catalog, the stores of channels and brokers, the log of every
 dataset with its checksums, every data file of the newest state and of kept
 history (that it is there, its size, its footer; --deep reads all of it), and the
-feeds' logs, and lists what was set aside under lost/. Nothing is changed or
-locked: a cluster may be at work.
+feeds' logs and the record of the clock, and lists what was set aside under lost/
+or is not known to the catalog. Not checked: python/ (your own code), scratch/ and
+lock (made anew at each start). Nothing is changed or locked: a cluster may be at
+work.
 
-Exit status: 0 all is well; 1 something is damaged, and named with what helps;
-2 something could not be checked.
+Exit status: 0 nothing is damaged (notes may need a look); 1 something is damaged,
+and named with what helps; 2 something could not be checked.
 
 Examples:
 
@@ -67,11 +69,15 @@ def format_findings(found: Mapping[str, Any]) -> Iterator[str]:
     checked = found["checked"]
     counts = ", ".join(_counted(checked[name], name) for name in ("stores", "datasets", "feeds", "files"))
     outcome = {
-        "clean": "all is well",
+        "clean": f"nothing is damaged; {_needing(len(found['notes']))}" if found["notes"] else "all is well",
         "damaged": f"{_counted(len(found['damaged']), 'things')} damaged",
         "unchecked": f"{_counted(len(found['unchecked']), 'things')} could not be checked",
     }
     yield f"checked {found['data']}: {counts}, {size_text(checked['size_bytes'])}: {outcome[found['status']]}\n"
+
+
+def _needing(count: int) -> str:
+    return f"{_counted(count, 'things')} {'need' if count != 1 else 'needs'} a look"
 
 
 def _counted(count: int, plural: str) -> str:

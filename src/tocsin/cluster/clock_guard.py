@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from tocsin.cluster.lost_folder import LostFolder
 from tocsin.pipeline.datasets.durability import sync_file, sync_folder
 
 log = structlog.get_logger()
@@ -80,7 +82,7 @@ class ClockGuard:
         self._suspicion: Suspicion | None = None
         self._stopped_us = 0
         self._written_us = 0
-        self._start(_read(self._path))
+        self._start(_read(self._path, clocks.wall_us()))
 
     # ------------------------------------------------------------ what others ask
 
@@ -202,14 +204,29 @@ class ClockGuard:
         self._written_us = self._record.newest_us
 
 
-def _read(path: Path) -> Record | None:
-    """What is on record; None where nothing is. A damaged record says nothing, and that is told."""
+def parse_record(content: bytes) -> Record:
+    """The record in the file; ValueError where it is damaged."""
+    said = json.loads(content)
     try:
-        return Record(**json.loads(path.read_text(encoding="utf-8")))
+        record = Record(**said)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    times = (record.newest_us, record.base_us, record.boot_us, record.stepped_to_us or 0)
+    if not (all(type(time_us) is int for time_us in times) and isinstance(record.boot_id, str)):
+        raise ValueError("its fields are no times")
+    return record
+
+
+def _read(path: Path, wall_us: int) -> Record | None:
+    """What is on record; None where nothing is. A damaged record is set aside, and that is told."""
+    try:
+        return parse_record(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
-        set_aside = path.with_suffix(".damaged")
-        log.error("the record of the clock is damaged and set aside", path=str(set_aside), reason=str(error))
-        path.replace(set_aside)
+    except ValueError as error:
+        place = LostFolder(path.parent, lambda: datetime.fromtimestamp(wall_us / 1e6, UTC)).choose_place(path.name)
+        path.rename(place)
+        sync_folder(place.parent)
+        sync_folder(path.parent)
+        log.error("the record of the clock is damaged and was set aside", path=str(place), reason=str(error))
         return None

@@ -3,6 +3,7 @@
 lost/20261116T131500Z-dataset-3f2a…    a folder of datasets/ that the catalog does not know
 lost/20261116T131500Z-feed-81bc…       a feed's log that the catalog does not know
 lost/20261116T131500Z-channels.db      a copy of the channels' store with channels that the catalog does not know
+lost/20261116T131500Z-clock.json       a record of the clock that cannot be read
 """
 
 from __future__ import annotations
