@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion, parse_record
@@ -182,6 +182,10 @@ STEPS = st.sampled_from(["pass", "forward", "back", "right", "restart", "reboot"
 
 @settings(deadline=None)
 @given(st.lists(STEPS, max_size=12))
+@example(["forward", "pass", "pass", "pass", "reboot"])
+@example(["back", "reboot", "pass", "pass", "pass", "reboot"])
+@example(["forward", "forward", "restart", "back", "reboot"])
+@example(["forward", "forward", "restart", "reboot", "back"])
 def test_ages_never_run_ahead_of_the_true_time_and_times_never_go_back(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:

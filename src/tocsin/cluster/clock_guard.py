@@ -124,12 +124,14 @@ class ClockGuard:
         """Put the newest time on record, unless it has been lately."""
         with self._lock:
             self._look()
-            if self._record.newest_us - self._written_us >= _RECORD_EVERY_US:
+            self._move_base()
+            if self._record_us() - self._written_us >= _RECORD_EVERY_US:
                 self._write()
 
     def close(self) -> None:
         with self._lock:
             self._look()
+            self._move_base()
             self._write()
 
     # ------------------------------------------------------------ how it is known; the caller has the lock
@@ -141,10 +143,10 @@ class ClockGuard:
             # Time that passed while nobody looked is no step.
             base_us = wall_us
             if wall_us < record.newest_us:
-                base_us = record.newest_us
+                base_us = self._record_us()
                 self._suspect(Suspicion.BEFORE, wall_us)
             elif record.stepped_to_us is not None and wall_us >= record.stepped_to_us:
-                base_us = record.newest_us
+                base_us = self._record_us()
                 self._suspect(Suspicion.UNSETTLED, record.newest_us)
             self._record = replace(record, base_us=base_us, boot_us=boot_us, boot_id=boot_id)
         self._look()
@@ -153,12 +155,33 @@ class ClockGuard:
     def _expected_us(self) -> int:
         return self._record.base_us + self._clocks.boot_us() - self._record.boot_us
 
+    def _record_us(self) -> int:
+        """The latest time on record, that of a suspect clock's stand-in too."""
+        return max(self._record.newest_us, self._record.base_us)
+
+    def _move_base(self) -> None:
+        """Put on record how far the time has gone on without the wall clock: after a boot it goes on from there."""
+        if self._suspicion is not None:
+            self._record = replace(self._record, base_us=self._expected_us(), boot_us=self._clocks.boot_us())
+
+    def _step_known(self, wall_us: int, expected_us: int) -> int:
+        """What a suspect clock was set to. Of several times that are ahead it is the first of them: after a boot, a
+        clock that shows any later time may be set wrong still."""
+        known_us = self._record.stepped_to_us
+        if known_us is None or (known_us <= self._record.newest_us and wall_us > expected_us):
+            return wall_us
+        return min(known_us, wall_us) if wall_us > expected_us else known_us
+
     def _look(self) -> int:
         """Believe the wall clock, or suspect it; what it says."""
         wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
-        if self._suspicion is None and abs(wall_us - expected_us) > STEP_US:
-            self._record = replace(self._record, stepped_to_us=wall_us)
-            self._suspect(Suspicion.STEPPED, min(wall_us, expected_us))
+        if self._suspicion in (None, Suspicion.STEPPED) and abs(wall_us - expected_us) > STEP_US:
+            stepped_to_us = self._step_known(wall_us, expected_us)
+            if self._suspicion is not None and stepped_to_us == self._record.stepped_to_us:
+                return wall_us
+            self._record = replace(self._record, stepped_to_us=stepped_to_us)
+            if self._suspicion is None:
+                self._suspect(Suspicion.STEPPED, min(wall_us, expected_us))
             self._write()
         elif self._suspicion is not None and self._is_right_again(wall_us, expected_us):
             log.warning("the wall clock is right again; what is too old is deleted again")
@@ -201,7 +224,7 @@ class ClockGuard:
             sync_folder(self._path.parent)
         except OSError as error:
             log.warning("the newest time could not be put on record", reason=str(error))
-        self._written_us = self._record.newest_us
+        self._written_us = self._record_us()
 
 
 def parse_record(content: bytes) -> Record:
