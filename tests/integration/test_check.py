@@ -178,9 +178,9 @@ def test_each_damaged_thing_is_named_with_its_remedy(places: dict[str, Path], wh
     damage(path)
     found = check(places["data"])
     assert found["status"] == "damaged"
-    named = [one for one in found["damaged"] if path == Path(one["path"]) or Path(one["path"]) in path.parents]
+    named = [finding for finding in found["damaged"] if Path(finding["path"]) in (path, *path.parents)]
     assert named, found["damaged"]
-    assert all(one["problem"] and one["remedy"] and one["what"] for one in found["damaged"])
+    assert all(finding["problem"] and finding["remedy"] and finding["what"] for finding in found["damaged"])
 
 
 def test_without_a_readable_catalog_the_folders_are_looked_at_all_the_same(places: dict[str, Path]) -> None:
@@ -188,7 +188,7 @@ def test_without_a_readable_catalog_the_folders_are_looked_at_all_the_same(place
     cut(damaged[0])
     damaged[1].unlink()
     flip(damaged[2], 0.3)
-    named = {Path(one["path"]) for one in check(places["data"])["damaged"]}
+    named = {Path(finding["path"]) for finding in check(places["data"])["damaged"]}
     assert {damaged[0], damaged[1], damaged[2].parent} <= named
 
 
@@ -197,7 +197,7 @@ def test_a_flipped_bit_among_the_rows_is_found_by_a_deep_check(places: dict[str,
     flip(path, 0.2)
     assert check(places["data"])["status"] == "clean"
     found = check(places["data"], deep=True)
-    assert [one["path"] for one in found["damaged"]] == [str(path)]
+    assert [finding["path"] for finding in found["damaged"]] == [str(path)]
     assert found["damaged"][0]["what"] == "dataset v.D"
 
 
@@ -221,7 +221,7 @@ def test_what_was_set_aside_is_listed_and_is_no_damage(places: dict[str, Path]) 
     (places["data"] / "datasets" / "strange").mkdir()
     found = check(places["data"])
     assert found["status"] == "clean"
-    assert sorted(Path(one["path"]).name for one in found["notes"]) == [
+    assert sorted(Path(finding["path"]).name for finding in found["notes"]) == [
         "20261116T120000Z-1.json", "20261116T120000Z-dataset-x", "strange",
     ]  # fmt: skip
     for note in found["notes"]:
@@ -262,7 +262,7 @@ def test_the_command_says_what_it_found_and_ends_with_a_status(places: dict[str,
     assert "restore a backup" in told.stdout
     said = tocsin("check", "--data", str(places["data"]), "--format", "json")
     assert said.returncode == 1
-    assert [one["path"] for one in json.loads(said.stdout)["damaged"]] == [str(path)]
+    assert [finding["path"] for finding in json.loads(said.stdout)["damaged"]] == [str(path)]
     nowhere = tocsin("check", "--data", str(places["data"] / "none"))
     assert (nowhere.returncode, nowhere.stdout) == (2, "")
     assert "there is no data folder" in nowhere.stderr

@@ -114,9 +114,9 @@ def test_no_wildcard_is_ever_tried_twice(pattern: str) -> None:
     except FunctionError:
         return
     assert made.find(exp.Like) is None
-    regexes = [one.expression for one in made.find_all(exp.RegexpLike)]
-    for one in regexes:
-        text = re.sub(r"\\Q.*?\\E", "", like_patterns.constant_string(one) or "", flags=re.DOTALL)
+    regexes = [match.expression for match in made.find_all(exp.RegexpLike)]
+    for regex in regexes:
+        text = re.sub(r"\\Q.*?\\E", "", like_patterns.constant_string(regex) or "", flags=re.DOTALL)
         assert text.count("*") == text.count("(?>.*?")
         assert text.count("+") == text.count("{") == 0
 

@@ -196,7 +196,7 @@ async def test_a_secret_is_told_once_and_renewed_on_request(here: World) -> None
     async with fake_broker() as east:
         await joined(here, "v.east", east)
         status, said = await here.ask("GET", "/v1/brokers/v.east")
-        assert (status, set(said)) == (200, {"broker", "url", "position", "dropped"})
+        assert (status, set(said)) == (200, {"broker", "url", "position", "generation", "dropped"})
         first = east.secret
         east.secret = (await here.ask("POST", "/v1/brokers/v.east/secret"))[1]["secret"]
         assert east.secret != first

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion, parse_record
 
@@ -59,12 +60,14 @@ def test_a_clock_that_only_goes_on_is_believed_however_long_nobody_asks(
 
 @pytest.mark.parametrize("step", [2 * HOUR, 3650 * DAY, -2 * HOUR, -3650 * DAY])
 def test_a_step_stops_ages_while_times_go_on_until_the_clock_is_right_again(
-    machine: Machine, start: Callable[[], ClockGuard], step: int
+    machine: Machine, start: Callable[[], ClockGuard], tmp_path: Path, step: int
 ) -> None:
     guard = start()
     machine.pass_time(10 * SECOND)
     machine.wall_us += step
-    stopped_us = guard.age_us()
+    with capture_logs() as logs:
+        stopped_us = guard.age_us()
+    assert logs[0]["hint"].endswith(f"tocsin clock accept --data {tmp_path}")
     assert stopped_us == BEGIN + 10 * SECOND + min(step, 0)
     machine.pass_time(DAY)
     assert guard.suspicion() is Suspicion.STEPPED

@@ -85,7 +85,7 @@ def test_everything_is_found_once_and_only_what_is_impossible_is_set_aside(
     assert set(told) | aside == everything
     assert not set(told) & aside
     overrun = Counter(interest for interest, _ in impossible)
-    spent = {one for one, count in overrun.items() if error is DeadlineError and count >= MOST_OVERRUNS}
+    spent = {interest for interest, count in overrun.items() if error is DeadlineError and count >= MOST_OVERRUNS}
     assert {pair for pair in aside if pair[0] not in spent} == {pair for pair in impossible if pair[0] not in spent}
     for part, _ in made.aside:
         if part.interests.start not in spent:
@@ -101,10 +101,10 @@ def test_where_records_cannot_be_parted_interests_are(
 ) -> None:
     runner = Runner(capacity, lambda interest, _record: 1_000 if interest in bad else 1)
     made = runner.parted(interests, records, splits_records=False)
-    lost = {one for one in range(interests) if one in bad or records > capacity}
+    lost = {interest for interest in range(interests) if interest in bad or records > capacity}
     assert {part.interests.start for part, _ in made.aside} == lost
     assert set(found(made)) == {
-        (one, record) for one in range(interests) if one not in lost for record in range(records)
+        (interest, record) for interest in range(interests) if interest not in lost for record in range(records)
     }
     assert all(len(part.records) == records for part, _ in made.passed)
     assert runner.tries <= bound(made, interests, 1)
