@@ -242,7 +242,9 @@ async def assembled(
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = Shows(channel_store, procedures.runs)
         rooms = (feeds, brokers, channels)
-        statements = ScriptRunner(catalog, tables, engine, changes, procedures, channels, rooms, chosen)
+        statements = ScriptRunner(
+            catalog, tables, engine, changes, procedures, channels, rooms, chosen, settings.data.absolute()
+        )
         try:
             if watch is not None:
                 watch.start()
@@ -340,7 +342,7 @@ class StoredCredentials:
     async def check(self, secret: str) -> Token:
         kept = await self.store.tokens()
         if not kept:
-            raise UnauthorizedError("this cluster has no tokens yet", hint='make one with "tocsin token create NAME"')
+            raise UnauthorizedError("this cluster has no tokens yet", hint=minting.HOW_TO_MAKE)
         return minting.check(secret, kept)
 
 
@@ -365,7 +367,13 @@ class StoredTokens:
 
 
 @asynccontextmanager
-async def tokens(settings: Settings) -> AsyncIterator[StoredTokens]:
+async def tokens(settings: Settings, *, make_folder: bool = False) -> AsyncIterator[StoredTokens]:
+    """The tokens of a data folder. NotFoundError where there is none, unless the first token may make it."""
+    if not make_folder and not (settings.data / CATALOG).exists():
+        raise NotFoundError(
+            f"{settings.data.absolute()} is no data folder of a cluster",
+            hint="name the cluster's with --data FOLDER; tocsin token create --data makes a new one",
+        )
     async with opened_store(settings) as store:
         yield StoredTokens(store)
 

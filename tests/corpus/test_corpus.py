@@ -93,7 +93,7 @@ REFUSED = [
     ("SELECT VALUE x FROM named(double_it(1)) x", "a string cannot be compared with a bigint"),
     ("SELECT VALUE p.nothing FROM Zones p", "there is no field nothing"),
     ("SELECT VALUE p.id FROM Peple p", "unknown dataset Peple"),
-    ("SELECT VALUE nowhere(1)", "unknown function nowhere"),
+    ("SELECT VALUE nowhere(1)", "nowhere cannot be called here"),
     ("SELECT VALUE visitsOf(1, 2)", "unknown function"),
     ("SELECT VALUE id FROM People a, Visits b", "id is a field of several variables"),
     ("SELECT p.id, p.id FROM People p", "two columns are called id"),

@@ -56,13 +56,13 @@ def report(id_: int, n: int = 1) -> dict[str, Any]:
 
 
 def subscribe(place: Channelled, count: int, name: str = "c") -> list[str]:
-    wanted = [SubscriptionRequest(["a", 10 + one]) for one in range(count)]
-    return [one.id for one in place.subscribe_all(*wanted, channel=name)]
+    wanted = [SubscriptionRequest(["a", 10 + number]) for number in range(count)]
+    return [subscription.id for subscription in place.subscribe_all(*wanted, channel=name)]
 
 
 def succeeded(place: Channelled, name: str = "c") -> Recorded:
     """The last execution; none before it has failed."""
-    assert all(one.reason is None for one in place.executions(name))
+    assert all(execution.reason is None for execution in place.executions(name))
     return place.executions(name)[0]
 
 
@@ -81,8 +81,8 @@ def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
     assert done.number == before + 1, "however many parts there were, it is one execution"
     assert done.results == 10_000
     assert done.details.get("culprits", []) == []
-    for one in subscriptions[:: len(subscriptions) // 10]:
-        assert [result["id"] for result in place.told(one)] == [1]
+    for subscription in subscriptions[:: len(subscriptions) // 10]:
+        assert [result["id"] for result in place.told(subscription)] == [1]
     assert place.running().counts.parts == 0 if what is SAME else place.running().counts.parts > 1
 
 
@@ -101,8 +101,8 @@ def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in
     assert succeeded(place).results == succeeded(place, "whole").results == 100_000
     assert succeeded(place).details.get("culprits", []) == []
     assert (place.running().counts.parts > 1) == (limit != "2m")
-    for one, other in list(zip(subscriptions, others, strict=True))[::100]:
-        assert place.told(one) == place.told(other, "whole")
+    for subscription, other in list(zip(subscriptions, others, strict=True))[::100]:
+        assert place.told(subscription) == place.told(other, "whole")
 
 
 def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Channelled, spark: SparkSession) -> None:
@@ -114,9 +114,9 @@ def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Chann
     with result_limit(spark, "1m"):
         place.execute()
     assert succeeded(place).details.get("culprits", []) == []
-    for one, other in zip(subscriptions, others, strict=True):
-        assert place.told(one) == place.told(other, "whole")
-        assert len(place.told(one)) == 2_000
+    for subscription, other in zip(subscriptions, others, strict=True):
+        assert place.told(subscription) == place.told(other, "whole")
+        assert len(place.told(subscription)) == 2_000
     parts = place.running().counts.parts
     place.write(*(report(i) for i in range(2_000, 4_000)))
     with result_limit(spark, "1m"):
@@ -150,17 +150,17 @@ def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
     # The last one's result of the second report is 4 × 9 KB.
     with result_limit(spark, "34k"), capture_logs() as logs:
         place.execute()
-    (said,) = [one for one in logs if one["event"] == "a channel set records or interests aside"]
+    (said,) = [line for line in logs if line["event"] == "a channel set records or interests aside"]
     assert (said["key"], said["count"]) == (["2"], 1)
     done = succeeded(place)
     (culprit,) = done.details["culprits"]
-    interests = [one.interest for one in place.subscriptions() if one.id == subscriptions[-1]]
+    interests = [held.interest for held in place.subscriptions() if held.id == subscriptions[-1]]
     assert (culprit["dataset"], culprit["key"], [culprit["interest"]]) == (f"{place.dataverse}.D", ["2"], interests)
     assert "larger" in culprit["reason"]
     assert place.running().counts.culprits == 1
-    for one in subscriptions:
-        wanted = [1, 3] if one == subscriptions[-1] else [1, 2, 3]
-        assert sorted(result["id"] for result in place.told(one)) == wanted
+    for subscription in subscriptions:
+        wanted = [1, 3] if subscription == subscriptions[-1] else [1, 2, 3]
+        assert sorted(result["id"] for result in place.told(subscription)) == wanted
 
 
 def test_a_poisonous_record_is_found_also_where_there_is_no_room_for_the_whole(
@@ -172,7 +172,7 @@ def test_a_poisonous_record_is_found_also_where_there_is_no_room_for_the_whole(
     with result_limit(spark, "2m"):
         place.execute()
     done = succeeded(place)
-    assert [(one["key"], one["interest"]) for one in done.details["culprits"]] == [(["3"], None)]
+    assert [(culprit["key"], culprit["interest"]) for culprit in done.details["culprits"]] == [(["3"], None)]
     assert done.results == 600 * 7
     assert sorted(result["id"] for result in place.told(subscriptions[5])) == [0, 1, 2, 4, 5, 6, 7]
 
@@ -201,7 +201,7 @@ def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_ar
     place.execute()
     done = succeeded(place)
     (culprit,) = done.details["culprits"]
-    assert culprit["interest"] == next(one.interest for one in place.subscriptions() if one.id == subscriptions[7])
+    assert culprit["interest"] == next(held.interest for held in place.subscriptions() if held.id == subscriptions[7])
     assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["1"])
     assert done.results == 11
-    assert [len(place.told(one)) for one in subscriptions] == [1] * 7 + [0] + [1] * 4
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [1] * 7 + [0] + [1] * 4

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from tests.integration.processes import tocsin
 from tests.integration.sparkless import Parts, opened
 from tests.integration.worlds import eager_upkeep
 from tocsin import compose
+from tocsin.cli.check import format_findings
 from tocsin.cluster.feeds.seen import SeenItems
+from tocsin.cluster.inspection.inspection import CHECKED, NOT_CHECKED
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.settings import Settings
 from tocsin.store.sqlite_broker import SqliteBrokerStore
@@ -163,6 +166,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Path]], Path], Callable[[Path], Any]
     "a feed's head": (segment, lambda path: flip(path, 0.01)),
     "a feed's log gone": (lambda place: place["feed"], shutil.rmtree),
     "what a polled feed saw": (lambda place: place["polled"] / "seen", flip),
+    "the record of the clock": (lambda place: place["data"] / "clock.json", cut),
     "Spark's notes": (lambda place: place["files"] / "offsets" / "1", lambda path: path.write_text("v1\n{")),
 }
 
@@ -174,9 +178,9 @@ def test_each_damaged_thing_is_named_with_its_remedy(places: dict[str, Path], wh
     damage(path)
     found = check(places["data"])
     assert found["status"] == "damaged"
-    named = [one for one in found["damaged"] if path == Path(one["path"]) or Path(one["path"]) in path.parents]
+    named = [finding for finding in found["damaged"] if Path(finding["path"]) in (path, *path.parents)]
     assert named, found["damaged"]
-    assert all(one["problem"] and one["remedy"] and one["what"] for one in found["damaged"])
+    assert all(finding["problem"] and finding["remedy"] and finding["what"] for finding in found["damaged"])
 
 
 def test_without_a_readable_catalog_the_folders_are_looked_at_all_the_same(places: dict[str, Path]) -> None:
@@ -184,7 +188,7 @@ def test_without_a_readable_catalog_the_folders_are_looked_at_all_the_same(place
     cut(damaged[0])
     damaged[1].unlink()
     flip(damaged[2], 0.3)
-    named = {Path(one["path"]) for one in check(places["data"])["damaged"]}
+    named = {Path(finding["path"]) for finding in check(places["data"])["damaged"]}
     assert {damaged[0], damaged[1], damaged[2].parent} <= named
 
 
@@ -193,7 +197,7 @@ def test_a_flipped_bit_among_the_rows_is_found_by_a_deep_check(places: dict[str,
     flip(path, 0.2)
     assert check(places["data"])["status"] == "clean"
     found = check(places["data"], deep=True)
-    assert [one["path"] for one in found["damaged"]] == [str(path)]
+    assert [finding["path"] for finding in found["damaged"]] == [str(path)]
     assert found["damaged"][0]["what"] == "dataset v.D"
 
 
@@ -204,6 +208,9 @@ def test_a_healthy_folder_is_clean_and_left_as_it_is(places: dict[str, Path]) ->
     assert found["checked"]["datasets"] == 4, "each feed has one for the records that it refused"
     assert found["checked"]["feeds"] == 3
     assert found["checked"]["stores"] == 3
+    for path in places["data"].iterdir():
+        beside_a_store = path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(".lock")
+        assert any(fnmatch(beside_a_store, name) for name in CHECKED | NOT_CHECKED.keys()), path
     assert tree(places["data"]) == before
 
 
@@ -214,9 +221,17 @@ def test_what_was_set_aside_is_listed_and_is_no_damage(places: dict[str, Path]) 
     (places["data"] / "datasets" / "strange").mkdir()
     found = check(places["data"])
     assert found["status"] == "clean"
-    assert sorted(Path(one["path"]).name for one in found["notes"]) == [
+    assert sorted(Path(finding["path"]).name for finding in found["notes"]) == [
         "20261116T120000Z-1.json", "20261116T120000Z-dataset-x", "strange",
     ]  # fmt: skip
+    for note in found["notes"]:
+        if "_lost" not in note["path"]:
+            assert "put the newer one in place before you start" in note["remedy"]
+            assert "docs/operations.md" in note["remedy"]
+    *_, last = format_findings(found)
+    assert last.endswith("nothing is damaged; 3 things need a look\n")
+    *_, last = format_findings({**found, "notes": found["notes"][:1]})
+    assert last.endswith("nothing is damaged; 1 thing needs a look\n")
 
 
 def test_stores_of_a_killed_cluster_are_read_with_their_logs_and_stay_as_they_are(places: dict[str, Path]) -> None:
@@ -247,7 +262,7 @@ def test_the_command_says_what_it_found_and_ends_with_a_status(places: dict[str,
     assert "restore a backup" in told.stdout
     said = tocsin("check", "--data", str(places["data"]), "--format", "json")
     assert said.returncode == 1
-    assert [one["path"] for one in json.loads(said.stdout)["damaged"]] == [str(path)]
+    assert [finding["path"] for finding in json.loads(said.stdout)["damaged"]] == [str(path)]
     nowhere = tocsin("check", "--data", str(places["data"] / "none"))
     assert (nowhere.returncode, nowhere.stdout) == (2, "")
     assert "there is no data folder" in nowhere.stderr

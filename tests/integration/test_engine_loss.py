@@ -146,7 +146,7 @@ def asked(script: str, client: Client) -> Iterator[Future[tuple[int, str | None]
     """The script, on its way."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(run_told, client, script)
-        wait_until(lambda: any(script[:20] in one["script"] for one in scripts(client)), "the script runs")
+        wait_until(lambda: any(script[:20] in shown["script"] for shown in scripts(client)), "the script runs")
         yield future
 
 
@@ -190,7 +190,7 @@ def test_an_engine_that_hangs_dies_or_cannot_be_stopped_is_replaced_and_nothing_
     assert load.refused == []
 
     child = json.loads((tmp_path / "data" / "lock").read_bytes())["children"]
-    assert [one["pid"] for one in child] == [java(running).pid]
+    assert [process["pid"] for process in child] == [java(running).pid]
     everything = list(range(load.sent))
     settle(lambda: told(client, "c"), everything[::2])
     settle(lambda: told(client, "p"), everything[1::2])

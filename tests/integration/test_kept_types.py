@@ -246,7 +246,7 @@ REFUSED: Final = [
     ('to_json({"p": point("1,2")})', "to_json cannot take a value of type point"),
     ('size(polygon("0,0 1,0 1,1"))', "size cannot take a value of type polygon; use get_points"),
     ('map(point("1,2"), 1)', "a map with keys of type point cannot leave a query"),
-    ('nowhere(time("01:02:03"))', "unknown function nowhere"),
+    ('nowhere(time("01:02:03"))', "nowhere cannot be called here"),
 ]  # fmt: skip
 
 

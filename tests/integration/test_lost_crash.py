@@ -144,7 +144,7 @@ async def test_data_without_a_catalog_refuse_to_start_and_lose_nothing(tmp_path:
         with pytest.raises(StoreError, match=r"catalog\.sqlite") as refused:
             async with opened(data):
                 pass
-        assert "--set-aside" in (refused.value.hint or "")
+        assert f"tocsin up --set-aside --data {data} " in (refused.value.hint or "")
         assert contents(data / "datasets") | contents(data / "intake") == whole
     assert (data / "catalog.sqlite").exists() == emptied, "an empty one would be in the way of the one brought back"
     put_back(data, tmp_path / "kept.sqlite")

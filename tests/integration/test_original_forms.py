@@ -71,7 +71,7 @@ HAVENS = [("north", 0.0, 1.5), ("rim", 2.0, 0.0), ("east", 10.0, -1.0), ("far", 
 
 
 def found(within_s: float, wanted: Callable[[Report], bool]) -> list[str]:
-    return sorted(one.message for one in REPORTS if one.age_s < within_s and wanted(one))
+    return sorted(report.message for report in REPORTS if report.age_s < within_s and wanted(report))
 
 
 def near(user: str) -> list[tuple[float, float]]:
@@ -81,15 +81,15 @@ def near(user: str) -> list[tuple[float, float]]:
 def seen_near(user: str, kind: str | None = None) -> list[str]:
     """One row per report and sighting."""
     return sorted(
-        one.message
-        for one in REPORTS
+        report.message
+        for report in REPORTS
         for place in near(user)
-        if one.age_s < 10 and kind in (None, one.type) and one.touches(*place)
+        if report.age_s < 10 and kind in (None, report.type) and report.touches(*place)
     )
 
 
 def havens_of(message: str) -> list[str]:
-    (report,) = (one for one in REPORTS if one.message == message)
+    (report,) = (report for report in REPORTS if report.message == message)
     return sorted(name for name, x, y in HAVENS if report.touches(x, y))
 
 
@@ -104,7 +104,7 @@ def harbour(cluster: LocalCluster) -> Iterator[str]:
     ]
     havens = [{"name": who, "mooring": Point(x, y), "berths": 12} for who, x, y in HAVENS]
     cluster.run(
-        f"USE {name}; INSERT INTO Warnings {literal([one.record() for one in REPORTS])};"
+        f"USE {name}; INSERT INTO Warnings {literal([report.record() for report in REPORTS])};"
         f"INSERT INTO Sightings {literal(users)}; INSERT INTO Havens ({literal(havens)});"
     )
     yield name
@@ -122,8 +122,8 @@ def messages(rows: list[Any]) -> list[str]:
 
 def assert_havens(rows: list[Any]) -> None:
     for row in rows:
-        assert sorted(one["name"] for one in row["havens"]) == havens_of(row["warning"]["wording"])
-        assert all(one["berths"] == 12 for one in row["havens"])
+        assert sorted(haven["name"] for haven in row["havens"]) == havens_of(row["warning"]["wording"])
+        assert all(haven["berths"] == 12 for haven in row["havens"])
 
 
 CALLS: list[tuple[str, list[str], bool]] = [
@@ -164,7 +164,7 @@ def test_each_function_answers_for_constants(
 def test_a_report_comes_back_whole(cluster: LocalCluster, harbour: str) -> None:
     rows = cluster.rows(f"USE {harbour}; SELECT VALUE f.warning FROM warningsAt(0, 0) f")
     for row in rows:
-        (report,) = (one for one in REPORTS if one.message == row["wording"])
+        (report,) = (report for report in REPORTS if report.message == row["wording"])
         assert set(row) == {*report.record(), "warningId"}
         assert row["waters"] == {"center": [report.x, 0.0], "radius": 2.0}
         assert row["issuedAt"] == datetime_text(NOW - timedelta(seconds=report.age_s))
@@ -179,14 +179,14 @@ def test_arguments_may_come_from_rows_in_from(cluster: LocalCluster, harbour: st
         FROM Sightings u, warningsOfAtWithHavens("fog", u.east, u.north) f;"""
     )
     expected = [
-        (who, one.message)
+        (who, report.message)
         for who, x, y, _ in USERS
-        for one in REPORTS
-        if one.type == "fog" and one.age_s < 60 and one.touches(x, y)
+        for report in REPORTS
+        if report.type == "fog" and report.age_s < 60 and report.touches(x, y)
     ]
     assert sorted((row["who"], row["what"]) for row in rows) == sorted(expected)
     for row in rows:
-        assert sorted(one["name"] for one in row["havens"]) == havens_of(row["what"])
+        assert sorted(haven["name"] for haven in row["havens"]) == havens_of(row["what"])
 
 
 def test_arguments_may_come_from_rows_in_select(cluster: LocalCluster, harbour: str) -> None:
@@ -233,7 +233,7 @@ def test_the_catalog_holds_what_the_script_made(cluster: LocalCluster, harbour: 
     structures = cluster.rows(
         f'SELECT i.IndexName AS n, i.IndexStructure AS s FROM Metadata.`Index` i WHERE i.DataverseName = "{harbour}"'
     )
-    assert {one["n"]: one["s"] for one in structures} == {
+    assert {structure["n"]: structure["s"] for structure in structures} == {
         "warningTime": "BTREE", "sightingTime": "BTREE", "warningHazard": "KEYWORD",
         "warningWaters": "RTREE", "havenMooring": "RTREE",
     }  # fmt: skip

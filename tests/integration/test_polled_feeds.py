@@ -11,6 +11,7 @@ from unittest import mock
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from tests.integration.sparkless import Parts, opened
 from tests.polled_server import Address, address
@@ -179,6 +180,10 @@ async def test_a_private_address_is_polled_only_where_that_is_allowed(at: Addres
         await has(parts, 1)
     asked = len(at.requests)
     refused = {"cluster.feeds.private": "refused"}
+    with capture_logs() as logs:
+        async with opened(tmp_path / "data", **refused):
+            pass
+    assert [line["name"] for line in logs if line["event"] == "the feed's address is refused"] == ["v.F"]
     async with opened(tmp_path / "data", **refused) as parts:
         # It was started while that was allowed: it goes on with what it has, and asks nobody.
         await until(lambda: parts.feeds.figures()[0].counts.polls > 0)

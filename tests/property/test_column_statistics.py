@@ -125,8 +125,8 @@ def test_another_engine_that_leaves_files_out_finds_every_row(
             table.insert(pa.Table.from_pylist(more, schema=SCHEMA))
         seen = DeltaTable(str(table.log.folder)).to_pyarrow_dataset()
         for wanted, picked in (
-            (pc.field("small") == number, {one["id"] for one in records if one["small"] == number}),
-            (pc.field("s") == text, {one["id"] for one in records if one["s"] == text}),
+            (pc.field("small") == number, {record["id"] for record in records if record["small"] == number}),
+            (pc.field("s") == text, {record["id"] for record in records if record["s"] == text}),
         ):
             assert set(seen.to_table(columns=["id"], filter=wanted).column("id").to_pylist()) == picked
 

@@ -164,11 +164,11 @@ def _within(value: Any) -> Iterator[str]:
     if isinstance(value, list) and value and isinstance(value[0], dict) and "num-children" in value[0]:
         yield from leaves(value)
     elif isinstance(value, list):
-        for one in value:
-            yield from _within(one)
+        for inner in value:
+            yield from _within(inner)
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _within(one)
+        for inner in value.values():
+            yield from _within(inner)
 
 
 def test_the_plan_is_read_rightly(spark: SparkSession) -> None:
@@ -195,7 +195,7 @@ def test_what_would_run_reads_only_our_relations(served: ServedCluster, text: st
         scope.close()
     frame: Any = engine.spark.sql(sql)
     found = set(leaves(json.loads(frame._jdf.queryExecution().analyzed().toJSON())))
-    assert {one for one in found if not one.startswith("view tocsin_")} <= _HARMLESS, sql
+    assert {name for name in found if not name.startswith("view tocsin_")} <= _HARMLESS, sql
 
 
 @settings(max_examples=150, deadline=None)

@@ -110,13 +110,13 @@ def test_a_pattern_of_many_wildcards_over_a_long_text_ends(spark: SparkSession, 
 def test_no_wildcard_is_ever_tried_twice(pattern: str) -> None:
     """What counts is not the time: every `.*` is reluctant and stands first in an atomic group of its own."""
     try:
-        made = like_patterns.written(exp.Like(this=exp.column("t"), expression=string(pattern)))
+        made = like_patterns.rewrite_like(exp.Like(this=exp.column("t"), expression=string(pattern)))
     except FunctionError:
         return
     assert made.find(exp.Like) is None
-    regexes = [one.expression for one in made.find_all(exp.RegexpLike)]
-    for one in regexes:
-        text = re.sub(r"\\Q.*?\\E", "", like_patterns.constant_string(one) or "", flags=re.DOTALL)
+    regexes = [match.expression for match in made.find_all(exp.RegexpLike)]
+    for regex in regexes:
+        text = re.sub(r"\\Q.*?\\E", "", like_patterns.constant_string(regex) or "", flags=re.DOTALL)
         assert text.count("*") == text.count("(?>.*?")
         assert text.count("+") == text.count("{") == 0
 

@@ -68,6 +68,34 @@ def test_single_networks_can_be_allowed() -> None:
     assert found == {"10.9.9.9": True, "::1": True, "127.0.0.1": False}
 
 
+def test_an_address_can_be_allowed_at_one_port_alone() -> None:
+    guard = AddressGuard.of("127.0.0.1:8480 [::1]:8480 10.0.0.0/8", "x", loopback=False)
+    refused = "http://127.0.0.1:8481/ http://127.0.0.1/ http://localhost:8481/ http://127.0.0.2:8480/ http://[::1]/"
+    for url in "http://127.0.0.1:8480/ http://localhost:8480/ http://[::1]:8480/ http://10.1.1.1/".split():
+        guard.check(url)
+    for url in refused.split():
+        with pytest.raises(InputError):
+            guard.check(url)
+
+
+async def test_a_connection_to_another_port_is_refused() -> None:
+    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        guard = AddressGuard.of(f"127.0.0.1:{port}", "x", loopback=False)
+        async with aiohttp.ClientSession(connector=guard.connector()) as session:
+            with pytest.raises(aiohttp.ServerDisconnectedError):
+                await session.get(f"http://127.0.0.1:{port}/")
+            with pytest.raises(aiohttp.ClientConnectorError) as refused:
+                await session.get("http://127.0.0.1:1/")
+            assert isinstance(refused.value.__cause__, PrivateAddressError)
+
+
+def test_the_error_says_what_is_private_and_how_it_is_allowed() -> None:
+    with pytest.raises(InputError, match=r"the broker's address 10\.1\.2\.3 is private") as refused:
+        STRICT.check("http://10.1.2.3:8480/", "the broker's address")
+    assert 'x.private = "10.1.2.3"' in str(refused.value.hint)
+
+
 class Names(AbstractResolver):
     """A resolver that everybody can own: whatever is asked for is on this machine."""
 

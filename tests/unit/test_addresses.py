@@ -93,5 +93,5 @@ async def test_limits_by_address_are_for_the_clients_of_a_trusted_proxy_each() -
                 await until(lambda: waiting == 2)
                 assert await status("198.51.100.1") == 429
                 released.set()
-            assert [one.result() for one in first] == [200, 200]
+            assert [request.result() for request in first] == [200, 200]
             assert await status("198.51.100.1") == 200

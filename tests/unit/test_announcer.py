@@ -196,7 +196,7 @@ async def test_a_secret_is_told_once_and_renewed_on_request(here: World) -> None
     async with fake_broker() as east:
         await joined(here, "v.east", east)
         status, said = await here.ask("GET", "/v1/brokers/v.east")
-        assert (status, set(said)) == (200, {"broker", "url", "position", "dropped"})
+        assert (status, set(said)) == (200, {"broker", "url", "position", "generation", "dropped"})
         first = east.secret
         east.secret = (await here.ask("POST", "/v1/brokers/v.east/secret"))[1]["secret"]
         assert east.secret != first
@@ -391,10 +391,15 @@ async def test_no_broker_is_told_in_a_private_network_that_is_not_allowed(tmp_pa
         # It was registered while that was allowed, and is looked at again at every start.
         with capture_logs() as logs:
             async with world(tmp_path, guard=guard) as here:
+                (warned,) = [line for line in logs if line["event"] == "the broker's address is refused"]
+                assert (warned["log_level"], warned["name"]) == ("warning", "v.east")
+                assert 'cluster.channels.private = "127.0.0.1"' in warned["hint"]
+                before = len(logs)
                 await here.execute(channel, {one: ["a"]})
-                await until(lambda: any("cluster.channels.private" in str(line) for line in logs))
+                await until(lambda: any("cluster.channels.private" in str(line) for line in logs[before:]))
                 for url in (east.url, "http://localhost/", "http://2130706433/", "http://[::ffff:10.0.0.1]:80/x"):
                     status, said = await here.ask("PUT", "/v1/brokers/v.east", {"url": url})
                     assert (status, "cluster.channels.private" in said["error"]["hint"]) == (400, True)
+                    assert said["error"]["message"].startswith("the broker's address ")
                 assert (await here.ask("PUT", "/v1/brokers/v.east", {"url": None}))[0] == 200
     assert east.asked == 0

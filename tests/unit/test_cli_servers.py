@@ -140,6 +140,21 @@ def token(*arguments: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.parametrize("command", [("create", "ada"), ("list",), ("revoke", "1")])
+def test_tokens_are_not_made_in_a_new_folder_that_nobody_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert token(*command) == 1
+    assert f"{tmp_path / 'tocsin-data'} is no data folder" in (said := capsys.readouterr().err)
+    assert "--data FOLDER" in said
+    assert list(tmp_path.iterdir()) == []
+    named = tmp_path / "named"
+    # The first token may be needed before the first start.
+    assert token(*command, "--data", str(named)) == (0 if command[0] == "create" else 1)
+    assert named.exists() is (command[0] == "create")
+
+
 def test_tokens_are_made_listed_and_revoked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,8 +162,9 @@ def test_tokens_are_made_listed_and_revoked(
     folders: list[Path] = []
 
     @asynccontextmanager
-    async def opened(settings: Settings) -> AsyncIterator[FakeTokens]:
+    async def opened(settings: Settings, *, make_folder: bool) -> AsyncIterator[FakeTokens]:
         folders.append(settings.data)
+        assert not make_folder or settings.data == tmp_path
         yield tokens
 
     compose = ModuleType("tocsin.compose")

@@ -8,11 +8,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion
+from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion, parse_record
 from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.rules.model.values import Duration
 
@@ -63,12 +64,14 @@ def test_a_clock_that_only_goes_on_is_believed_however_long_nobody_asks(
 
 @pytest.mark.parametrize("step", [2 * HOUR, 3650 * DAY, -2 * HOUR, -3650 * DAY])
 def test_a_step_stops_ages_while_times_go_on_until_the_clock_is_right_again(
-    machine: Machine, start: Callable[[], ClockGuard], step: int
+    machine: Machine, start: Callable[[], ClockGuard], tmp_path: Path, step: int
 ) -> None:
     guard = start()
     machine.pass_time(10 * SECOND)
     machine.wall_us += step
-    stopped_us = guard.age_us()
+    with capture_logs() as logs:
+        stopped_us = guard.age_us()
+    assert logs[0]["hint"].endswith(f"tocsin clock accept --data {tmp_path}")
     assert stopped_us == BEGIN + 10 * SECOND + min(step, 0)
     machine.pass_time(DAY)
     assert guard.suspicion() is Suspicion.STEPPED
@@ -224,10 +227,13 @@ async def test_what_is_due_every_ten_seconds_is_so_whatever_the_clock_does(
 
 
 def test_a_damaged_record_is_set_aside(machine: Machine, start: Callable[[], ClockGuard], tmp_path: Path) -> None:
-    for damaged in ("", "{", '{"newest_us": 3}', "[]"):
-        (tmp_path / RECORD).write_text(damaged)
+    texts = '{"newest_us": "1", "base_us": "1", "boot_us": "1", "boot_id": ""}'
+    contents = [b"", b"{", b'{"newest_us": 3}', b"[]", b"\xff\xff", texts.encode()]
+    for damaged in contents:
+        (tmp_path / RECORD).write_bytes(damaged)
         assert start().suspicion() is None
-        assert (tmp_path / RECORD).with_suffix(".damaged").read_text() == damaged
+        parse_record((tmp_path / RECORD).read_bytes())
+    assert sorted(path.read_bytes() for path in (tmp_path / "lost").glob("*-clock.json*")) == sorted(contents)
 
 
 STEPS = st.sampled_from(["pass", "forward", "back", "right", "restart", "reboot", "ask"])
@@ -235,6 +241,10 @@ STEPS = st.sampled_from(["pass", "forward", "back", "right", "restart", "reboot"
 
 @settings(deadline=None)
 @given(st.lists(STEPS, max_size=12))
+@example(["forward", "pass", "pass", "pass", "reboot"])
+@example(["back", "reboot", "pass", "pass", "pass", "reboot"])
+@example(["forward", "forward", "restart", "back", "reboot"])
+@example(["forward", "forward", "restart", "reboot", "back"])
 def test_ages_never_run_ahead_of_the_true_time_and_times_never_go_back(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:

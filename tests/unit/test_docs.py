@@ -18,9 +18,11 @@ from tests.fake_statements import FakeFeeds, FakeStatements, FakeWatch, fake_bac
 from tocsin import faults
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
+from tocsin.cli import check
 from tocsin.cluster import metadata
 from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.http import cluster_application
+from tocsin.cluster.inspection.inspection import CHECKED, NOT_CHECKED
 from tocsin.lab.experiments import registry
 from tocsin.language import calls, geodesy, grammar, script, spatial, temporal
 from tocsin.language.statements import CreateFunction
@@ -305,6 +307,17 @@ def test_the_example_says_how_far_each_of_its_functions_looks_back() -> None:
     }
     assert {name: {cells[0].removesuffix(" s")} for name, cells in told.items()} == looks_back
     assert len(made) == 7
+
+
+def test_all_in_the_data_folder_is_checked_or_said_not_to_be() -> None:
+    tree = document("docs/datasets.md").split("    tocsin-data/\n", 1)[1].split("\n\n", 1)[0]
+    named = set(re.findall(r"^ {6}([^\s/]+)", tree, re.MULTILINE))
+    assert named == CHECKED | NOT_CHECKED.keys()
+    told = " ".join(str(check.app.help_epilogue).split())
+    for name, why in NOT_CHECKED.items():
+        assert name in (unchecked := told.split("Not checked:")[1].split(". ")[0])
+        assert why in unchecked
+        assert f"`{name}" in document("docs/datasets.md").split("`tocsin check`")[1].split("\n\n")[0]
 
 
 def test_the_same_seed_makes_the_same_world() -> None:

@@ -15,6 +15,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from tests import conftest
 from tests.waiting import until
@@ -75,7 +76,7 @@ class FakeSpark:
 
 @contextmanager
 def engine_of(spark: Any, tmp_path: Path, give_up_s: float = 0.01) -> Iterator[Engine]:
-    made = Engine(spark, lambda _spark: SimpleNamespace(), tmp_path, threads=2, give_up_s=give_up_s)  # type: ignore[arg-type, return-value]
+    made = Engine(spark, lambda _spark: SimpleNamespace(), tmp_path, threads=2, lost_limit=4, give_up_s=give_up_s)  # type: ignore[arg-type, return-value]
     yield made
     made.close()
 
@@ -351,8 +352,8 @@ async def test_a_dead_engine_and_one_that_does_not_answer_are_replaced(tmp_path:
             threading.Event().wait(60)
         return PingAnswered()
 
-    limits = WatchdogLimits(ping_period_s=0.0, ping_timeout_s=0.2, silent_s=0.1, replacements=9)
-    with engine_of(sessions.start(), tmp_path) as engine:
+    limits = WatchdogLimits(ping_timeout_s=0.2, lost_limit=4, ping_period_s=0.0, silent_s=0.1, replacements=9)
+    with capture_logs() as logged, engine_of(sessions.start(), tmp_path) as engine:
         watch = EngineWatch(engine, sessions, limits, ping=ping)  # type: ignore[arg-type]
         assert not watch.is_watching()
         watch.start()
@@ -362,6 +363,12 @@ async def test_a_dead_engine_and_one_that_does_not_answer_are_replaced(tmp_path:
             assert watch.trouble() is not None, "known at once, although nobody has looked yet"
             await until(lambda: len(sessions.made) == 2 and watch.trouble() is None, "it is replaced")
             assert (sessions.killed, watch.replacements) == (2, 2)
+            await until(
+                lambda: (
+                    ("warning", "the engine was replaced") in [(line["log_level"], line["event"]) for line in logged]
+                ),
+                "the end of a replacement is told by default",
+            )
             hangs.set()
             await until(lambda: watch.trouble() is not None, "it has not answered")
             await until(lambda: len(sessions.made) > 2, "it is replaced")

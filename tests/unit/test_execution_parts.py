@@ -48,7 +48,7 @@ class Runner:
         self, interests: int, records: int, *, splits_records: bool = True, apart: int = 0, pairs: int | None = None
     ) -> PartedExecution[list[tuple[int, int]]]:
         run = PartedRun(interests, records, self, splits_records=splits_records, apart=apart, pairs=pairs)
-        return run.parted()
+        return run.run_parts()
 
 
 def found(made: PartedExecution[list[tuple[int, int]]]) -> Counter[tuple[int, int]]:
@@ -85,7 +85,7 @@ def test_everything_is_found_once_and_only_what_is_impossible_is_set_aside(
     assert set(told) | aside == everything
     assert not set(told) & aside
     overrun = Counter(interest for interest, _ in impossible)
-    spent = {one for one, count in overrun.items() if error is DeadlineError and count >= MOST_OVERRUNS}
+    spent = {interest for interest, count in overrun.items() if error is DeadlineError and count >= MOST_OVERRUNS}
     assert {pair for pair in aside if pair[0] not in spent} == {pair for pair in impossible if pair[0] not in spent}
     for part, _ in made.aside:
         if part.interests.start not in spent:
@@ -101,10 +101,10 @@ def test_where_records_cannot_be_parted_interests_are(
 ) -> None:
     runner = Runner(capacity, lambda interest, _record: 1_000 if interest in bad else 1)
     made = runner.parted(interests, records, splits_records=False)
-    lost = {one for one in range(interests) if one in bad or records > capacity}
+    lost = {interest for interest in range(interests) if interest in bad or records > capacity}
     assert {part.interests.start for part, _ in made.aside} == lost
     assert set(found(made)) == {
-        (one, record) for one in range(interests) if one not in lost for record in range(records)
+        (interest, record) for interest in range(interests) if interest not in lost for record in range(records)
     }
     assert all(len(part.records) == records for part, _ in made.passed)
     assert runner.tries <= bound(made, interests, 1)
@@ -141,7 +141,7 @@ def test_records_too_heavy_for_any_interest_are_parted_for_all_and_not_one_by_on
             raise DeadlineError("too slow")
         return part.pairs
 
-    made = PartedRun(1_000, 100, run, splits_records=True).parted()
+    made = PartedRun(1_000, 100, run, splits_records=True).run_parts()
     assert sum(pairs for _, pairs in made.passed) == 1_000 * 100
     assert not made.aside
     assert len(made.passed) + len(made.failed) < 600
@@ -153,7 +153,7 @@ def test_a_part_that_passes_by_itself_is_not_set_aside() -> None:
             raise CapacityError("others took the memory")
         return part.pairs
 
-    made = PartedRun(4, 1, run, splits_records=True).parted()
+    made = PartedRun(4, 1, run, splits_records=True).run_parts()
     assert not made.aside
     assert sum(pairs for _, pairs in made.passed) == 4
 
@@ -163,7 +163,7 @@ def test_a_full_disk_sets_nothing_aside() -> None:
         raise StorageFullError("full")
 
     with pytest.raises(StorageFullError):
-        PartedRun(3, 2, run, splits_records=True).parted()
+        PartedRun(3, 2, run, splits_records=True).run_parts()
 
 
 def test_nothing_is_set_aside_where_the_engine_answers_nothing_at_all() -> None:
@@ -174,7 +174,7 @@ def test_nothing_is_set_aside_where_the_engine_answers_nothing_at_all() -> None:
         raise CapacityError("no executor")
 
     with pytest.raises(CapacityError):
-        PartedRun(3, 2, run, splits_records=True, probe=probe).parted()
+        PartedRun(3, 2, run, splits_records=True, probe=probe).run_parts()
 
 
 def test_the_size_that_passed_is_remembered_and_larger_ones_are_tried_less_and_less_often() -> None:

@@ -60,7 +60,7 @@ async def test_what_runs_alone_waits_for_others_and_they_for_it_each_in_turn() -
     go = {name: asyncio.Event() for name in "abcd"}
 
     async def hold(name: str, alone: bool) -> None:
-        async with lock.held(alone=alone):
+        async with lock.acquire(alone=alone):
             order.append(name)
             await go[name].wait()
 
@@ -90,10 +90,10 @@ async def test_a_turn_that_is_not_waited_for_any_more_holds_nobody_up(alone: boo
     lock = SharedLock()
 
     async def hold() -> None:
-        async with lock.held(alone=alone):
+        async with lock.acquire(alone=alone):
             pass
 
-    async with lock.held(alone=True):
+    async with lock.acquire(alone=True):
         waiting = asyncio.create_task(hold())
         await asyncio.sleep(0)
         waiting.cancel()

@@ -14,12 +14,14 @@ from tocsin.serving.metrics import ServerMetrics
 
 
 def meanings(text: str) -> dict[str, tuple[str, str]]:
-    return {one.name: (one.type, one.documentation) for one in text_string_to_metric_families(text)}
+    return {family.name: (family.type, family.documentation) for family in text_string_to_metric_families(text)}
 
 
 def labels(text: str) -> dict[str, frozenset[str]]:
     return {
-        sample.name: frozenset(sample.labels) for one in text_string_to_metric_families(text) for sample in one.samples
+        sample.name: frozenset(sample.labels)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
     }
 
 
@@ -42,7 +44,7 @@ async def test_no_name_means_one_thing_at_the_cluster_and_another_at_a_broker(tm
         of_broker = (await made.ask("GET", "/metrics"))[1].decode()
     metrics = ServerMetrics()
     application(metrics)
-    every = {one.name: (one.type, one.documentation) for one in metrics.registry.collect()}
+    every = {family.name: (family.type, family.documentation) for family in metrics.registry.collect()}
     assert "tocsin_cluster_announcements" in every
     agree(meanings(of_broker), meanings(of_cluster) | every)
     agree(labels(of_broker), labels(of_cluster))

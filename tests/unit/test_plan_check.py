@@ -16,7 +16,7 @@ from tocsin.language.typed import FunctionError
 from tocsin.pipeline.analysis import SparkOracle, without_paths
 from tocsin.pipeline.channels import planning, running
 from tocsin.pipeline.channels.interests import Interests
-from tocsin.pipeline.plan_check import checked_query
+from tocsin.pipeline.plan_check import analyse_query
 from tocsin.wire.errors import StatementError
 
 _SHELL = "(SELECT TRANSFORM(1) USING 'true' AS (o STRING))"
@@ -58,7 +58,7 @@ REFUSED = [
 @pytest.mark.parametrize(("sql", "what"), REFUSED)
 def test_what_is_no_query_of_ours_is_refused_before_it_runs(spark: SparkSession, sql: str, what: str) -> None:
     with pytest.raises((StatementError, PySparkException)) as refused:
-        checked_query(spark, sql)
+        analyse_query(spark, sql)
     assert what in str(refused.value)
     if what:
         assert isinstance(refused.value, StatementError)
@@ -68,7 +68,7 @@ def test_what_is_no_query_of_ours_is_refused_before_it_runs(spark: SparkSession,
 @pytest.mark.parametrize("kind", ["text", "parquet", "csv", "binaryFile"])
 def test_no_name_is_a_path(spark: SparkSession, kind: str) -> None:
     with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
-        checked_query(spark, f"SELECT * FROM {kind}.`/etc/hostname`")
+        analyse_query(spark, f"SELECT * FROM {kind}.`/etc/hostname`")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_no_name_is_a_path(spark: SparkSession, kind: str) -> None:
     ],
 )
 def test_what_queries_are_made_of_passes_whatever_its_texts_say(spark: SparkSession, sql: str) -> None:
-    assert checked_query(spark, sql).columns
+    assert analyse_query(spark, sql).columns
 
 
 def test_the_oracle_asks_nothing_else(spark: SparkSession) -> None:

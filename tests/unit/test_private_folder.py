@@ -29,7 +29,7 @@ def mode(path: Path) -> int:
 
 async def test_a_new_data_folder_is_private_whoever_makes_it(tmp_path: Path) -> None:
     (await FolderLock.take(tmp_path / "by" / "cluster")).release()
-    async with compose.tokens(Settings.load(None, {}, {"data": tmp_path / "by" / "tokens"})):
+    async with compose.tokens(Settings.load(None, {}, {"data": tmp_path / "by" / "tokens"}), make_folder=True):
         pass
     settings = Settings.load(None, {}, {"data": tmp_path / "by" / "broker"})
     async with compose_broker.broker(settings, "http://127.0.0.1:1"):

@@ -84,6 +84,7 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
             (f"broker.name = '{name}'", f"broker.name: {NAMES}, got '{name}'")
             for name in ("a.b.c", "../evil", ".b", "a. b")
         ),
+        ("cluster.spark.ping_timeout_s = 31", "cluster.spark.ping_timeout_s: must be ≤ 30, got 31"),
         *(
             (f"broker.cluster.{key} = '{url}'", f"broker.cluster.{key}: {ADDRESSES}, got '{url}'")
             for key in ("url", "callback")
@@ -95,8 +96,11 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
             "broker.cluster.url: must not carry a password; there is broker.cluster.token, got 'http://…@x'",
         ),
         (
-            "cluster.feeds.private = 'some'",
-            "cluster.feeds.private: must be auto, allowed, refused, or networks such as 10.0.0.0/8, got 'some'",
+            "cluster.feeds.private = 'x'",
+            (
+                "cluster.feeds.private: must be auto, allowed, refused, or networks such as 10.0.0.0/8 or 10.0.0.5:80, "
+                "got 'x'"
+            ),
         ),
         (
             "broker.http.trusted_proxies = 'proxy.example'",

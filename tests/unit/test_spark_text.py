@@ -27,25 +27,45 @@ _SHELL = "(SELECT array_join(collect_list(o),'/') FROM (SELECT TRANSFORM(1) USIN
 
 REFUSED = [
     # (expression, what the error says, and what its remedy says)
-    (f"`{_SHELL} || string`('x')", "unknown function (SELECT array_join", "listed"),
-    (f"abs(1) + `{_SHELL} + abs`(1)", "unknown function (SELECT", "listed"),
+    (f"`{_SHELL} || string`('x')", "cannot be called here", "lists what"),
+    (f"abs(1) + `{_SHELL} + abs`(1)", "cannot be called here", "lists what"),
     (f"EXTRACT(`YEAR FROM DATE(1)) + {_SHELL} + (1` FROM datetime('2026-01-01T00:00:00Z'))", "unknown unit", "year"),
     ("EXTRACT(yeer FROM datetime('2026-01-01T00:00:00Z'))", "unknown unit YEER", "did you mean year"),
-    (f"abs(`x {_SHELL}` => 1)", "has a place and no name", "value alone"),
-    ("abs(x => 1)", "has a place and no name", "value alone"),
-    ('(SELECT VALUE x FROM identifier("text.`/etc/passwd`") AS x)', "unknown function identifier", "one of explode"),
-    ('identifier("abs")', "unknown function identifier", "listed"),
-    (f"(SELECT VALUE x FROM `range(1), {_SHELL} `(1) AS x)", "unknown function range(1), (SELECT", "one of explode"),
-    ("(SELECT VALUE x FROM python_worker_logs() AS x)", "unknown function python_worker_logs", "one of explode"),
-    (f"`row_number() OVER (), {_SHELL} `() OVER (ORDER BY 1)", "unknown function row_number", "listed"),
+    (f"abs(`x {_SHELL}` => 1)", "named arguments are not supported", "by position"),
+    ("abs(x => 1)", "named arguments are not supported", "by position"),
+    (
+        '(SELECT VALUE x FROM identifier("text.`/etc/passwd`") AS x)',
+        "identifier cannot be called in FROM",
+        "one of explode",
+    ),
+    ('identifier("abs")', "identifier cannot be called here", "lists what"),
+    (f"(SELECT VALUE x FROM `range(1), {_SHELL} `(1) AS x)", "cannot be called in FROM", "one of explode"),
+    (
+        "(SELECT VALUE x FROM python_worker_logs() AS x)",
+        "python_worker_logs cannot be called in FROM",
+        "one of explode",
+    ),
+    (f"`row_number() OVER (), {_SHELL} `() OVER (ORDER BY 1)", "cannot be called here", "lists what"),
     ("sum(1) OVER (ORDER BY 1 ROWS BETWEEN (SELECT 1) PRECEDING AND CURRENT ROW)", "a window begins", "ROWS BETWEEN"),
-    ("(SELECT VALUE x FROM VALUES (reflect('java.lang.System', 'exit')) AS x(a))", "unknown function reflect", ""),
-    ("java_method('java.lang.System', 'exit')", "unknown function java_method", ""),
-    ("input_file_name()", "unknown function input_file_name", ""),
-    ("from_xml('<a/>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))", "unknown function from_xml", ""),
-    ("current_user()", "unknown function current_user", ""),
+    (
+        "(SELECT VALUE x FROM VALUES (reflect('java.lang.System', 'exit')) AS x(a))",
+        "reflect cannot be called here",
+        "docs/language.md lists what can be called",
+    ),
+    (
+        "java_method('java.lang.System', 'exit')",
+        "java_method cannot be called here",
+        "docs/language.md lists what can be called",
+    ),
+    ("input_file_name()", "input_file_name cannot be called here", "docs/language.md lists what can be called"),
+    (
+        "from_xml('<a/>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))",
+        "from_xml cannot be called here",
+        "docs/language.md lists what can be called",
+    ),
+    ("current_user()", "current_user cannot be called here", "docs/language.md lists what can be called"),
     ("'a' COLLATE `UTF8_BINARY, (SELECT 1)`", "no part of this language", "operators and functions"),
-    ("uper('x')", "unknown function uper", "did you mean upper"),
+    ("uper('x')", "uper cannot be called here", "did you mean upper? docs/language.md lists what"),
 ]
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.waiting import until
-from tocsin.cli.supervised import broker_commands, check_brokers, told_on_this_machine
+from tocsin.cli.supervised import allow_supervised_brokers, broker_commands, check_brokers
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.settings import Settings
@@ -81,12 +81,22 @@ def test_brokers_beside_a_cluster_have_ports_and_names_of_their_own(tmp_path: Pa
     ],
 )
 def test_brokers_beside_a_cluster_can_be_told_on_this_machine(flags: dict[str, object], told: bool) -> None:
-    settings = told_on_this_machine(Settings.load(None, {}, flags))
+    settings = allow_supervised_brokers(Settings.load(None, {}, flags), 2)
     chosen = settings.cluster
     guard = AddressGuard.of(chosen.channels.private, "x", loopback=chosen.http.loopback)
-    assert guard.allows(ip_address(settings.broker.http.host)) is told
-    # And not all that is private for their sake.
-    assert guard.allows(ip_address("192.168.0.1")) is chosen.http.loopback
+    host = ip_address(settings.broker.http.host)
+    assert [guard.allows(host, port) for port in (8480, 8481)] == [told, told]
+    # And nothing else that is private for their sake.
+    assert guard.allows(host, 8482) is guard.allows(ip_address("127.0.0.9"), 8480) is chosen.http.loopback
+
+
+def test_a_broker_beside_a_cluster_is_told_at_its_callback_or_at_a_port_that_is_not_known_yet() -> None:
+    outside = {"cluster.http.host": "0.0.0.0"}
+    free = allow_supervised_brokers(Settings.load(None, {}, {**outside, "broker.http.port": 0}), 1)
+    assert free.cluster.channels.private == "127.0.0.1"
+    callback = {"broker.cluster.callback": "http://10.1.2.3:99", "broker.http.port": 0}
+    named = allow_supervised_brokers(Settings.load(None, {}, {**outside, **callback}), 1)
+    assert named.cluster.channels.private == "10.1.2.3:99"
 
 
 def test_brokers_that_could_not_run_are_refused_before_anything_starts() -> None:

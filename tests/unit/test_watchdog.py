@@ -21,8 +21,10 @@ from tocsin.cluster.watchdog import (
     Watchdog,
     WatchdogLimits,
 )
+from tocsin.settings.cluster import SparkSettings
 
-LIMITS = WatchdogLimits()
+_DEFAULTS = SparkSettings()
+LIMITS = WatchdogLimits(ping_timeout_s=_DEFAULTS.ping_timeout_s, lost_limit=_DEFAULTS.unstoppable_limit)
 FEW = "too few of its threads are left, since others"
 
 
@@ -31,13 +33,13 @@ class Watched:
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
-        self.dog = Watchdog(LIMITS, self.now_s, Random(1))
+        self.watchdog = Watchdog(LIMITS, self.now_s, Random(1))
         self.answers: PingAnswered | PingFailed | None = PingAnswered()
         self.sees = TimePassed()
         self.done: list[Action] = []
 
     def tell(self, event: Event) -> Sequence[Action]:
-        actions = self.dog.handle(event, self.now_s)
+        actions = self.watchdog.handle(event, self.now_s)
         self.done += actions
         for action in actions:
             if isinstance(action, SendPing) and self.answers is not None:
@@ -59,7 +61,7 @@ class Watched:
         return sum(isinstance(action, StartEngine) for action in self.done)
 
     def trouble(self) -> str:
-        return self.dog.trouble(self.now_s) or ""
+        return self.watchdog.trouble(self.now_s) or ""
 
 
 def test_an_engine_that_answers_is_left_alone() -> None:
@@ -67,7 +69,7 @@ def test_an_engine_that_answers_is_left_alone() -> None:
     world.pass_time(3_600)
     assert set(world.done) == {SendPing()}
     assert world.trouble() == ""
-    assert world.now_s - world.dog.last_answer_s <= LIMITS.ping_period_s
+    assert world.now_s - world.watchdog.last_answer_s <= LIMITS.ping_period_s
 
 
 def test_an_engine_that_does_not_answer_gets_no_work_and_is_then_replaced() -> None:
@@ -79,12 +81,12 @@ def test_an_engine_that_does_not_answer_gets_no_work_and_is_then_replaced() -> N
     assert world.kills == []
     world.pass_time(LIMITS.ping_timeout_s)
     assert world.kills == ["it has not answered for 20 s"]
-    assert (world.starts, world.dog.state) == (1, "starting")
+    assert (world.starts, world.watchdog.state) == (1, "starting")
     assert "is being replaced: it has not answered" in world.trouble()
     world.tell(StartSucceeded())
     world.answers = PingAnswered()
     world.pass_time(60)
-    assert (world.trouble(), world.starts, world.dog.replacements) == ("", 1, 1)
+    assert (world.trouble(), world.starts, world.watchdog.replacements) == ("", 1, 1)
 
 
 def test_one_that_cannot_be_asked_is_as_one_that_does_not_answer() -> None:
@@ -123,7 +125,7 @@ def test_tasks_count_as_stuck_when_they_have_not_ended_for_long() -> None:
     world.pass_time(4)
     world.answers = PingAnswered(stuck=3)
     world.pass_time(LIMITS.stuck_s - 2)
-    assert (world.kills, world.dog.stuck) == ([], 0)
+    assert (world.kills, world.watchdog.stuck) == ([], 0)
     world.pass_time(6)
     assert world.kills == ["4 of its threads could not be stopped"]
 
@@ -140,14 +142,14 @@ def test_what_cannot_be_stopped_replaces_the_engine_once_in_ten_minutes_and_is_n
     world.tell(StartSucceeded())
     for count in range(3, 7):
         world.tell(TimePassed(lost=1, is_exhausted=True))
-        assert (world.starts, world.dog.state) == (count, "starting"), "without threads it does not wait"
+        assert (world.starts, world.watchdog.state) == (count, "starting"), "without threads it does not wait"
         world.tell(StartSucceeded())
     for _ in range(3):
         world.tell(TimePassed(has_ended=True))
-        assert world.dog.state == "starting", "only crashes count as such"
+        assert world.watchdog.state == "starting", "only crashes count as such"
         world.tell(StartSucceeded())
     world.tell(TimePassed(has_ended=True))
-    assert world.dog.state == "waiting"
+    assert world.watchdog.state == "waiting"
 
 
 def test_an_engine_whose_slots_are_all_stuck_is_replaced_although_another_was_of_late() -> None:
@@ -184,11 +186,11 @@ def test_three_replacements_in_ten_minutes_and_the_next_one_waits_longer_each_ti
     waits = []
     for _ in range(6):
         world.tell(TimePassed(has_ended=True))
-        assert world.dog.state == "waiting"
+        assert world.watchdog.state == "waiting"
         assert "replaced too often of late, and is tried again in" in world.trouble()
         assert "its process has ended" in world.trouble()
         begun_s, before = world.now_s, world.starts
-        assert world.dog.retry_after_s(begun_s) >= LIMITS.first_wait_s
+        assert world.watchdog.retry_after_s(begun_s) >= LIMITS.first_wait_s
         while world.starts == before:
             world.pass_time(1)
         waits.append(world.now_s - begun_s)
@@ -200,7 +202,7 @@ def test_three_replacements_in_ten_minutes_and_the_next_one_waits_longer_each_ti
         assert least_s <= wait_s <= 1.5 * least_s + 1
     world.pass_time(2 * LIMITS.window_s)
     world.tell(TimePassed(has_ended=True))
-    assert world.dog.state == "starting", "after a quiet time it does not wait"
+    assert world.watchdog.state == "starting", "after a quiet time it does not wait"
 
 
 def test_an_engine_that_cannot_be_started_is_tried_again_and_then_waits() -> None:
@@ -208,10 +210,10 @@ def test_an_engine_that_cannot_be_started_is_tried_again_and_then_waits() -> Non
     world.tell(TimePassed(has_ended=True))
     for _ in range(3):
         world.tell(StartFailed("no memory"))
-    assert (world.starts, world.dog.state) == (3, "waiting")
+    assert (world.starts, world.watchdog.state) == (3, "waiting")
     assert "no memory" in world.trouble()
     world.pass_time(2 * LIMITS.first_wait_s)
-    assert (world.starts, world.dog.state) == (4, "starting")
+    assert (world.starts, world.watchdog.state) == (4, "starting")
     world.tell(StartSucceeded())
     assert world.trouble() == ""
 

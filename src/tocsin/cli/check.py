@@ -23,11 +23,13 @@ app = App(
     help_epilogue="""Reads the catalog, the stores of channels and brokers, the log of every
 dataset with its checksums, every data file of the newest state and of kept
 history (that it is there, its size, its footer; --deep reads all of it), and the
-feeds' logs, and lists what was set aside under lost/. Nothing is changed or
-locked: a cluster may be at work.
+feeds' logs and the record of the clock, and lists what was set aside under lost/
+or is not known to the catalog. Not checked: python/ (your own code), scratch/ and
+lock (made anew at each start). Nothing is changed or locked: a cluster may be at
+work.
 
-Exit status: 0 all is well; 1 something is damaged, and named with what helps;
-2 something could not be checked.
+Exit status: 0 nothing is damaged (notes may need a look); 1 something is damaged,
+and named with what helps; 2 something could not be checked.
 
 Examples:
 
@@ -56,22 +58,26 @@ def check(
     except TocsinError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return 2
-    sys.stdout.write(json.dumps(found, indent=1) + "\n" if form == "json" else "".join(_told(found)))
+    sys.stdout.write(json.dumps(found, indent=1) + "\n" if form == "json" else "".join(format_findings(found)))
     return {"clean": 0, "damaged": 1, "unchecked": 2}[found["status"]]
 
 
-def _told(found: Mapping[str, Any]) -> Iterator[str]:
+def format_findings(found: Mapping[str, Any]) -> Iterator[str]:
     for title, severity in (("damaged", "damaged"), ("not checked", "unchecked"), ("note", "notes")):
         for finding in found[severity]:
             yield f"{title}: {finding['path']} ({finding['what']})\n  {finding['problem']}\n  {finding['remedy']}\n"
     checked = found["checked"]
     counts = ", ".join(_counted(checked[name], name) for name in ("stores", "datasets", "feeds", "files"))
     outcome = {
-        "clean": "all is well",
+        "clean": f"nothing is damaged; {_needing(len(found['notes']))}" if found["notes"] else "all is well",
         "damaged": f"{_counted(len(found['damaged']), 'things')} damaged",
         "unchecked": f"{_counted(len(found['unchecked']), 'things')} could not be checked",
     }
     yield f"checked {found['data']}: {counts}, {size_text(checked['size_bytes'])}: {outcome[found['status']]}\n"
+
+
+def _needing(count: int) -> str:
+    return f"{_counted(count, 'things')} {'need' if count != 1 else 'needs'} a look"
 
 
 def _counted(count: int, plural: str) -> str:

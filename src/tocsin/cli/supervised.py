@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import socket
 import sys
-from contextlib import suppress
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError
@@ -19,10 +20,11 @@ def check_brokers(settings: Settings, count: int) -> None:
     if not 0 <= count <= MOST:
         raise InputError(f"--brokers: must be from 0 to {MOST}, got {count}")
     if count and settings.cluster.token_needed and not settings.broker.cluster.token:
+        folder = shlex.quote(str(settings.data.absolute()))
         raise InputError(
             "the cluster asks for tokens, and its brokers have none",
-            hint='make one with "tocsin token create brokers --role broker" (--feeds names those that subscribers may '
-            "publish to) and set broker.cluster.token",
+            hint=f"make one: tocsin token create brokers --role broker --data {folder} "
+            "(--feeds names those that subscribers may publish to); then set broker.cluster.token",
         )
 
 
@@ -46,13 +48,26 @@ def broker_commands(
     return made
 
 
-def told_on_this_machine(settings: Settings) -> Settings:
-    """Settings with which the brokers beside a cluster can be told, also where that is not on loopback."""
-    cluster = settings.cluster
+def allow_supervised_brokers(settings: Settings, count: int) -> Settings:
+    """Settings with which the cluster reaches the brokers beside it, and no other private address, also where the
+    cluster is not on loopback. A broker whose port is not known yet (0) is allowed at every port of its address."""
+    cluster, broker = settings.cluster, settings.broker
     if cluster.channels.private != "auto" or cluster.http.loopback:
         return settings
-    own = ["127.0.0.0/8", "::1/128", "0.0.0.0/32", "::/128"]
-    with suppress(ValueError):
-        own.append(str(ip_network(settings.broker.http.host)))
-    channels = cluster.channels.model_copy(update={"private": " ".join(own)})
+    host, ports = broker.http.host, [broker.http.port + number for number in range(count)] if broker.http.port else []
+    if broker.cluster.callback:
+        parts = urlsplit(broker.cluster.callback)
+        host, ports = parts.hostname or "", [parts.port or (443 if parts.scheme == "https" else 80)]
+    allowed = [
+        f"{f'[{address}]' if ':' in address else address}:{port}" if ports else address
+        for address in _resolve(host) for port in ports or [0]
+    ]  # fmt: skip
+    channels = cluster.channels.model_copy(update={"private": " ".join(allowed) or "refused"})
     return settings.model_copy(update={"cluster": cluster.model_copy(update={"channels": channels})})
+
+
+def _resolve(host: str) -> list[str]:
+    try:
+        return sorted({str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None)})
+    except OSError:
+        return []

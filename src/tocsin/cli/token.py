@@ -1,7 +1,7 @@
 """`tocsin token`: who may use a cluster that is reachable from other machines.
 
-Works on the data folder itself, so the first token can be made before anybody could show one; a running cluster honours
-the change at once.
+Works on the data folder itself, so the first token can be made before anybody could show one, even before the first
+start where the folder is named; a running cluster honours the change at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ app = App(
 
 Examples:
 
-    tocsin token create ada --role admin
+    tocsin token create ada --role admin --data /var/lib/tocsin
     tocsin token create brokers --role broker --feeds emergency.ReportFeed
     tocsin token list
     tocsin token revoke 3
@@ -94,7 +94,7 @@ def create(
         sys.stdout.write(f"{secret}\n")
         sys.stderr.write(f"token {token.id} for {token.name} ({token.role}); this secret is not shown again\n")
 
-    _with_tokens(data, config, work)
+    _with_tokens(data, config, work, may_make_folder=True)
 
 
 @app.command(name="list")
@@ -142,11 +142,13 @@ class _Work(Protocol):
     async def __call__(self, tokens: Tokens) -> None: ...
 
 
-def _with_tokens(data: Path | None, config: Path | None, work: _Work) -> None:
+def _with_tokens(data: Path | None, config: Path | None, work: _Work, *, may_make_folder: bool = False) -> None:
     from tocsin import compose
 
     settings = Settings.load(config, os.environ, {"data": data})
-    opened: AbstractAsyncContextManager[Tokens] = compose.tokens(settings)
+    # Not the default one: a token in a new folder beside the cluster's own would be of no use, and nobody would know.
+    make_folder = may_make_folder and "data" in settings.model_fields_set
+    opened: AbstractAsyncContextManager[Tokens] = compose.tokens(settings, make_folder=make_folder)
 
     async def run() -> None:
         async with opened as tokens:

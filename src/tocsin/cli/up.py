@@ -49,14 +49,14 @@ def up(
     from tocsin import compose
     from tocsin.cli.beside import end_with_input
     from tocsin.cli.logs import log_to_stderr
-    from tocsin.cli.supervised import broker_commands, check_brokers, told_on_this_machine
+    from tocsin.cli.supervised import allow_supervised_brokers, broker_commands, check_brokers
     from tocsin.settings import Settings
 
     flags = {"data": data, "cluster.http.host": host, "cluster.http.port": port}
     settings = Settings.load(config, os.environ, flags)
     check_brokers(settings, brokers)
     if brokers:
-        settings = told_on_this_machine(settings)
+        settings = allow_supervised_brokers(settings, brokers)
     log_to_stderr(verbose)
     if beside:
         end_with_input()

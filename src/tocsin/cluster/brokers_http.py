@@ -63,7 +63,7 @@ class BrokerRoutes:
         if not (url is None or isinstance(url, str)):
             raise InputError("url: must be an address, or null")
         if url is not None:
-            self._announcer.guard.check(checked_url(url))
+            self._announcer.guard.check(checked_url(url), "the broker's address")
         done = await self._brokers.register(dataverse, name, url, request[PRINCIPAL], _claimant(said))
         told = _told(done.broker, done.url, done.position, await self._store.dropped(), done.generation)
         return answer(

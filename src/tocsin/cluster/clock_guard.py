@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from tocsin.cluster.lost_folder import LostFolder
 from tocsin.pipeline.datasets.durability import sync_file, sync_folder
 
 log = structlog.get_logger()
@@ -32,15 +35,16 @@ _LOOK_EVERY_S: Final = 5.0
 class Suspicion(Enum):
     STEPPED = "it was set by more than an hour while the cluster ran"
     BEFORE = "it is before the newest time on record"
-    UNSETTLED = "it was set by more than an hour before the machine was started anew, and is still there"
+    UNSETTLED = "before the machine last booted it was set by more than an hour, and nobody has set it right since"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What outlives the process.
+    """The state of the guard that the file keeps, so that the next process goes on with it.
 
-    `base_us` and `boot_us` are one moment by both clocks, the last that was believed; they mean something as long as
-    the machine is not started anew (`boot_id`). `stepped_to_us`: what a clock that is suspect was set to.
+    `base_us` (wall clock) and `boot_us` (clock since boot) are the same moment, the last at which the guard believed
+    the wall clock. They can be compared only until the machine boots again, which changes `boot_id`. `stepped_to_us` is
+    the time that a suspect wall clock was set to.
     """
 
     newest_us: int
@@ -78,7 +82,7 @@ class ClockGuard:
         self._suspicion: Suspicion | None = None
         self._stopped_us = 0
         self._written_us = 0
-        self._start(_read(self._path))
+        self._start(_read(self._path, clocks.wall_us()))
 
     # ------------------------------------------------------------ what others ask
 
@@ -120,12 +124,14 @@ class ClockGuard:
         """Put the newest time on record, unless it has been lately."""
         with self._lock:
             self._look()
-            if self._record.newest_us - self._written_us >= _RECORD_EVERY_US:
+            self._move_base()
+            if self._record_us() - self._written_us >= _RECORD_EVERY_US:
                 self._write()
 
     def close(self) -> None:
         with self._lock:
             self._look()
+            self._move_base()
             self._write()
 
     # ------------------------------------------------------------ how it is known; the caller has the lock
@@ -137,10 +143,10 @@ class ClockGuard:
             # Time that passed while nobody looked is no step.
             base_us = wall_us
             if wall_us < record.newest_us:
-                base_us = record.newest_us
+                base_us = self._record_us()
                 self._suspect(Suspicion.BEFORE, wall_us)
             elif record.stepped_to_us is not None and wall_us >= record.stepped_to_us:
-                base_us = record.newest_us
+                base_us = self._record_us()
                 self._suspect(Suspicion.UNSETTLED, record.newest_us)
             self._record = replace(record, base_us=base_us, boot_us=boot_us, boot_id=boot_id)
         self._look()
@@ -149,12 +155,33 @@ class ClockGuard:
     def _expected_us(self) -> int:
         return self._record.base_us + self._clocks.boot_us() - self._record.boot_us
 
+    def _record_us(self) -> int:
+        """The latest time on record, that of a suspect clock's stand-in too."""
+        return max(self._record.newest_us, self._record.base_us)
+
+    def _move_base(self) -> None:
+        """Put on record how far the time has gone on without the wall clock: after a boot it goes on from there."""
+        if self._suspicion is not None:
+            self._record = replace(self._record, base_us=self._expected_us(), boot_us=self._clocks.boot_us())
+
+    def _step_known(self, wall_us: int, expected_us: int) -> int | None:
+        """What a suspect clock was set ahead to. Of several such times it is the first: after a boot, a clock that
+        shows any later time may be set wrong still. A clock that was set back is before the newest time then."""
+        known_us = self._record.stepped_to_us
+        if wall_us <= expected_us:
+            return known_us
+        return wall_us if known_us is None else min(known_us, wall_us)
+
     def _look(self) -> int:
         """Believe the wall clock, or suspect it; what it says."""
         wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
-        if self._suspicion is None and abs(wall_us - expected_us) > STEP_US:
-            self._suspect(Suspicion.STEPPED, min(wall_us, expected_us))
-            self._note_leap(wall_us, expected_us)
+        if self._suspicion in (None, Suspicion.STEPPED) and abs(wall_us - expected_us) > STEP_US:
+            stepped_to_us = self._step_known(wall_us, expected_us)
+            if self._suspicion is not None and stepped_to_us == self._record.stepped_to_us:
+                return wall_us
+            self._record = replace(self._record, stepped_to_us=stepped_to_us)
+            if self._suspicion is None:
+                self._suspect(Suspicion.STEPPED, min(wall_us, expected_us))
             self._write()
         elif self._suspicion is not None and self._is_right_again(wall_us, expected_us):
             log.warning("the wall clock is right again; what is too old is deleted again")
@@ -163,17 +190,7 @@ class ClockGuard:
             self._write()
         elif self._suspicion is None:
             self._believe(wall_us)
-        elif self._note_leap(wall_us, expected_us):
-            self._write()
         return wall_us
-
-    def _note_leap(self, wall_us: int, expected_us: int) -> bool:
-        """A leap ahead is remembered over a start of the machine. One back needs no note: the clock is before the
-        newest time on record then."""
-        if self._record.stepped_to_us is not None or wall_us <= expected_us + STEP_US:
-            return False
-        self._record = replace(self._record, stepped_to_us=wall_us)
-        return True
 
     def _is_right_again(self, wall_us: int, expected_us: int) -> bool:
         stepped_to_us = self._record.stepped_to_us
@@ -191,9 +208,11 @@ class ClockGuard:
 
     def _suspect(self, suspicion: Suspicion, stopped_us: int) -> None:
         self._suspicion, self._stopped_us = suspicion, stopped_us
+        folder = self._path.parent.absolute()
         log.error(
             "the wall clock is not believed: nothing is deleted by age",
-            why=suspicion.value, hint="set the clock right; or, if it is right, run: tocsin clock accept",
+            why=suspicion.value,
+            hint=f"set the clock right; or, if it is right, run: tocsin clock accept --data {shlex.quote(str(folder))}",
         )  # fmt: skip
 
     def _write(self) -> None:
@@ -205,17 +224,32 @@ class ClockGuard:
             sync_folder(self._path.parent)
         except OSError as error:
             log.warning("the newest time could not be put on record", reason=str(error))
-        self._written_us = self._record.newest_us
+        self._written_us = self._record_us()
 
 
-def _read(path: Path) -> Record | None:
-    """What is on record; None where nothing is. A damaged record says nothing, and that is told."""
+def parse_record(content: bytes) -> Record:
+    """The record in the file; ValueError where it is damaged."""
+    said = json.loads(content)
     try:
-        return Record(**json.loads(path.read_text(encoding="utf-8")))
+        record = Record(**said)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    times = (record.newest_us, record.base_us, record.boot_us, record.stepped_to_us or 0)
+    if not (all(type(time_us) is int for time_us in times) and isinstance(record.boot_id, str)):
+        raise ValueError("its fields are no times")
+    return record
+
+
+def _read(path: Path, wall_us: int) -> Record | None:
+    """What is on record; None where nothing is. A damaged record is set aside, and that is told."""
+    try:
+        return parse_record(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
-        set_aside = path.with_suffix(".damaged")
-        log.error("the record of the clock is damaged and set aside", path=str(set_aside), reason=str(error))
-        path.replace(set_aside)
+    except ValueError as error:
+        place = LostFolder(path.parent, lambda: datetime.fromtimestamp(wall_us / 1e6, UTC)).choose_place(path.name)
+        path.rename(place)
+        sync_folder(place.parent)
+        sync_folder(path.parent)
+        log.error("the record of the clock is damaged and was set aside", path=str(place), reason=str(error))
         return None

@@ -25,7 +25,7 @@ from tocsin.cluster.engine_session import EngineSession, engine_lost
 from tocsin.cluster.spark_errors import called, told
 from tocsin.cluster.work_threads import GIVE_UP_S, WorkThreads
 from tocsin.pipeline.analysis import SparkOracle, without_paths
-from tocsin.pipeline.plan_check import checked_query
+from tocsin.pipeline.plan_check import analyse_query
 from tocsin.pipeline.python.called import CallError
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
@@ -80,7 +80,7 @@ class Engine:
         scratch: Path,
         *,
         threads: int,
-        lost_limit: int = 4,
+        lost_limit: int,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         """`lost_limit`: so many may lose threads before the session is replaced; there are as many to spare."""
@@ -355,7 +355,7 @@ class Engine:
         return self.asked(lambda: self._collected(sql, limit))
 
     def _collected(self, sql: str, limit: int | None) -> pa.Table:
-        frame = checked_query(self.spark, sql)
+        frame = analyse_query(self.spark, sql)
         frame = _nullable(frame if limit is None else frame.limit(limit))
         # Planned here and not by the thread that serves the rows: if that one lacks memory it ends without a word, and
         # whoever waits for its rows waits for ever.
@@ -365,13 +365,13 @@ class Engine:
 
     def discard(self, sql: str) -> None:
         """Runs a query to its end; its rows go nowhere."""
-        checked_query(self.spark, sql).write.format("noop").mode("overwrite").save()
+        analyse_query(self.spark, sql).write.format("noop").mode("overwrite").save()
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """An answer of any size: Spark puts it on the disk, from where it is read in order, a little at a time."""
         folder = self._scratch / f"answer-{uuid4().hex}"
         try:
-            checked_query(self.spark, sql).write.parquet(str(folder), compression="zstd")
+            analyse_query(self.spark, sql).write.parquet(str(folder), compression="zstd")
             yield from self._read(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -382,7 +382,7 @@ class Engine:
                 yield from file.iter_batches(batch_size=2_000)
 
     def plan(self, sql: str) -> str:
-        frame: Any = checked_query(self.spark, sql)
+        frame: Any = analyse_query(self.spark, sql)
         return without_paths(
             frame._jdf.queryExecution().explainString(
                 frame._sc._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")

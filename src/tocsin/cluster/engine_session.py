@@ -20,7 +20,7 @@ RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
 
 
 class EngineLostError(UnavailableError):
-    """The session is gone, and what it did with it: whoever can repeats it with the next one."""
+    """The session ended before its work was done. Callers whose work may be repeated do so in the next session."""
 
 
 def engine_lost() -> EngineLostError:

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tocsin.cluster import watchdog as dog
+from tocsin.cluster import watchdog
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_session import EngineSession
 from tocsin.cluster.watchdog import Watchdog, WatchdogLimits
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 LOOK_EVERY_S: Final = 0.5
 
-Ping = Callable[[EngineSession], dog.PingAnswered]
+Ping = Callable[[EngineSession], watchdog.PingAnswered]
 
 
 class EngineWatch:
@@ -38,7 +38,7 @@ class EngineWatch:
         self._sessions = sessions
         self._ping = ping or self._ask
         self._watchdog = Watchdog(limits, time.monotonic(), Random())
-        self._events: queue.SimpleQueue[dog.Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[watchdog.Event] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine watch", daemon=True)
         self._pinged: EngineSession | None = None
@@ -91,10 +91,12 @@ class EngineWatch:
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
-                event: dog.Event = self._events.get(timeout=LOOK_EVERY_S)
+                event: watchdog.Event = self._events.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
                 engine = self._engine
-                event = dog.TimePassed(not engine.is_alive(), engine.lost_askers, is_exhausted=engine.is_exhausted())
+                event = watchdog.TimePassed(
+                    not engine.is_alive(), engine.lost_askers, is_exhausted=engine.is_exhausted()
+                )  # fmt: skip
             try:
                 for action in self._watchdog.handle(event, time.monotonic()):
                     self._perform(action)
@@ -103,17 +105,17 @@ class EngineWatch:
                 with suppress(Exception):
                     log.error("the engine's watch failed", exc_info=error)
 
-    def _perform(self, action: dog.Action) -> None:
+    def _perform(self, action: watchdog.Action) -> None:
         match action:
-            case dog.SendPing():
+            case watchdog.SendPing():
                 self._send_ping(self._engine.session)
-            case dog.KillEngine(reason):
+            case watchdog.KillEngine(reason):
                 with suppress(Exception):
                     log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
                 # First nobody is given it any more, then those who have it get errors.
                 self._engine.abandon()
                 self._sessions.kill()
-            case dog.StartEngine():
+            case watchdog.StartEngine():
                 self._start_engine()
 
     def _start_engine(self) -> None:
@@ -126,11 +128,11 @@ class EngineWatch:
             self._sessions.kill()
             with suppress(Exception):
                 log.error("the engine could not be started", reason=str(error))
-            self._events.put(dog.StartFailed(f"it could not be started: {error}"[:500]))
+            self._events.put(watchdog.StartFailed(f"it could not be started: {error}"[:500]))
             return
-        self._events.put(dog.StartSucceeded())
+        self._events.put(watchdog.StartSucceeded())
         with suppress(Exception):
-            log.info("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
+            log.warning("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
 
     # ------------------------------------------------------------ a thread for each session, since a ping may hang
 
@@ -145,19 +147,19 @@ class EngineWatch:
     def _answer_pings(self, session: EngineSession, pings: queue.SimpleQueue[bool]) -> None:
         while pings.get() and not session.is_lost:
             try:
-                event: dog.Event = self._ping(session)
+                event: watchdog.Event = self._ping(session)
             except Exception:
-                event = dog.PingFailed()
+                event = watchdog.PingFailed()
             if not session.is_lost:
                 self._events.put(event)
 
-    def _ask(self, session: EngineSession) -> dog.PingAnswered:
+    def _ask(self, session: EngineSession) -> watchdog.PingAnswered:
         context: Any = session.spark.sparkContext._jsc.sc()
         if context.isStopped():
-            return dog.PingAnswered(is_stopped=True)
+            return watchdog.PingAnswered(is_stopped=True)
         if not self._engine.has_cancelled:
-            return dog.PingAnswered()
-        return dog.PingAnswered(stuck=stuck_tasks(context), slots=task_slots(context.master()))
+            return watchdog.PingAnswered()
+        return watchdog.PingAnswered(stuck=stuck_tasks(context), slots=task_slots(context.master()))
 
 
 def task_slots(master: str) -> int | None:

@@ -308,7 +308,7 @@ class ScriptRoutes:
             return None
         return UnavailableError(
             f"the cluster is not ready: {trouble}",
-            hint="it goes on by itself: try again soon", retry_after_s=self._engine.retry_after_s(),
+            hint="the engine is being replaced; try again soon", retry_after_s=self._engine.retry_after_s(),
         )  # fmt: skip
 
     async def close(self) -> None:

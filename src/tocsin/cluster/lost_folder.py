@@ -3,11 +3,13 @@
 lost/20261116T131500Z-dataset-3f2a…    a folder of datasets/ that the catalog does not know
 lost/20261116T131500Z-feed-81bc…       a feed's log that the catalog does not know
 lost/20261116T131500Z-channels.db      a copy of the channels' store with channels that the catalog does not know
+lost/20261116T131500Z-clock.json       a record of the clock that cannot be read
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -97,5 +99,6 @@ def refuse_lost_catalog(data: Path, catalog: Path, beside: Iterable[Path]) -> No
     raise StoreError(
         f"the data folder {data} holds data ({shown}{more}), and its catalog {catalog.name} {state}",
         hint=f"put {catalog.name} back together with its -wal file, or restore a backup into a new folder (tocsin "
-        f"restore); to begin anew, tocsin up {SET_ASIDE_FLAG} moves the data to {data / LOST}",
+        f"restore BACKUP --data NEW); to begin anew, tocsin up {SET_ASIDE_FLAG} --data "
+        f"{shlex.quote(str(data.absolute()))} moves the data to {data / LOST}",
     )

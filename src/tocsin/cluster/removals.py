@@ -4,7 +4,7 @@
     DROP     catalog: the entry goes and an intent comes, in one transaction ─▶ the folder goes ─▶ the intent goes
 
 So a crash at any place leaves a folder that either an entry or an intent names. A folder that neither names was not
-made by this catalog: the start sets it aside (see `lost`).
+made by this catalog: the start sets it aside (see `lost_folder`).
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
@@ -60,10 +62,12 @@ class ScriptRunner:
         channels: Channels,
         rooms: Sequence[Room],
         settings: ClusterSettings,
+        data: Path,
     ) -> None:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
+        self._data = data
         self._rows_limit = settings.statements.rows_limit
         self._definitions = Definitions(catalog, tables, engine, settings.datasets.history)
         self._changes = changes
@@ -95,7 +99,8 @@ class ScriptRunner:
                 if isinstance(statement, st.CreatePythonFunction) and not may_run_code:
                     raise ForbiddenError(
                         "a function in Python runs as the cluster does: only an admin's token may create one",
-                        hint='make one with "tocsin token create NAME --role admin" and show it: TOCSIN_TOKEN, --token',
+                        hint=f"make one: tocsin token create NAME --role admin --data {shlex.quote(str(self._data))}; "
+                        "then show it: export TOCSIN_TOKEN=tocsin_…",
                     )
                 outcome = await self._execute(number, statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:

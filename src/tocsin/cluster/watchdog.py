@@ -15,15 +15,15 @@ from typing import Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class WatchdogLimits:
-    ping_period_s: float = 2.0
-    ping_timeout_s: float = 20.0
+    ping_timeout_s: float
     """An engine that has not answered for so long is replaced."""
-    silent_s: float = 5.0
-    """One that has not answered for so long gets no new work."""
-    lost_limit: int = 4
+    lost_limit: int
     """So many askers and tasks that cannot be stopped, and the engine is replaced: nothing else frees them. That is
     done once within `window_s` while there are threads left, and does not count among `replacements`: whoever asks for
     such work could else keep the engine from the others."""
+    ping_period_s: float = 2.0
+    silent_s: float = 5.0
+    """One that has not answered for so long gets no new work."""
     stuck_s: float = 30.0
     """A task that was told to stop so long ago will not."""
     replacements: int = 3

@@ -83,7 +83,7 @@ ARRAY_AGGREGATES: Final = {
 AGGREGATES: Final = frozenset(
     (
         "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or "
-        "collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value "
+        "collect_list collect_set corr count count_if covar_pop covar_samp every first first_value "
         "grouping grouping_id histogram_numeric kurtosis last last_value listagg max max_by mean median min min_by "
         "mode percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_r2 "
         "skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance "

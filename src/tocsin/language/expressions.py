@@ -187,7 +187,7 @@ class Expressions(ABC):
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
         named = next((one for one in node.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)), None)
         if named is not None:
-            fail("an argument has a place and no name", node, "write the value alone")
+            fail("named arguments are not supported", node, "pass them by position")
         function = self.names.find_function(dataverse or self.dataverse, name, len(node.expressions))
         if function is not None:
             return self.inlined(function, [self.expression(one) for one in node.expressions], node)
@@ -207,8 +207,7 @@ class Expressions(ABC):
         if self.names.arities(self.dataverse, name):
             self.unknown_function(self.dataverse, name, node)
         shown = name if len(name) <= 60 else f"{name[:60]}…"
-        remedy = functions.suggestion(name, calls.CALLABLE) or "the functions that can be called are listed in the docs"
-        fail(f"unknown function {shown}", node, remedy)
+        fail(f"{shown} cannot be called here", node, functions.suggest_function(name, calls.CALLABLE))
 
     def unknown_function(self, dataverse: str, name: str, node: exp.Anonymous) -> NoReturn:
         counts = " or ".join(str(one) for one in self.names.arities(dataverse, name))

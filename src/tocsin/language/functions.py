@@ -65,7 +65,7 @@ SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
         ),
         "aggregates": (
             "any any_value approx_count_distinct approx_percentile approx_top_k array_agg avg bit_and bit_or bit_xor"
-            " bool_and bool_or collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every"
+            " bool_and bool_or collect_list collect_set corr count count_if covar_pop covar_samp every"
             " first first_value grouping grouping_id histogram_numeric kurtosis last last_value listagg max max_by mean"
             " median min min_by mode percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy"
             " regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy skewness some std stddev"
@@ -90,7 +90,21 @@ UNITS: Final = frozenset(
 """What EXTRACT takes out of a moment, and what an INTERVAL counts."""
 
 
-def suggestion(name: str, known: Iterable[str]) -> str | None:
+LISTED: Final = "docs/language.md lists what can be called"
+_MISSPELT: Final = 0.8
+"""How alike a misspelt function and the one that was meant are. Less would offer `repeat` for `reflect`."""
+
+
+def suggest_function(name: str, known: Iterable[str]) -> str:
+    """What to do about a function that cannot be called: the one that was perhaps meant, and where all are listed.
+
+    Nobody is told that Spark knows no such function: it may be one of those that are left out.
+    """
+    near = suggestion(name, known, _MISSPELT)
+    return f"{near} {LISTED}" if near else LISTED
+
+
+def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that this one is perhaps a misspelling of, as a remedy."""
-    near = difflib.get_close_matches(name.lower()[:100], sorted(known), 1)
+    near = difflib.get_close_matches(name.lower()[:100], sorted(known), 1, cutoff)
     return f"did you mean {near[0]}?" if near else None

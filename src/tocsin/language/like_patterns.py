@@ -17,7 +17,7 @@ from tocsin.language.typed import FunctionError, build, constant_string, enclose
 
 ESCAPE: Final = "\\"
 WILDCARDS: Final = 1_000
-"""% and _ of one pattern: each is a frame on the stack of whoever matches it."""
+"""One pattern may have so many % and _: Java's matcher takes a stack frame for each of them."""
 
 _TOO_MANY: Final = f"a pattern of LIKE has at most {WILDCARDS} wildcards"
 _OPENING, _NEXT, _CLOSING = r"(?s)\A(?>", r")(?>.*?", r"\z)"
@@ -25,7 +25,7 @@ _QUOTE, _UNQUOTE = r"\Q", r"\E"
 _QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E within a quoted text
 
 
-def written(node: exp.Expr) -> exp.Expr:
+def rewrite_like(node: exp.Expr) -> exp.Expr:
     """What stands for a LIKE or an ILIKE, perhaps with its ESCAPE, in Spark's SQL."""
     like = node.this if isinstance(node, exp.Escape) else node
     escape = escape_of(node)
@@ -40,7 +40,7 @@ def written(node: exp.Expr) -> exp.Expr:
             known, pattern = None, dynamic.call("lower", pattern)
     if known is not None:
         return _of_constant(text, list(tokens(known, escape)))
-    return exp.RegexpLike(this=enclosed(text), expression=enclosed(regular(pattern, escape)))
+    return exp.RegexpLike(this=enclosed(text), expression=enclosed(to_regex(pattern, escape)))
 
 
 def escape_of(node: exp.Expr) -> str:
@@ -100,7 +100,7 @@ def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
     closing = _CLOSING
     if parts[-1] == "%":  # whatever follows fits
         parts, closing = parts[:-1], ")"
-    body = "".join(_NEXT if one == "%" else "." if one == "_" else _quoted(one[1:]) for one in parts)
+    body = "".join(_NEXT if part == "%" else "." if part == "_" else _quoted(part[1:]) for part in parts)
     return exp.RegexpLike(this=enclosed(text), expression=string(f"{_OPENING}{body}{closing}"))
 
 
@@ -108,7 +108,7 @@ def _quoted(text: str) -> str:
     return f"{_QUOTE}{text.replace(_UNQUOTE, _QUOTED_UNQUOTE)}{_UNQUOTE}"
 
 
-def regular(pattern: exp.Expr, escape: str) -> exp.Expr:
+def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
     """The regular expression of a pattern that is known when it is matched."""
     texts = {
         "_open": string(_OPENING + _QUOTE),

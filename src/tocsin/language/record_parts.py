@@ -40,7 +40,7 @@ def parted_datasets(new: Sequence[tuple[Dataset, int | None]], branches: int) ->
     if any(branch is None for _, branch in new):
         return ()
     datasets = list({(dataset.dataverse, dataset.name): dataset for dataset, _ in new}.values())
-    for chosen in (datasets, *([one] for one in datasets)):
+    for chosen in (datasets, *([dataset] for dataset in datasets)):
         names = {(dataset.dataverse, dataset.name) for dataset in chosen}
         read = sorted(
             branch for dataset, branch in new if (dataset.dataverse, dataset.name) in names if branch is not None
@@ -62,7 +62,7 @@ def _branches(body: exp.Expr) -> Iterator[exp.Expr]:
 def _parted(select: exp.Expr) -> Iterator[exp.Table]:
     if not isinstance(select, exp.Select) or any(select.args.get(clause) for clause in _WHOLE):
         return
-    if any(aggregates(one) or one.find(exp.Window) for one in select.expressions):
+    if any(aggregates(column) or column.find(exp.Window) for column in select.expressions):
         return
     joins = select.args.get("joins") or []
     if any((join.side or "") in ("RIGHT", "FULL") for join in joins):

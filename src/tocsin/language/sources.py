@@ -172,9 +172,9 @@ class Sources(Paths):
         if isinstance(called, exp.Anonymous):
             function = called.name.lower()
             if function not in functions.TABLE_FUNCTIONS:
-                near = functions.suggestion(function, functions.TABLE_FUNCTIONS)
+                remedy = functions.suggest_function(function, functions.TABLE_FUNCTIONS)
                 known = ", ".join(sorted(functions.TABLE_FUNCTIONS))
-                fail(f"unknown function {called.name[:60]} in FROM", called, near or f"yours, or one of {known}")
+                fail(f"{called.name[:60]} cannot be called in FROM", called, f"yours, or one of {known}; {remedy}")
             made = exp.Anonymous(this=function, expressions=[self._constant(one) for one in called.expressions])
         else:
             rows = (one.expressions if isinstance(one, exp.Tuple) else [one] for one in called.expressions)

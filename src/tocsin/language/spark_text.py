@@ -68,7 +68,7 @@ def _linear(tree: exp.Expr) -> exp.Expr:
     tree = exp.Paren(this=tree.copy())
     for like in reversed(list(tree.find_all(exp.Like, exp.ILike))):
         whole = like.parent if isinstance(like.parent, exp.Escape) else like
-        whole.replace(enclosed(like_patterns.written(whole)))
+        whole.replace(enclosed(like_patterns.rewrite_like(whole)))
     made: exp.Expr = tree.this
     return made.pop()
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tocsin.language.phantoms import map_of
 from tocsin.language.typed import FunctionError
-from tocsin.pipeline.plan_check import checked_query
+from tocsin.pipeline.plan_check import analyse_query
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Primitive, Type
 from tocsin.wire.errors import StatementError
@@ -41,7 +41,7 @@ class SparkOracle:
 
     def _asked(self, sql: str) -> list[tuple[str, Type]] | str:
         try:
-            schema = checked_query(self._spark, sql).schema.jsonValue()
+            schema = analyse_query(self._spark, sql).schema.jsonValue()
         except PySparkException as error:
             return reason(str(error))
         except StatementError as error:

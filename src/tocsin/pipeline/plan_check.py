@@ -91,7 +91,7 @@ _compiled: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def checked_query(spark: SparkSession, sql: str, arguments: Mapping[str, Any] | None = None) -> DataFrame:
+def analyse_query(spark: SparkSession, sql: str, arguments: Mapping[str, Any] | None = None) -> DataFrame:
     """The query, analysed and not run; StatementError where its plan holds what no query of ours needs.
 
     Whatever a person's statement became reaches Spark through here; a channel's query does so once, when it is made.
@@ -104,14 +104,14 @@ def checked_query(spark: SparkSession, sql: str, arguments: Mapping[str, Any] | 
     return frame
 
 
-def query_checked_once(
+def analyse_query_once(
     spark: SparkSession, checked: set[str], text: str, sql: str, arguments: Mapping[str, Any]
 ) -> DataFrame:
-    """As `checked_query`, for a `text` of which only names of views differ from one `sql` to the next: its plan is
+    """As `analyse_query`, for a `text` of which only names of views differ from one `sql` to the next: its plan is
     looked at when the text is not among those `checked`, and then it is."""
     if text in checked:
         return spark.sql(sql, dict(arguments))
-    frame = checked_query(spark, sql, arguments)
+    frame = analyse_query(spark, sql, arguments)
     checked.add(text)
     return frame
 

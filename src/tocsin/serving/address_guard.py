@@ -9,13 +9,18 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
+import structlog
 
 from tocsin.serving.addresses import NO_NETWORKS, Address, Networks, parsed_address
+from tocsin.wire.addresses import parse_endpoint
 from tocsin.wire.errors import InputError
+
+_log = structlog.get_logger("tocsin.addresses")
 
 # Ranges that Python's tables of all versions do not count as private, or that lead into another range.
 _REFUSED: Final = Networks(
@@ -37,34 +42,59 @@ class PrivateAddressError(OSError):
 
 
 class AddressGuard:
-    """`setting` names what allows private addresses; `allowed` are the networks that it allows, None: all."""
+    """`setting` names what allows private addresses; `allowed` are the networks that it allows, None: all; `endpoints`
+    are addresses that it allows at one port alone."""
 
-    def __init__(self, setting: str, allowed: Networks | None) -> None:
+    def __init__(
+        self, setting: str, allowed: Networks | None, endpoints: Collection[tuple[Address, int]] = frozenset()
+    ) -> None:
         self._setting = setting
         self._allowed = allowed
+        self._endpoints = frozenset(endpoints)
 
     @classmethod
     def of(cls, private: str, setting: str, *, loopback: bool) -> AddressGuard:
         """From what the setting says: `auto` (all where the server itself is on loopback), `allowed`, `refused`, or the
-        networks that are allowed."""
+        networks and endpoints (`127.0.0.1:8480`) that are allowed."""
         if private == "allowed" or (private == "auto" and loopback):
             return cls(setting, None)
-        return cls(setting, NO_NETWORKS if private in ("auto", "refused") else Networks(private.split()))
+        if private in ("auto", "refused"):
+            return cls(setting, NO_NETWORKS)
+        endpoints = {text: endpoint for text in private.split() if (endpoint := parse_endpoint(text)) is not None}
+        networks = Networks(text for text in private.split() if text not in endpoints)
+        return cls(setting, networks, endpoints.values())
 
-    def allows(self, address: Address) -> bool:
-        return self._allowed is None or address in self._allowed or is_public(address)
+    def allows(self, address: Address, port: int | None = None) -> bool:
+        if self._allowed is None or address in self._allowed or is_public(address):
+            return True
+        return port is not None and (address, port) in self._endpoints
 
-    def check(self, url: str) -> None:
-        """InputError for an address that is seen to be private without asking for its name."""
-        host = urlsplit(url).hostname or ""
+    def check(self, url: str, what: str = "the address") -> None:
+        """InputError for an address that is seen to be private without asking for its name. `what` it is the address
+        of, for the message."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = parts.port or (443 if parts.scheme == "https" else 80)
         found = _written_address(host)
         named = host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")
-        if self._allowed is None or (found is None and not named) or (found is not None and self.allows(found)):
+        if self._allowed is None or (found is None and not named):
+            return
+        loopback = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
+        if any(self.allows(address, port) for address in (loopback if found is None else (found,))):
             return
         raise InputError(
-            "url: must not be on this machine or in a private network",
-            hint=f"the operator allows networks with the setting {self._setting}",
+            f"{what} {host} is private: it is on this machine or in a private network",
+            hint=f"the operator allows it with the setting {self._setting}, which lists networks: "
+            f'{self._setting} = "{"127.0.0.1 ::1" if found is None else found}"',
         )
+
+    def warn_of_stored(self, stored: Iterable[tuple[str, str]], what: str) -> None:
+        """Log a warning for each name and address that was stored while it was allowed, and is not now."""
+        for name, url in stored:
+            try:
+                self.check(url, what)
+            except InputError as error:
+                _log.warning(f"{what} is refused", name=name, reason=error.message, hint=error.hint)
 
     def connector(self, **options: Any) -> aiohttp.TCPConnector:
         """For sessions that connect to nothing but what is allowed."""
@@ -73,7 +103,7 @@ class AddressGuard:
     def _socket(self, place: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, target = place
         found = parsed_address(str(target[0]))
-        if found is None or not self.allows(found):
+        if found is None or not self.allows(found, int(target[1])):
             raise PrivateAddressError(
                 errno.EACCES, f"{target[0]} is in a private network, see the setting {self._setting}"
             )
@@ -88,7 +118,7 @@ def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         inner = _inner_addresses(address)
         if inner:
-            return all(is_public(one) for one in inner)
+            return all(is_public(each) for each in inner)
     usable = address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
     return usable and address not in _REFUSED
 

@@ -15,7 +15,7 @@ from aiohttp.typedefs import Middleware
 
 from tocsin.serving.addresses import is_forwarded, is_of_web_page
 from tocsin.serving.answers import Handler
-from tocsin.serving.tokens import Token, secret_in
+from tocsin.serving.tokens import HOW_TO_MAKE, Token, secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 
 # Where no token is asked for, whoever reaches the server owns it; but brings no code into it, for that needs a token.
@@ -83,7 +83,7 @@ def optional_authentication(
         elif not forwarded:
             raise UnauthorizedError(
                 "a request that comes through a proxy needs a token",
-                hint='make one with "tocsin token create NAME" and send it as Authorization: Bearer tocsin_…',
+                hint=HOW_TO_MAKE,
             )
         request[PRINCIPAL] = EVERYBODY
         return await handler(request)

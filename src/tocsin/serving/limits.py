@@ -26,7 +26,7 @@ Refused = Callable[[str], None]
 
 
 def nobody_counts(_limit: str) -> None:
-    """For who does not count refusals."""
+    """Ignores the refusal: for servers that have no metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,8 @@ class GzipReader:
 class Gate:
     """Lets `inside` in at once and `waiting` more wait, first come, first served; refuses the rest.
 
-    Of one asker `own_inside` are let in, and `own_waiting` wait; those who come after it pass them by.
+    The gate lets at most `own_inside` requests of one client in, and at most `own_waiting` more of them wait. A client
+    that has as many inside as it may does not hold up the others: their requests pass its waiting ones.
     """
 
     def __init__(

@@ -23,6 +23,11 @@ SECRET_BYTES: Final = 32
 NAME_LIMIT: Final = 128
 FEED_LIMIT: Final = 800
 DEFAULT_DATAVERSE: Final = "Default"
+# The folder stays unnamed: whoever has no token yet is not told how the cluster's machine is arranged.
+HOW_TO_MAKE: Final = (
+    "on the cluster's machine, with its data folder: tocsin token create NAME --role ROLE --data FOLDER; then show it: "
+    "export TOCSIN_TOKEN=tocsin_… for the command line, or the header Authorization: Bearer tocsin_…"
+)
 
 # What each role may do; whoever may do more may do all that stands above.
 ROLES: Final[dict[str, str]] = {
@@ -110,9 +115,9 @@ def check(secret: str, kept: Iterable[KeptToken]) -> Token:
         if hmac.compare_digest(token.digest, shown):
             found = token
     if found is None:
-        raise UnauthorizedError("this token is not known", hint="tocsin token create makes one")
+        raise UnauthorizedError("this token is not known", hint=HOW_TO_MAKE)
     if found.revoked_at is not None:
-        raise UnauthorizedError(f"the token {found.name} was revoked", hint="tocsin token create makes another")
+        raise UnauthorizedError(f"the token {found.name} was revoked", hint=HOW_TO_MAKE)
     return Token(found.name, found.role, tuple(found.feeds))
 
 
@@ -136,5 +141,6 @@ def require_feed(token: Token, feed: str) -> None:
     if not allows(token, "writer") and feed not in token.feeds:
         raise ForbiddenError(
             f"the token {token.name} has the role {token.role} and may not publish to {feed}",
-            hint=f"one of the role writer may; so may one of: tocsin token create NAME --role broker --feeds {feed}",
+            hint="one of the role writer may; so may one of: tocsin token create NAME --role broker "
+            f"--feeds {feed} --data FOLDER",
         )

@@ -83,8 +83,8 @@ class SparkSettings(Section):
     """Where Spark runs. `local[*]`: in this machine, with more slots than cores (twice as many, at least 4)."""
     driver_memory: Memory = "1g"
     """The most memory for the JVM's heap, such as 512m or 4g."""
-    ping_timeout_s: Seconds = 20.0
-    """An engine that has not answered for so long is replaced."""
+    ping_timeout_s: Annotated[Seconds, Field(le=30)] = 20.0
+    """An engine that has not answered for so long is replaced. At most 30, so that work goes on within a minute."""
     unstoppable_limit: Annotated[Whole, Field(ge=1, le=1_000)] = 4
     """So many threads (one token's count once) or tasks that did not end when told to, and the engine is replaced."""
     conf: Annotated[dict[str, str], BeforeValidator(dotted)] = {}  # noqa: RUF012 - pydantic copies it

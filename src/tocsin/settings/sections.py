@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from tocsin.wire.addresses import parse_endpoint
+
 
 def number(value: object) -> object:
     # Python counts booleans as numbers; a person who writes `port = true` made a mistake.
@@ -51,9 +53,9 @@ def networks(text: str) -> str:
 def private(text: str) -> str:
     if text not in ("auto", "allowed", "refused"):
         try:
-            networks(text or "-")
+            networks(" ".join(named for named in text.split() if parse_endpoint(named) is None) if text else "-")
         except ValueError:
-            raise ValueError("must be auto, allowed, refused, or networks such as 10.0.0.0/8") from None
+            raise ValueError("must be auto, allowed, refused, or networks such as 10.0.0.0/8 or 10.0.0.5:80") from None
     return text
 
 

@@ -25,7 +25,8 @@ from tocsin.store.sqlite_results import ROW_BYTES
 
 EXECUTIONS: Final = 100
 
-# The live results of an execution, by share; of equal payloads the first row holds it, and the others name that row.
+# Counts the bytes of an execution's live results for each share. Results with equal payloads keep the payload once: the
+# first row has it, and the others refer to that row in `same_as`.
 COUNT: Final = f"""
     SELECT share, sum(count) * {ROW_BYTES} + sum(size_bytes) FROM (
         SELECT h.share, count(*) AS count, max(length(coalesce(r.payload, s.payload))) AS size_bytes
@@ -35,7 +36,7 @@ COUNT: Final = f"""
         LEFT JOIN results s ON s.id = r.same_as
         WHERE r.id BETWEEN ? AND ? GROUP BY h.share, coalesce(r.same_as, r.id))
     GROUP BY share"""  # noqa: S608 - our own number
-# In the place of share 0, which nobody is: how many results were alive when the execution was counted.
+# No share has the number 0. Its row in execution_shares keeps how many results were alive when they were counted.
 COUNTED: Final = 0
 
 

@@ -1,7 +1,8 @@
-"""Addresses that something is sent to over HTTP."""
+"""Addresses that something is sent to."""
 
 from __future__ import annotations
 
+import ipaddress
 from urllib.parse import SplitResult, urlsplit
 
 
@@ -15,6 +16,18 @@ def http_address(text: str) -> SplitResult | None:
     if not usable or any(letter.isspace() or not letter.isprintable() for letter in text):
         return None
     return parts
+
+
+def parse_endpoint(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int] | None:
+    """The address and the port of a text such as 127.0.0.1:8480 or [::1]:8480; None where it is no such text."""
+    host, _, port = text.rpartition(":")
+    is_v6 = host.startswith("[") and host.endswith("]")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        return None
+    try:
+        return (ipaddress.IPv6Address(host[1:-1]) if is_v6 else ipaddress.IPv4Address(host)), int(port)
+    except ValueError:
+        return None
 
 
 def carries_password(parts: SplitResult) -> bool:

@@ -7,6 +7,7 @@
     │  ├─ FencedError             a broker whose name another one has taken over: it stops (409)
     │  ├─ ReusedKeyError          an idempotency key that was sent before, with another body (422)
     │  ├─ NotFoundError           no such thing (404)
+    │  │  └─ PastStateError          a state of a dataset from before its history (404)
     │  ├─ UnauthorizedError       no token, or a bad one (401)
     │  ├─ ForbiddenError          a good token that may not do this (403)
     │  ├─ UnsupportedError        a method, media type or expectation this address does not take (405, 415, 417)
@@ -17,8 +18,10 @@
     ├─ StorageFullError        no room on the disk; nothing acknowledged was lost (507)
     ├─ StoreError              what is stored is damaged, or newer than this program; it was left as it is (500)
     └─ UnavailableError        starting, stopping or overloaded (503)
+       └─ EngineLostError         the engine ended under the work (503; in cluster.engine_session)
 
-Anything else that is raised is a bug and answers 500.
+A connection that the settings do not allow is an OSError (serving.address_guard.PrivateAddressError): whoever connects
+handles it, and it crosses no process boundary. Anything else that is raised is a bug and answers 500.
 """
 
 from __future__ import annotations

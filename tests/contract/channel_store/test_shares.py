@@ -98,7 +98,8 @@ async def test_an_application_holds_no_more_interests_than_it_may(store: Channel
 
     async def subscribe(of: Channel, *texts: str, application: str = "a") -> list[str]:
         wanted = [Wanted(text, EAST, application=application) for text in texts]
-        return [one.id for one in await store.subscribe(of.id, wanted, created_us=1, interests_at_most=3)]
+        made = await store.subscribe(of.id, wanted, created_us=1, interests_at_most=3)
+        return [subscription.id for subscription in made]
 
     ids = await subscribe(channel, "[1]", "[2]")
     await subscribe(channel, "[2]")
@@ -121,4 +122,4 @@ async def test_an_application_holds_no_more_interests_than_it_may(store: Channel
 async def test_subscriptions_say_for_which_application_they_are(store: ChannelStore, channel: Channel) -> None:
     await channel.subscribe("[1]", application="a")
     await channel.subscribe("[1]")
-    assert sorted(one.application for one in await store.subscriptions(channel.id)) == ["", "a"]
+    assert sorted(subscription.application for subscription in await store.subscriptions(channel.id)) == ["", "a"]

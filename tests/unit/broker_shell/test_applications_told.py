@@ -17,8 +17,8 @@ NAME = Broker("Default", "b")
 async def told(here: World) -> dict[str, list[str]]:
     """The applications that hold each interest at the cluster, by its parameters."""
     found: dict[str, list[str]] = {}
-    for one in await here.store.subscriptions_of(NAME):
-        found.setdefault(one.parameters, []).append(one.application)
+    for subscription in await here.store.subscriptions_of(NAME):
+        found.setdefault(subscription.parameters, []).append(subscription.application)
     return {parameters: sorted(names) for parameters, names in found.items()}
 
 
@@ -52,8 +52,8 @@ async def test_every_application_that_holds_an_interest_is_told_and_none_when_no
             assert await told(here) == {"[1]": ["default", "traffic"], "[2]": ["traffic"]}
             await made.login("eve", "traffic")
             _, said = await made.ask("GET", "/v1/subscriptions", user="eve")
-            for one in said["subscriptions"]:
-                await made.ask("DELETE", f"/v1/subscriptions/{one['id']}", user="eve")
+            for subscription in said["subscriptions"]:
+                await made.ask("DELETE", f"/v1/subscriptions/{subscription['id']}", user="eve")
             await until_told(here, {})
 
 
@@ -66,9 +66,9 @@ async def test_what_an_application_floods_its_neighbours_with_pushes_out_its_own
         await application(made, "flood", "eve")
         quiet = int((await made.subscribe("ada", "v.c", 0))["interest"])
         flood = [int((await made.subscribe("eve", "v.c", n))["interest"]) for n in range(1, 21)]
-        await here.execute(channel, {quiet: ["kept"], **{one: ["x" * 500] for one in flood}})
+        await here.execute(channel, {quiet: ["kept"], **{interest: ["x" * 500] for interest in flood}})
         for n in range(50):
-            await here.execute(channel, {one: [f"{n}" * 200] for one in flood})
+            await here.execute(channel, {interest: [f"{n}" * 200] for interest in flood})
         await until(lambda: made.service.machine.core.caches[flood[-1]].head[1] == 51)
         await here.retention.look_over()
         assert (await here.store.state(channel.channel_id)).result_bytes <= 20_000

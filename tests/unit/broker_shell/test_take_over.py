@@ -19,7 +19,7 @@ FILE = "broker-Default.b.db"
 
 
 async def held(here: World) -> set[str]:
-    return {one.parameters for one in await here.store.subscriptions_of(NAME)}
+    return {subscription.parameters for subscription in await here.store.subscriptions_of(NAME)}
 
 
 async def restored(tmp_path: Path) -> Path:

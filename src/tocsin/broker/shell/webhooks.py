@@ -1,8 +1,8 @@
 """Subscribers who are told by POST: signed as Standard Webhooks, one message at a time, again until it is taken.
 
 A message that was answered with 2xx is acknowledged. 410 ends the webhook. Whatever a receiver does, it costs the
-broker one message that waits, and nobody else anything: places are limited (post_places), and whoever does not answer
-is tried less and less often, also under another address.
+broker one message that waits, and nobody else anything: connections are limited (webhook_connections), and whoever does
+not answer is tried less and less often, also under another address.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import aiohttp
 import structlog
 
 from tocsin.broker.shell.outlets import PlainOutlet, Told
-from tocsin.broker.shell.post_places import PostPlaces
 from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.webhook_connections import WebhookConnections
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.broker_checks import URL_LIMIT
@@ -45,7 +45,7 @@ class Webhooks:
         self._guard = guard
         self._senders: dict[int, Sender] = {}
         self._back_offs: dict[int, BackOff] = {}
-        self._places = PostPlaces(self._settings, service.figures)
+        self._places = WebhookConnections(self._settings, service.figures)
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -59,7 +59,7 @@ class Webhooks:
         for one in await self._service.store.webhooks():
             try:
                 # It may be from when private networks were allowed.
-                self._guard.check(one.url)
+                self._guard.check(one.url, "the webhook's address")
             except InputError as error:
                 _log.warning("a webhook is refused", subscriber=one.subscriber, reason=error.message, hint=error.hint)
             else:
@@ -142,7 +142,7 @@ class Webhooks:
             raise InputError("url: must be an address such as https://example.org/hook")
         if parts.username is not None or parts.password is not None:
             raise InputError("url: must not carry a password")
-        self._guard.check(url)
+        self._guard.check(url, "the webhook's address")
 
 
 class BackOff:
@@ -173,7 +173,7 @@ class Sender:
         webhook: Webhook,
         service: Service,
         *,
-        places: PostPlaces,
+        places: WebhookConnections,
         back_off: BackOff,
         session: aiohttp.ClientSession,
         on_gone: Callable[[Webhook], Awaitable[None]],

@@ -85,6 +85,8 @@ class Announcer:
         session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         self._started = _Started(session)
         self._last = await self._store.position()
+        stored = [(f"{entry.dataverse}.{entry.name}", entry.url) for entry in self._catalog.catalog.brokers]
+        self.guard.warn_of_stored(((name, url) for name, url in stored if url is not None), "the broker's address")
         await self.settle()
 
     async def close(self) -> None:

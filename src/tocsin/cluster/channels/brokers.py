@@ -73,7 +73,7 @@ class Brokers:
         name = statement.name.name
         entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
         assert entry.url is not None
-        self._announcer.guard.check(entry.url)
+        self._announcer.guard.check(entry.url, "the broker's address")
         broker = Broker(entry.dataverse, name)
         put = Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")
         try:

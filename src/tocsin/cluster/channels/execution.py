@@ -190,7 +190,7 @@ class _Runs:
         made = PartedRun(
             len(ordered), max(1, records), run,
             splits_records=records > 1, apart=len(apart), pairs=self._size.pairs, probe=self._probe,
-        ).parted(None if apart else failed)  # fmt: skip
+        ).run_parts(None if apart else failed)  # fmt: skip
         self._size.parts += len(made.passed) + len(made.failed)
         if not part:
             self._size.learn(made)

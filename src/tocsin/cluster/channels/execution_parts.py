@@ -112,7 +112,7 @@ class PartedExecution(Generic[A]):
     def has_unexplained_failure(self) -> bool:
         """Whether a part failed in which nothing was set aside: it was too large."""
         aside = [part.interests.start for part, _ in self.aside]
-        return any(not any(one in part.interests for one in aside) for part in self.failed)
+        return any(not any(interest in part.interests for interest in aside) for part in self.failed)
 
 
 RunPart = Callable[[ExecutionPart, bool], A]
@@ -151,7 +151,7 @@ class PartedRun(Generic[A]):
         self._overruns: Counter[int] = Counter()
         self._made: PartedExecution[A] = PartedExecution()
 
-    def parted(self, failed: CapacityError | StorageFullError | None = None) -> PartedExecution[A]:
+    def run_parts(self, failed: CapacityError | StorageFullError | None = None) -> PartedExecution[A]:
         """All parts. `failed`: what the whole, which was tried, has lacked."""
         if failed is not None and self._queue:
             self._made.failed.append(self._queue[0])

@@ -33,7 +33,7 @@ class SharedLock:
         self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def held(self, *, alone: bool) -> AsyncIterator[None]:
+    async def acquire(self, *, alone: bool) -> AsyncIterator[None]:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((alone, turn))
         self._admit()
@@ -97,7 +97,7 @@ class ExecutionRuns:
 
     async def ask(self, question: Callable[[], T], what: str, *, alone: bool = False) -> T:
         """What the engine answers; DeadlineError where it takes too long."""
-        async with self._lock.held(alone=alone):
+        async with self._lock.acquire(alone=alone):
             return await self._engine.execution(question, what, deadline_s=self.deadline_s)
 
     def close(self) -> None:

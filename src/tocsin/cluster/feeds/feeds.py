@@ -74,6 +74,10 @@ class Feeds:
 
     async def start(self, lost: LostFolder) -> None:
         """Feeds that were started go on; logs of dropped ones go, and logs that nothing explains are set aside."""
+        started = [(f"{entry.dataverse}.{entry.name}", feed_options(dict(entry.options)).polling)
+                   for entry in self._catalog.catalog.feeds if entry.started]  # fmt: skip
+        stored = [(name, polling.url) for name, polling in started if polling is not None]
+        self._guard.warn_of_stored(stored, "the feed's address")
         await self._started.start(lost)
 
     async def close(self) -> None:
@@ -390,7 +394,7 @@ class Feeds:
 
     def _check_address(self, options: FeedOptions) -> None:
         if options.polling is not None:
-            self._guard.check(options.polling.url)
+            self._guard.check(options.polling.url, "the feed's address")
 
     def _entry(self, name: st.Name, scope: StatementScope) -> FeedEntry:
         return scope.catalog.feed(name.dataverse or scope.dataverse, name.name)

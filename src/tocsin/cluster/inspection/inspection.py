@@ -6,9 +6,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.channel_entries import ChannelEntry
+from tocsin.cluster.clock_guard import RECORD as CLOCK
+from tocsin.cluster.clock_guard import parse_record
 from tocsin.cluster.entries import CatalogEntry, DatasetEntry, FeedEntry, entry_from_json
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.inspection.datasets import DatasetInspection, read_landed_position
@@ -22,6 +25,14 @@ from tocsin.store.sqlite_inspection import find_problems, read_catalog, read_cha
 from tocsin.wire.errors import NotFoundError, TocsinError
 
 Progress = Callable[[int, int, str], None]
+
+CHECKED: Final = frozenset({CATALOG, CHANNELS, PATTERN, DATASETS, INTAKE, CLOCK, LOST})
+NOT_CHECKED: Final = {
+    "python": "your own code",
+    "scratch": "made anew at each start",
+    "lock": "made anew at each start",
+}
+"""With CHECKED, all that the data folder holds, and why nothing is said of this part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ class Inspection:
             *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in known.datasets),
             *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in known.feeds),
             *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(known)),
+            (CLOCK, lambda: confirm_findings(self._clock)),
             ("channels' rows", lambda: confirm_findings(self._channels)),
             ("lost", lambda: [*confirm_findings(self._unexplained), *self._lost()]),
         ]  # fmt: skip
@@ -141,6 +153,17 @@ class Inspection:
                 problem = f"has no rows of the channel {_named(entry)}"
                 yield Finding("damaged", path, _named(entry), problem)
 
+    def _clock(self) -> Iterator[Finding]:
+        path = self._data / CLOCK
+        try:
+            parse_record(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            yield Finding("damaged", path, "the record of the clock", f"cannot be read: {error}", _CLOCK_REMEDY)
+        except OSError as error:
+            yield unreadable_finding(error, path, "the record of the clock")
+
     # ------------------------------------------------------------ folders
 
     def _dataset(self, entry: DatasetEntry) -> list[Finding]:
@@ -202,15 +225,23 @@ class Inspection:
         ):
             for path in list_paths(self._data / parent):
                 if path.name not in owned and (kind, path.name) not in known.removed:
-                    remedy = f"the next start of the cluster sets it aside under {self._data / LOST}"
+                    remedy = f"{_OLDER_CATALOG}; the start moves this to {self._data / LOST} ({_SECTION})"
                     yield Finding("note", path, describe(path, kind), "is not known to the catalog", remedy)
 
     def _lost(self) -> Iterator[Finding]:
         for path in sorted((self._data / LOST).glob("*")):
             kind = path.name.split("-")[1] if path.name.count("-") > 1 else ""
-            yield Finding("note", path, describe(path, kind), "was set aside", "remove it if unneeded")
+            remedy = "remove it if unneeded"
+            if not path.name.endswith(CLOCK):
+                remedy = f"{_OLDER_CATALOG}, and move this back ({_SECTION}); if it is unneeded, remove it"
+            yield Finding("note", path, describe(path, kind), "was set aside", remedy)
 
 
+_SECTION = 'see "Damage, and what was set aside" in docs/operations.md'
+_OLDER_CATALOG = "the catalog may be older than the data: put the newer one in place before you start"
+_CLOCK_REMEDY = (
+    "set the machine's clock right, if it is not, and start the cluster: it sets the file aside and begins a new record"
+)
 _CATALOG_REMEDY = "put catalog.sqlite back together with its -wal file, or restore a backup (tocsin restore)"
 
 

@@ -14,7 +14,7 @@ from tocsin.language.channels import NOW, PREVIOUS, Called, SharedQuery
 from tocsin.language.sharing import ID
 from tocsin.pipeline.channels.running import named, used
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.plan_check import checked_query
+from tocsin.pipeline.plan_check import analyse_query
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import StatementError
 
@@ -57,8 +57,8 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
     arguments.update({one.name: f.array(f.lit(None)) for one in query.borders})
     try:
         for text in (*(sql for _, sql in query.levels), query.sql_for_many):
-            checked_query(spark, named(text, {**names, **calls}), used(text, arguments))
-        return checked_query(spark, named(query.sql, {**names, **calls}), used(query.sql, arguments))
+            analyse_query(spark, named(text, {**names, **calls}), used(text, arguments))
+        return analyse_query(spark, named(query.sql, {**names, **calls}), used(query.sql, arguments))
     finally:
         for name in names.values():
             spark.catalog.dropTempView(name)

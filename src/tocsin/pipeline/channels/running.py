@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from tocsin.language.channels import NOW, PREVIOUS, Called, Scan, SharedQuery
 from tocsin.pipeline.channels.interests import Ids, Interests
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.plan_check import query_checked_once
+from tocsin.pipeline.plan_check import analyse_query_once
 from tocsin.rules.model.jsonform import plain
 
 _NO_LEVEL: Final = [-1]
@@ -114,7 +114,7 @@ def _answer(  # noqa: PLR0917
         arguments[name] = interests.remembered[name]
 
     def query_of(sql: str) -> DataFrame:
-        return query_checked_once(spark, interests.checked, sql, named(sql, names), used(sql, arguments))
+        return analyse_query_once(spark, interests.checked, sql, named(sql, names), used(sql, arguments))
 
     for name, sql in query.levels:
         levels = interests.remembered.get(name)

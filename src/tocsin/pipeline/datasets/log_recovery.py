@@ -1,9 +1,10 @@
 """What a crash left of a dataset's log, put right before anything opens it.
 
-delta-rs renames its log entries and checkpoints into place but does not sync them, so after a power cut the last of
-each may be there without its content. Every commit is synced before the next one begins; therefore only the newest
-entry can be torn, and nobody was ever told of it. It is set aside in the folder `_lost` of the dataset. What is damaged
-otherwise was acknowledged: it is an error that names the file, and nothing is changed. So is a read that fails.
+A commit syncs its log entry before it renames it into place (`commits`). delta-rs does not: it makes the first entry of
+a table and the checkpoints, and in earlier versions it made all entries. So after a power cut the newest entry or
+checkpoint may be there without its content. Every commit is synced before the next one begins; therefore only the
+newest entry can be torn, and nobody was ever told of it. It is set aside in the folder `_lost` of the dataset. What is
+damaged otherwise was acknowledged: it is an error that names the file, and nothing is changed. So is a read that fails.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def recover_log(folder: Path) -> bool:
     entries, checkpoints = log_versions(folder)
     base = max((version for version in checkpoints if checkpoint_path(folder, version) not in torn), default=-1)
     torn += _torn_entry(folder, [version for version in entries if version > base], base)
-    # A name that delta-rs gives to what it has not finished; only a hint, which readers do without.
+    # Drafts of entries have this suffix until they are whole (log_writer); no reader looks at them.
+    # `_last_checkpoint` is a hint, which readers do without.
     unneeded = [path for path in logs.iterdir() if path.suffix == ".tmp"]
     last = logs / LAST_CHECKPOINT
     if last.exists() and (torn or classify_entry(last.read_bytes()) is not EntryState.WHOLE):

@@ -64,7 +64,7 @@ class Tombstones:
     def hold_to(self, now_us: int) -> None:
         """Nothing was removed after now: what a clock said that was ahead then counts from now on."""
         if self._latest_us > now_us:
-            self._heap = [replace(one, removed_at_us=min(one.removed_at_us, now_us)) for one in self._heap]
+            self._heap = [replace(entry, removed_at_us=min(entry.removed_at_us, now_us)) for entry in self._heap]
             heapq.heapify(self._heap)
             self._latest_us = now_us
 

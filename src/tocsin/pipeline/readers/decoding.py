@@ -24,7 +24,7 @@ import orjson
 from tocsin.pipeline.readers import adm_text, delimited, xml_text
 from tocsin.pipeline.readers.found import BadFile, BadRecord, too_long
 from tocsin.pipeline.readers.json_body import json_pieces
-from tocsin.pipeline.readers.pieces import UNREAD, Limits, Piece, empty_body, framed, too_many, unreadable
+from tocsin.pipeline.readers.pieces import UNREAD, Limits, Piece, empty_body, split_records, too_many, unreadable
 from tocsin.rules.model.checking import RecordError
 from tocsin.rules.model.jsonform import reader
 from tocsin.rules.model.types import ObjectType
@@ -148,7 +148,7 @@ def _adm(body: bytes, limits: Limits) -> Iterator[Piece]:
     text = body.removeprefix(BOM_UTF8)
     if not text.strip():
         raise empty_body()
-    for line, piece in framed(text):
+    for line, piece in split_records(text):
         if isinstance(line, BadRecord):
             yield Piece(line, piece, len(piece))
         elif len(piece) > limits.record_bytes:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tocsin.pipeline.readers import json_text
 from tocsin.pipeline.readers.found import BadRecord
-from tocsin.pipeline.readers.pieces import UNREAD, Limits, Piece, empty_body, framed, too_many, unreadable
+from tocsin.pipeline.readers.pieces import UNREAD, Limits, Piece, empty_body, split_records, too_many, unreadable
 from tocsin.rules.model.json_spans import BrokenArrayError, Spans, TooManyItemsError, array_items
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
@@ -152,7 +152,7 @@ def _by_line(text: bytes, limits: Limits, first: int = 1) -> Iterator[Piece]:
 
 
 def _by_brace(text: bytes, limits: Limits, first: int = 1) -> Iterator[Piece]:
-    for line, piece in framed(text):
+    for line, piece in split_records(text):
         if isinstance(line, BadRecord):
             line.place += first - 1
             yield Piece(line, piece, len(piece))

@@ -33,7 +33,7 @@ UNREAD: Final = object()
 """Stands for the value of a text that is longer than a record may be, and was not parsed."""
 
 
-def framed(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
+def split_records(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
     """The records between balanced braces, each with its line; the last may be what cannot be told apart."""
     braces = Braces(len(text))
     for at in range(0, len(text), _FRAMED_BYTES):

@@ -14,7 +14,7 @@ from tocsin.broker.shell.figures import Figures
 from tocsin.settings.broker import WebhookSettings
 
 
-class PostPlaces:
+class WebhookConnections:
     def __init__(self, settings: WebhookSettings, figures: Figures) -> None:
         self._figures = figures
         self._all = _Places(settings.connections)
