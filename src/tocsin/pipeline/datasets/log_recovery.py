@@ -2,8 +2,9 @@
 
 delta-rs renames its log entries and checkpoints into place but does not sync them, so after a power cut the last of
 each may be there without its content. Every commit is synced before the next one begins; therefore only the newest
-entry can be torn, and nobody was ever told of it. It is set aside in the folder `_lost` of the dataset. What is damaged
-otherwise was acknowledged: it is an error that names the file, and nothing is changed. So is a read that fails.
+entry can be torn, one without a checksum, and nobody was ever told of it. It is set aside in the folder `_lost` of the
+dataset. What is damaged otherwise was acknowledged: it is an error that names the file, and nothing is changed. So is a
+read that fails.
 """
 
 from __future__ import annotations
