@@ -22,7 +22,7 @@ PREFIX: Final = "tocsin_"
 SECRET_BYTES: Final = 32
 NAME_LIMIT: Final = 128
 FEED_LIMIT: Final = 800
-# Whoever asks where no token is needed: what they register is nobody's else.
+# Whoever asks where no token is needed: what they register is nobody else's.
 EVERYBODY_NAME: Final = "everybody"
 DEFAULT_DATAVERSE: Final = "Default"
 
