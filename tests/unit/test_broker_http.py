@@ -352,7 +352,7 @@ async def test_each_role_may_do_its_part(tmp_path: Path) -> None:
         assert (await here.ask("POST", "/v1/channels/v.c/subscriptions:remove", {"ids": ids}))[0] == 403
         assert (await here.ask("DELETE", f"/v1/channels/v.c/subscriptions/{ids[0]}"))[0] == 403
         assert (await here.ask("PATCH", f"/v1/channels/v.c/subscriptions/{ids[0]}", {"broker": "v.west"}))[0] == 403
-        # One that was made by statement belongs to the first that registers as it.
+        # One that was made by statement belongs to the first that registers as it, while nobody subscribed.
         await here.store.register(Broker("v", "north"), "s", owner=None)
         await here.catalog.apply([Put(BrokerEntry("v", "north", None))])
         assert (await here.ask("POST", "/v1/brokers/v.north/secret"))[0] == 403
@@ -380,6 +380,26 @@ async def test_a_broker_that_a_writer_has_registered_is_no_other_brokers(tmp_pat
         kept = await here.store.registration(Broker("v", "b"))
         assert kept is not None
         assert kept.owner == "bob"
+
+
+async def test_a_broker_that_a_statement_made_is_not_claimed_with_its_subscriptions(tmp_path: Path) -> None:
+    async with world(tmp_path, auth="on") as here:
+        await here.channel("c")
+        await here.store.register(Broker("v", "north"), "s", owner=None)
+        await here.catalog.apply([Put(BrokerEntry("v", "north", None))])
+        here.token = "tocsin_bob"  # a writer
+        await here.subscribe("v.c", "v.north", [1])
+        here.token = "tocsin_west"  # a broker
+        for said in ({"url": "http://evil.example/"}, {"url": None, "store": "x", "generation": None, "starts": True}):
+            status, refused = await here.ask("PUT", "/v1/brokers/v.north", said)
+            assert status == 403
+            assert "role writer" in refused["error"]["hint"]
+        assert here.brokers.known("v", "north").url is None
+        kept = await here.store.registration(Broker("v", "north"))
+        assert kept is not None
+        assert (kept.owner, kept.secret) == (None, "s")
+        here.token = "tocsin_bob"
+        assert (await here.ask("PUT", "/v1/brokers/v.north", {"url": None}))[0] == 200
 
 
 # --- which of several

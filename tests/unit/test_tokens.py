@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tocsin.serving.authentication import EVERYBODY
 from tocsin.serving.tokens import PREFIX, ROLES, Token, check, digest, mint, require, require_feed, secret_in
 from tocsin.store.sqlite import SqliteStore
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
@@ -50,6 +51,12 @@ def test_any_other_text_is_refused_and_not_repeated(text: str) -> None:
         with pytest.raises(UnauthorizedError) as caught:
             check(wrong, [Kept("ops", minted.digest, "admin")])
         assert str(caught.value).startswith("this token is not known")
+
+
+def test_no_token_has_the_name_of_those_who_need_none() -> None:
+    for role in ROLES:
+        with pytest.raises(InputError, match="everybody"):
+            mint(EVERYBODY.name, role)
 
 
 def test_without_any_token_kept_nobody_gets_in() -> None:

@@ -31,6 +31,7 @@ _REFUSED: Final = Networks(
         "168.63.129.16",  # the metadata of Azure's machines
         "fec0::/10",
         "64:ff9b:1::/48",
+        "3fff::/20",  # for documentation
     )
 )
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")

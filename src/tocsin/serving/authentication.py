@@ -15,11 +15,11 @@ from aiohttp.typedefs import Middleware
 
 from tocsin.serving.addresses import is_forwarded, is_of_web_page
 from tocsin.serving.answers import Handler
-from tocsin.serving.tokens import HOW_TO_MAKE, Token, secret_in
+from tocsin.serving.tokens import EVERYBODY_NAME, HOW_TO_MAKE, Token, secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 
 # Where no token is asked for, whoever reaches the server owns it; but brings no code into it, for that needs a token.
-EVERYBODY: Final = Token(name="everybody", role="admin")
+EVERYBODY: Final = Token(name=EVERYBODY_NAME, role="admin")
 
 # Who a request comes from.
 PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Token)

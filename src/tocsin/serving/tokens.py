@@ -22,6 +22,8 @@ PREFIX: Final = "tocsin_"
 SECRET_BYTES: Final = 32
 NAME_LIMIT: Final = 128
 FEED_LIMIT: Final = 800
+# Whoever asks where no token is needed: what they register is nobody else's.
+EVERYBODY_NAME: Final = "everybody"
 DEFAULT_DATAVERSE: Final = "Default"
 # The folder stays unnamed: whoever has no token yet is not told how the cluster's machine is arranged.
 HOW_TO_MAKE: Final = (
@@ -77,6 +79,10 @@ def mint(name: str, role: str, feeds: Iterable[str] = ()) -> MintedToken:
     """A secret nobody can guess: 32 bytes of the system's randomness."""
     if not name or len(name) > NAME_LIMIT or not name.isprintable():
         raise InputError(f"a token's name has 1 to {NAME_LIMIT} printable characters")
+    if name == EVERYBODY_NAME:
+        raise InputError(
+            f"no token can have the name {name}", hint="it stands for all who ask without one; choose another"
+        )
     if role not in ROLES:
         raise InputError(f"there is no role {role!r}", hint=f"roles: {', '.join(ROLES)}")
     named = tuple(dict.fromkeys(_feed(text.strip()) for text in feeds))

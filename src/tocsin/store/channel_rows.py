@@ -197,7 +197,7 @@ class News:
 @dataclass(frozen=True, slots=True)
 class Registration:
     """A broker that is told of news. `secret` signs what it is told; `owner` is who registered it: None while nobody
-    has, so that anybody may, and "" for somebody whose name is not known.
+    has, and "" for somebody whose name is not known.
 
     `position`: it knows everything up to there. `generation`: of the process that has the name now, `holder` the id of
     its store; None where there is none, or it is not known since a restore.

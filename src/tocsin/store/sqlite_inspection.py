@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import tempfile
@@ -47,10 +48,16 @@ def read_catalog(path: Path) -> tuple[list[Entry], list[Removal]]:
         return rows.entries(connection), rows.removals(connection) if recorded else []
 
 
-def read_channel_numbers(path: Path) -> set[int]:
-    """The channels that the channels' store has rows of."""
+def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
+    """How far the channels have read that the channels' store has rows of. sqlite3.DatabaseError or ValueError where it
+    is damaged."""
     with open_read_only(path) as connection:
-        return {row[0] for row in connection.execute("SELECT id FROM channels WHERE NOT dropped")}
+        found = connection.execute("SELECT id, vector FROM channels WHERE NOT dropped")
+        vectors = {channel_id: json.loads(vector) for channel_id, vector in found}
+    for channel_id, vector in vectors.items():
+        if not isinstance(vector, dict) or not all(isinstance(number, int) for number in vector.values()):
+            raise ValueError(f"the channel {channel_id} has none")
+    return vectors
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.dataset_table.tables import KEYS, content, reopened, rows
+from tocsin.cluster.inspection.datasets import DatasetInspection
+from tocsin.cluster.inspection.findings import Report
 from tocsin.pipeline.datasets import commits, durability
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.log_entries import EntryState, classify_entry
@@ -56,12 +59,35 @@ def test_a_read_that_fails_is_an_error_and_no_torn_entry(table: DatasetTable, nu
     assert not lost(table)
 
 
-def test_an_entry_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
+def without_checksum(content: bytes) -> bytes:
+    """As an older Tocsin wrote it."""
+    first, *others = content.split(b"\n")
+    info = json.loads(first)["commitInfo"]
+    del info["tocsin.actions"], info["tocsin.check"]
+    return b"\n".join([json.dumps({"commitInfo": info}).encode(), *others])
+
+
+def flips(whole: bytes) -> Iterator[bytes]:
+    """All that one bit can make of it."""
+    for place in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            yield bytes(damaged)
+
+
+def findings(table: DatasetTable) -> list[tuple[str, Path]]:
+    inspection = DatasetInspection(table.log.folder, "dataset v.D", Report(table.log.folder), deep=False)
+    return [(one.severity, one.path) for one in inspection.find_damage()]
+
+
+def test_an_entry_without_a_checksum_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
     table.insert(rows(1))
     table.insert(rows(2), positions={"feed": 3})
     entry = entry_path(table.log.folder, 2)
-    whole = entry.read_bytes()
-    states = {length: classify_entry(whole[:length]) for length in range(len(whole))}
+    whole = without_checksum(entry.read_bytes())
+    assert classify_entry(whole) is EntryState.WHOLE
+    states = {length: classify_entry(whole[:length] + bytes(100)) for length in range(len(whole))}
     assert EntryState.WHOLE not in states.values()
     # In doubt an entry is refused, not given up: where a cut looks as an end does.
     doubtful = [length for length, state in states.items() if state is EntryState.DAMAGED]
@@ -80,20 +106,53 @@ def test_an_entry_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
     assert content(reopened(table).snapshot()) == {1: "a", 3: "a"}
 
 
+def test_an_entry_with_a_checksum_was_whole_once_and_is_never_torn(table: DatasetTable) -> None:
+    table.insert(rows(1), positions={"feed": 3})
+    whole = entry_path(table.log.folder, 1).read_bytes()
+    marked = whole.index(b'"tocsin.actions":') + len(b'"tocsin.actions":')
+    for length in range(len(whole)):
+        for left in (whole[:length], whole[:length] + bytes(512)):
+            assert classify_entry(left) is (EntryState.TORN if length < marked else EntryState.DAMAGED), length
+    hole = whole[:40] + bytes(40) + whole[80:]
+    assert {classify_entry(each) for each in (whole + bytes(512), hole)} == {EntryState.DAMAGED}
+
+
 def test_no_flipped_bit_takes_a_commit_back(table: DatasetTable) -> None:
     table.insert(rows(1))
-    table.upsert(rows(1, 2, said="b"), positions={"feed": 3})
-    whole = entry_path(table.log.folder, 2).read_bytes()
-    refused = 0
-    for place in range(len(whole)):
-        for bit in range(8):
-            damaged = bytearray(whole)
-            damaged[place] ^= 1 << bit
-            state = classify_entry(bytes(damaged))
-            assert state is not EntryState.TORN or 0 in damaged, (place, bit)
-            refused += state is EntryState.DAMAGED
+    table.upsert(rows(1, 2, said="b @ c"), positions={"feed": 3})
+    made, whole = (entry_path(table.log.folder, version).read_bytes() for version in (0, 2))
+    states = [classify_entry(damaged) for damaged in flips(whole)]
+    assert EntryState.TORN not in states
     # The rest lies in words that nobody reads: which program wrote the entry, and when.
-    assert refused > len(whole) * 8 * 0.7
+    assert states.count(EntryState.DAMAGED) > len(states) * 0.9
+    for unchecked in (made, without_checksum(whole)):
+        assert all(classify_entry(damaged) is not EntryState.TORN for damaged in flips(unchecked))
+
+
+@pytest.mark.parametrize(
+    ("word", "damage"),
+    [(b"b @ c", b"b\0@ c"), (b"b @ c", b"b \0 c"), (b'"tocsin.actions":7', b'"tocsin.actions":?'),
+     (b'"tocsin.actions":7', b'"tocsin.actions":5'), (b'"tocsin.actions":', b'"tocsin.actionr":'),
+     (b'"tocsin.check":', b'"tocsin.cheak":'), (b'{"commitInfo":', b'{"commitInfn":'),
+     (b'"tocsin"}}\n', b'"tocsin"}}\x0b')],
+)  # fmt: skip
+def test_a_flipped_bit_of_the_newest_entry_is_named_and_the_dataset_refuses(
+    table: DatasetTable, word: bytes, damage: bytes
+) -> None:
+    table.insert(rows(1))
+    table.upsert(rows(1, 2, said="b @ c"), positions={"feed": 3})
+    entry = entry_path(table.log.folder, 2)
+    whole = entry.read_bytes()
+    assert word in whole
+    assert sum((one ^ other).bit_count() for one, other in zip(word, damage, strict=True)) == 1
+    entry.write_bytes(whole.replace(word, damage, 1))
+    assert ("damaged", entry) in findings(table)
+    with pytest.raises(StoreError, match=entry.name):
+        reopened(table)
+    assert not lost(table)
+    entry.write_bytes(whole)
+    assert findings(table) == []
+    assert content(reopened(table).snapshot()) == {1: "b @ c", 2: "b @ c"}
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -177,12 +236,20 @@ def test_every_entry_of_a_busy_life_is_whole(table: DatasetTable) -> None:
     assert reopened(table).row_count == 0
 
 
+def test_ends_of_lines_within_texts_end_no_line_of_the_log(table: DatasetTable) -> None:
+    said = "a\u2028b\x85c\x0bd"
+    table.insert(rows(1, said=said))
+    table.upsert(rows(1, said=said + "e"))
+    table = reopened(table, history=10)
+    assert content(table.snapshot()) == {1: said + "e"}
+    upkeep(table)
+    assert findings(table) == []
+
+
 def test_an_entry_of_an_older_tocsin_has_no_checksum_and_is_read(table: DatasetTable) -> None:
     table.insert(rows(1))
     entry = entry_path(table.log.folder, 1)
-    lines = entry.read_text().splitlines()
-    lines[0] = lines[0].replace("tocsin.check", "other.check")
-    entry.write_text("\n".join(lines))
+    entry.write_bytes(without_checksum(entry.read_bytes()))
     assert content(reopened(table).snapshot()) == {1: "a"}
 
 

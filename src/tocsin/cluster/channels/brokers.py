@@ -128,6 +128,8 @@ class Brokers:
         secret = new_secret()
         if (before := await self._store.registration(broker)) is not None:
             _check_owner(before, who, claims=True)
+        if (before is None or before.owner is None) and who.role == "broker":
+            await self._check_claim(broker)
         try:
             with self._announcer.expecting(broker):
                 kept = await self._store.register(broker, secret, owner=who.name)
@@ -142,6 +144,14 @@ class Brokers:
         given = secret if kept.secret == secret else None
         generation = None if claimant is None else kept.generation
         return Registered(broker, entry.url, kept.position, generation, known is None, given)
+
+    async def _check_claim(self, broker: Broker) -> None:
+        """With a broker that nobody has registered so far, nobody's subscriptions are claimed."""
+        if await self._store.subscriptions_of(broker, limit=1):
+            raise ForbiddenError(
+                f"the broker {broker.dataverse}.{broker.name} was made by a statement, and has subscriptions already",
+                hint="register it with a token of the role writer, or UNSUBSCRIBE them, DROP it and CREATE it again",
+            )
 
     async def renew_secret(self, broker: Broker, who: Token) -> str:
         """A new secret in the old one's place."""
@@ -179,7 +189,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> None:
     """A token of the role `broker` acts for the brokers that were registered with one of its name; one that was made by
-    a statement, and that nobody has registered so far, may be claimed."""
+    a statement, and that nobody has registered so far, may be claimed while it has no subscriptions."""
     if who.role == "broker" and kept.owner != who.name and not (claims and kept.owner is None):
         raise ForbiddenError(
             f"the broker {kept.broker.dataverse}.{kept.broker.name} was not registered with this token",

@@ -171,5 +171,13 @@ def read_landed_position(folder: Path, feed_folder: str) -> int:
     return found or 0
 
 
+def read_commit_number(folder: Path) -> int | None:
+    """The number of the newest commit. None where the dataset cannot be opened, which is said of it itself."""
+    try:
+        return DeltaTable(str(folder)).transaction_version("tocsin.commit") or 0
+    except (DeltaError, OSError, ValueError):
+        return None
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -14,14 +14,15 @@ from tocsin.cluster.clock_guard import RECORD as CLOCK
 from tocsin.cluster.clock_guard import parse_record
 from tocsin.cluster.entries import CatalogEntry, DatasetEntry, FeedEntry, entry_from_json
 from tocsin.cluster.feeds.options import feed_options
-from tocsin.cluster.inspection.datasets import DatasetInspection, read_landed_position
+from tocsin.cluster.inspection.datasets import DatasetInspection, read_commit_number, read_landed_position
 from tocsin.cluster.inspection.feeds import inspect_log, inspect_notes, inspect_seen
 from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, confirm_findings, unreadable_finding
 from tocsin.cluster.lost_folder import LOST, describe
 from tocsin.cluster.removals import list_paths
+from tocsin.pipeline.datasets.durability import LOG_FOLDER
 from tocsin.store.broker_files import PATTERN, broker_of
 from tocsin.store.sqlite_file import Layout
-from tocsin.store.sqlite_inspection import find_problems, read_catalog, read_channel_numbers
+from tocsin.store.sqlite_inspection import find_problems, read_catalog, read_channel_vectors
 from tocsin.wire.errors import NotFoundError, TocsinError
 
 Progress = Callable[[int, int, str], None]
@@ -141,17 +142,31 @@ class Inspection:
         return confirm_findings(look)
 
     def _channels(self) -> Iterator[Finding]:
-        """Channels of the catalog whose rows are missing."""
+        """Channels of the catalog whose rows are missing, and datasets that do not go as far as channels have read."""
         path = self._data / CHANNELS
-        known = self._known().channels
+        known = self._known()
         try:
-            there = read_channel_numbers(path) if path.exists() else set()
+            vectors = read_channel_vectors(path) if path.exists() else {}
         except (sqlite3.DatabaseError, OSError):
             return  # said of the store itself
-        for entry in known:
-            if entry.channel_id not in there:
+        except ValueError as error:
+            yield Finding("damaged", path, "the channels' store", f"a channel's vector cannot be read: {error}")
+            return
+        read: dict[str, tuple[int, str]] = {}
+        for entry in known.channels:
+            if entry.channel_id not in vectors:
                 problem = f"has no rows of the channel {_named(entry)}"
                 yield Finding("damaged", path, _named(entry), problem)
+            for folder, number in vectors.get(entry.channel_id, {}).items():
+                read[folder] = max(read.get(folder, (0, "")), (number, _named(entry)))
+        # After the vectors: datasets go on.
+        for dataset in known.datasets:
+            number, channel = read.get(dataset.folder, (0, ""))
+            place = self._data / DATASETS / dataset.folder
+            newest = read_commit_number(place) if number else None
+            if newest is not None and newest < number:
+                problem = f"ends at commit {newest}, and the {channel} has read up to commit {number}"
+                yield Finding("damaged", place / LOG_FOLDER, _named(dataset), problem, _NEWEST_GONE)
 
     def _clock(self) -> Iterator[Finding]:
         path = self._data / CLOCK
@@ -241,6 +256,10 @@ _SECTION = 'see "Damage, and what was set aside" in docs/operations.md'
 _OLDER_CATALOG = "the catalog may be older than the data: put the newer one in place before you start"
 _CLOCK_REMEDY = (
     "set the machine's clock right, if it is not, and start the cluster: it sets the file aside and begins a new record"
+)
+_NEWEST_GONE = (
+    "bring the newest entries of its log back from a copy of the disk before the cluster starts, or restore a backup "
+    "(tocsin restore); a start goes on without these commits"
 )
 _CATALOG_REMEDY = "put catalog.sqlite back together with its -wal file, or restore a backup (tocsin restore)"
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.datasets.datafiles import to_us
 from tocsin.pipeline.datasets.durability import entry_path, log_versions
+from tocsin.pipeline.datasets.log_entries import split_lines
 
 # Keys in a Delta commit's own metadata.
 NUMBER_KEY: Final = "tocsin.commit"
@@ -193,7 +194,7 @@ def _parsed(version: int, text: str) -> Entry:
     info: dict[str, Any] = {}
     added: list[str] = []
     removed: list[str] = []
-    for line in text.splitlines():
+    for line in split_lines(text):
         action = json.loads(line)
         info = action.get("commitInfo", info)
         if "add" in action:

@@ -1,7 +1,8 @@
 """Whether an entry of a dataset's log is as it was written, was torn by a power cut, or was damaged later.
 
-An entry says how many actions it has, and has a checksum of what they say. A power cut leaves a beginning of the entry,
-or blocks that were never written and read as zeros. Everything else that is not whole was whole once: it is damaged.
+Ours have a checksum, and are synced before they get their names: one that has the marks of a checksum was whole once,
+and is damaged where it does not agree. Only an entry without them can be torn, one of delta-rs or of an older Tocsin: a
+beginning of it is there, and after that nothing, or blocks that were never written and read as zeros.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class EntryState(Enum):
     DAMAGED = "damaged"
 
 
+def split_lines(text: str) -> list[str]:
+    """Not by `splitlines`, which ends lines at characters that JSON has within texts."""
+    return [line for line in text.split("\n") if line]
+
+
 def mark_actions(actions: Iterable[Mapping[str, Any]]) -> list[Mark]:
     """What of these actions the checksum is made of."""
     return [_mark(kind, action[kind]) for action in actions for kind in _FIELDS if kind in action]
@@ -45,36 +51,38 @@ def add_checksum(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, An
 
 def classify_entry(content: bytes) -> EntryState:
     """Of an entry that the disk gave without an error."""
-    if not content or b"\0" in content:
+    written = content.rstrip(b"\0")
+    # Two marks, so that damage to one of them does not make it an entry that never had any.
+    checked = any(b'"%b":' % key.encode() in content for key in (ACTIONS_KEY, CHECK_KEY))
+    if not written:
         return EntryState.TORN
-    lines = content.decode("utf-8", "surrogateescape").splitlines()
+    lines = split_lines(written.decode("utf-8", "surrogateescape"))
+    if not lines:
+        return EntryState.DAMAGED
     actions: list[dict[str, Any]] = []
-    for line in lines:
+    for place, line in enumerate(lines):
         try:
             action = json.loads(line)
         except json.JSONDecodeError as error:
-            cut = line is lines[-1] and _is_cut_short(line, error)
+            cut = not checked and place == len(lines) - 1 and _is_cut_short(line, error)
             return EntryState.TORN if cut else EntryState.DAMAGED
-        except RecursionError:
+        except (ValueError, RecursionError):
             return EntryState.DAMAGED
         if not isinstance(action, dict):
             return EntryState.DAMAGED
         actions.append(action)
-    return _state_of_actions(actions)
+    if checked:
+        return EntryState.WHOLE if written == content and _agrees(actions) else EntryState.DAMAGED
+    # Without a checksum: written before there were any, or the entry that made the table.
+    return EntryState.WHOLE if written == content else EntryState.TORN
 
 
-def _state_of_actions(actions: Sequence[Mapping[str, Any]]) -> EntryState:
+def _agrees(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an entry says what its checksum was made of."""
     infos = (action["commitInfo"] for action in actions if isinstance(action.get("commitInfo"), dict))
     said: dict[str, Any] = next(infos, {})
-    if CHECK_KEY not in said:
-        # Written before there were checksums, or the one that made the table.
-        return EntryState.WHOLE
     ours = {key: value for key, value in said.items() if key.startswith(_OURS) and key != CHECK_KEY}
-    marks = mark_actions(actions)
-    if said[CHECK_KEY] == _checksum(ours, marks):
-        return EntryState.WHOLE
-    wanted = said.get(ACTIONS_KEY)
-    return EntryState.TORN if isinstance(wanted, int) and len(actions) <= wanted else EntryState.DAMAGED
+    return said.get(CHECK_KEY) == _checksum(ours, mark_actions(actions))
 
 
 def mark_checkpoint(version: int, digest: str) -> dict[str, str]:
@@ -104,7 +112,7 @@ def list_added_files(content: bytes) -> set[str]:
 
 
 def _actions_in(content: bytes) -> Iterator[dict[str, Any]]:
-    for line in content.decode("utf-8", "replace").splitlines():
+    for line in split_lines(content.decode("utf-8", "replace")):
         try:
             action = json.loads(line)
         except ValueError:

@@ -3,8 +3,9 @@
 A commit syncs its log entry before it renames it into place (`commits`). delta-rs does not: it makes the first entry of
 a table and the checkpoints, and in earlier versions it made all entries. So after a power cut the newest entry or
 checkpoint may be there without its content. Every commit is synced before the next one begins; therefore only the
-newest entry can be torn, and nobody was ever told of it. It is set aside in the folder `_lost` of the dataset. What is
-damaged otherwise was acknowledged: it is an error that names the file, and nothing is changed. So is a read that fails.
+newest entry can be torn, one without a checksum, and nobody was ever told of it. It is set aside in the folder `_lost`
+of the dataset. What is damaged otherwise was acknowledged: it is an error that names the file, and nothing is changed.
+So is a read that fails.
 """
 
 from __future__ import annotations

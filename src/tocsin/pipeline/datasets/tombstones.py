@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
+from tocsin.pipeline.datasets.log_entries import split_lines
 
 # Outside readers list the log when they open a table: beyond this many entries even that would take a second.
 LOG_ENTRIES_MAX: Final = 100_000
@@ -144,7 +145,7 @@ def read_tombstones(folder: Path) -> dict[str, int]:
             removed[tombstone["path"]] = (tombstone["deletionTimestamp"] or 0) * 1000
     for version in entries:
         if version > base:
-            removed |= _removed_by(entry_path(folder, version).read_text(encoding="utf-8").splitlines())
+            removed |= _removed_by(split_lines(entry_path(folder, version).read_text(encoding="utf-8")))
     return removed
 
 
