@@ -100,6 +100,16 @@ def dataverse(cluster: LocalCluster) -> Iterator[str]:
     cluster.run(f"DROP DATAVERSE {name} IF EXISTS")
 
 
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Commands that run in this process say where the log goes; the next test's goes where this one's did."""
+    import structlog
+
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """An empty folder for a cluster's data."""

@@ -29,6 +29,7 @@ from tocsin.cluster.channels.announcer import Announcer
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.clock_guard import ClockGuard
 from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine_watch import EngineWatch
 from tocsin.cluster.feeds.feed import Accepted
@@ -248,6 +249,7 @@ async def serving(
     host: str = "127.0.0.1",
     feeds: FakeFeeds | None = None,
     door: Callable[[], AbstractAsyncContextManager[BrokerDoor]] | None = None,
+    guard: ClockGuard | None = None,
     **http: object,
 ) -> AsyncIterator[str]:
     """A real server on a free port around the fake; its address."""
@@ -262,6 +264,7 @@ async def serving(
             backup=fake_backup,
             feeds=(feeds or FakeFeeds()).as_feeds(),
             brokers=brokers,
+            guard=guard,
         )
         with bound(host, 0) as (sock, address):
             async with listening(app, sock):

@@ -13,7 +13,7 @@ from tests.local_cluster import LocalCluster
 from tocsin.cluster.channels.figures import ChannelCollector
 from tocsin.rules.model.values import datetime_text
 
-TICK = datetime(2020, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
+TICK = datetime(2096, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
 
 
 @pytest.fixture

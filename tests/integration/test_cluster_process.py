@@ -191,17 +191,17 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
 ) -> None:
     """Last in this file: it ends the cluster that the others use."""
     secret = tocsin("token", "create", "ada", "--role", "admin", "--data", str(data)).stdout.strip()
-    state = everything(running.client)
+    state = everything(running.client, data)
     running.kill()
     # At once, while its Java may still be there.
     with cluster(data) as again:
-        assert everything(again.client) == state
+        assert everything(again.client, data) == state
         assert again.err == "" or again.err.startswith("waiting for process")
         assert len(again.err.splitlines()) <= 1
         assert again.client.run('INSERT INTO v.D {"id": 3};').results[0]["commit"] == 3
         saved = tocsin("backup", str(tmp_path / "saved.tar"), "--data", str(data))
         assert saved.returncode == 0, saved.stderr
-        state = everything(again.client)
+        state = everything(again.client, data)
         again.signal(signal.SIGTERM)
         assert again.wait(within_s=WITHIN_S) == 0
         assert len(again.out.splitlines()) == 1
@@ -216,7 +216,7 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
         for refused in (guarded.client, Client(url, "tocsin_wrong"), Client(url, "")):
             answer = refused.run("SELECT VALUE 1;")
             assert (answer.status, answer.error["code"]) == (401, "unauthorized")
-        assert everything(Client(url, secret)) == state
+        assert everything(Client(url, secret), restored) == state
         asked = {"TOCSIN_URL": url, "TOCSIN_TOKEN": secret}
         assert tocsin("sql", "-e", "SELECT VALUE 1;", "--format", "json", **asked).stdout == "1\n"
         assert "ada" in tocsin("token", "list", "--data", str(restored)).stdout
@@ -235,9 +235,14 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
         assert len(guarded.err.splitlines()) <= 1
 
 
-def everything(client: Client) -> dict[str, Any]:
+def everything(client: Client, data: Path) -> dict[str, Any]:
+    """What it has; where its datasets lie is told as within the data folder."""
+    described_here = described(client)
+    for dataset in described_here["Dataset"]:
+        assert Path(dataset["Location"]).is_relative_to(data)
+        dataset["Location"] = str(Path(dataset["Location"]).relative_to(data))  # type: ignore[index]
     return {
-        "metadata": described(client),
+        "metadata": described_here,
         "rows": sorted(client.rows("SELECT VALUE d FROM v.D d;"), key=lambda row: row["id"]),
         "past": client.rows("SELECT VALUE d FROM v.D VERSION AS OF 1 d WHERE d.id = 2;"),
         "counted": sorted(client.rows("SELECT VALUE c.id FROM v.Counted c;")),

@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.broker_world import furnished
 from tests.fake_statements import serving_beside
 from tests.waiting import WITHIN_S
+from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.openapi import document
 from tocsin.cluster.replies import StatementLimits
 
@@ -33,8 +34,9 @@ CHECKS = [not_a_server_error, content_type_conformance, response_schema_conforma
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("brokers")
+    guard = ClockGuard(folder, machine_clocks())
     with serving_beside(
-        limits=StatementLimits(0.2, 100, 4), read_timeout_s=0.2, door=lambda: furnished(folder)
+        limits=StatementLimits(0.2, 100, 4), read_timeout_s=0.2, door=lambda: furnished(folder), guard=guard
     ) as address:
         yield address
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -125,7 +126,7 @@ def test_whoever_reads_the_results_of_a_channel_uses_the_channel() -> None:
 
 def test_metadata_lists_them_with_the_names_of_the_original() -> None:
     catalog = emergency()
-    rows = {name: made.rows(catalog) for name, made in DATASETS.items() if made.rows is not None}
+    rows = {name: made.rows(catalog, Path("/data")) for name, made in DATASETS.items() if made.rows is not None}
     assert rows["Broker"] == [
         {"DataverseName": E, "BrokerName": "Downtown", "BrokerEndPoint": "http://broker.example:1/x"}
     ]

@@ -45,7 +45,9 @@ def backup(
 ) -> None:
     """Save everything of a cluster, running or not, and check what was written."""
     from tocsin import compose
+    from tocsin.cli.logs import log_to_stderr
 
+    log_to_stderr(for_good=False)
     if url is not None and data is not None:
         raise InputError("--url and --data cannot be given together")
     settings = Settings.load(config, os.environ, {"data": data})
@@ -71,7 +73,9 @@ def restore(
 ) -> None:
     """Bring a backup back into a new or empty data folder, after checking all of it."""
     from tocsin import compose
+    from tocsin.cli.logs import log_to_stderr
 
+    log_to_stderr(for_good=False)
     settings = Settings.load(config, os.environ, {"data": data})
     with _progress("restoring") as on_progress:
         summary = asyncio.run(compose.restore(settings, source.absolute(), on_progress))

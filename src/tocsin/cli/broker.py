@@ -91,7 +91,9 @@ def backup(
 ) -> None:
     """Save what a broker keeps, whether it runs or not: accounts, subscriptions, markers, webhooks."""
     from tocsin import compose_broker
+    from tocsin.cli.logs import log_to_stderr
 
+    log_to_stderr(for_good=False)
     settings = _settings(name, data, config)
     asyncio.run(compose_broker.back_up(settings, destination.absolute()))
     sys.stdout.write(f"backup of the broker {settings.broker.name} written to {destination}; its checksum agrees\n")
@@ -111,7 +113,9 @@ def restore(
     It is the broker that was saved, unless another name is given.
     """
     from tocsin import compose_broker
+    from tocsin.cli.logs import log_to_stderr
 
+    log_to_stderr(for_good=False)
     loaded = _loaded(name, data, config)
     settings, named = loaded.settings, "broker.name" in loaded.sources
     restored, saved = asyncio.run(compose_broker.restore(settings, source.absolute(), named=named))

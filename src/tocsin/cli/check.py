@@ -50,7 +50,9 @@ def check(
 ) -> int:
     """Check everything durable in a data folder, beside a running cluster or without one."""
     from tocsin import compose
+    from tocsin.cli.logs import log_to_stderr
 
+    log_to_stderr(for_good=False)
     try:
         settings = Settings.load(config, os.environ, {"data": data})
         with _progress() as on_progress:

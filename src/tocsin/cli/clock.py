@@ -44,7 +44,9 @@ def accept(
 ) -> None:
     """Say that the clock is right: what is too old by it is deleted from now on."""
     from tocsin import compose
+    from tocsin.cli.logs import log_to_stderr
 
+    log_to_stderr(for_good=False)
     if url is not None and data is not None:
         raise InputError("--url and --data cannot be given together")
     settings = Settings.load(config, os.environ, {"data": data})

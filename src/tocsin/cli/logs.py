@@ -39,8 +39,11 @@ class Forgiving:
             self._stream.flush()
 
 
-def log_to_stderr(verbose: bool) -> None:
-    """Warnings, or with `verbose` everything, one line each; standard output stays for what was asked for."""
+def log_to_stderr(verbose: bool = False, *, for_good: bool = True) -> None:
+    """Warnings, or with `verbose` everything, one line each; standard output stays for what was asked for.
+
+    `for_good`: the process logs nowhere else as long as it lives, which makes logging cheaper.
+    """
     import structlog
 
     level = logging.DEBUG if verbose else logging.WARNING
@@ -58,5 +61,5 @@ def log_to_stderr(verbose: bool) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=stream),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=for_good,
     )

@@ -144,7 +144,9 @@ class _Work(Protocol):
 
 def _with_tokens(data: Path | None, config: Path | None, work: _Work, *, may_make_folder: bool = False) -> None:
     from tocsin import compose
+    from tocsin.cli.logs import log_to_stderr
 
+    log_to_stderr(for_good=False)
     settings = Settings.load(config, os.environ, {"data": data})
     # Not the default one: a token in a new folder beside the cluster's own would be of no use, and nobody would know.
     make_folder = may_make_folder and "data" in settings.model_fields_set
