@@ -46,6 +46,26 @@ class Before:
         monkeypatch.setattr(channel_module, "executed", patched)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "SparkContext was shut down",
+        "java.lang.OutOfMemoryError: Java heap space",
+        "java.io.IOException: No space left on device",
+    ],
+)
+def test_whatever_words_a_poisonous_record_holds_it_alone_is_set_aside(place: Channelled, words: str) -> None:
+    place.run("CREATE CONTINUOUS CHANNEL p(k) { SELECT VALUE d.id FROM D d WHERE is_new(d) AND bigint(d.kind) > k };")
+    mine = [place.subscribe(str(k), channel="p") for k in range(5)]
+    place.write(record(1, kind="7"), record(2, kind=words), record(3, kind="9"))
+    place.caught_up("p")
+    assert [sorted(place.told(one, "p")) for one in mine] == [[1, 3]] * 5
+    (culprit,) = [one for run in place.executions("p") for one in run.details.get("culprits", [])]
+    assert culprit["key"] == ["2"]
+    with pytest.raises(StatementError):
+        place.run(f'SELECT VALUE bigint("{words}")')
+
+
 @pytest.mark.parametrize("together", [True, False], ids=["in one commit", "each by itself"])
 def test_a_poisonous_record_is_named_and_set_aside_and_the_others_are_answered(
     place: Channelled, together: bool
