@@ -49,7 +49,9 @@ class Days:
 async def going(parts: Parts, days: float) -> AsyncIterator[None]:
     """The procedures of a cluster so many days later, once they have done all that is due."""
     clock = Days(parts, days)
-    engine = Sparkless(cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2)
+    engine = Sparkless(
+        cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2, lost_limit=4
+    )
     changes = Changes(parts.tables, engine)
     procedures = Procedures(parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep)
     await procedures.start()
@@ -141,7 +143,13 @@ async def test_a_run_that_takes_too_long_is_stopped_and_says_so(data_dir: Path) 
     async with opened(data_dir) as parts:
         await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
         clock = Days(parts, 1)
-        engine = Slow(cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2)
+        engine = Slow(
+            cast("Any", None),
+            lambda _spark: cast("PythonFunctions", None),
+            parts.settings.data,
+            threads=2,
+            lost_limit=4,
+        )
         changes = Changes(parts.tables, engine)
         procedures = Procedures(
             parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep, deadline_s=0.05
@@ -191,7 +199,11 @@ async def test_what_ends_in_the_middle_of_its_commit_ends_all_the_same(data_dir:
         with mock.patch.object(DatasetTable, "upsert", slow):
             clock = Days(parts, 1)
             engine = TooLate(
-                cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2
+                cast("Any", None),
+                lambda _spark: cast("PythonFunctions", None),
+                parts.settings.data,
+                threads=2,
+                lost_limit=4,
             )
             procedures = Procedures(
                 parts.catalog, parts.tables, engine, Changes(parts.tables, engine), clock.now, clock.sleep
