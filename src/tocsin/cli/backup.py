@@ -48,12 +48,8 @@ def backup(
     from tocsin.cli.logs import log_to_stderr
 
     log_to_stderr(for_good=False)
-    if url is not None and data is not None:
-        raise InputError("--url and --data cannot be given together")
     settings = Settings.load(config, os.environ, {"data": data})
-    address = url if data is not None else url or os.environ.get("TOCSIN_URL")
-    if address is None:
-        address = serving_address(settings, compose.folder_holder(settings))
+    address = choose_address(settings, data, url, compose.folder_holder)
     # The cluster has a working directory of its own.
     target = destination.absolute()
     with _progress("backing up") as on_progress:
@@ -91,8 +87,17 @@ class Holder(Protocol):
     def address(self) -> str | None: ...
 
 
-def serving_address(settings: Settings, holder: Holder | None) -> str | None:
-    """Where to ask for the backup; None where nobody works on the folder, and it can be read."""
+def choose_address(
+    settings: Settings, data: Path | None, url: str | None, find_holder: Callable[[Settings], Holder | None]
+) -> str | None:
+    """The cluster to ask: the one that was named, or the one that works on the folder; None where none does, and the
+    command may work on the folder itself."""
+    if url is not None and data is not None:
+        raise InputError("--url and --data cannot be given together")
+    named = url if data is not None else url or os.environ.get("TOCSIN_URL")
+    if named is not None:
+        return named
+    holder = find_holder(settings)
     if holder is None:
         if not settings.data.is_dir():
             raise NotFoundError(f"there is no data folder {settings.data}", hint="choose it with --data, or use --url")

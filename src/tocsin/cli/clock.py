@@ -11,10 +11,9 @@ from typing import Annotated
 import aiohttp
 from cyclopts import App, Parameter
 
-from tocsin.cli.backup import Config, Data, serving_address
+from tocsin.cli.backup import Config, Data, choose_address
 from tocsin.cli.client import Client
 from tocsin.settings import Settings
-from tocsin.wire.errors import InputError
 
 app = App(
     name="clock",
@@ -47,12 +46,8 @@ def accept(
     from tocsin.cli.logs import log_to_stderr
 
     log_to_stderr(for_good=False)
-    if url is not None and data is not None:
-        raise InputError("--url and --data cannot be given together")
     settings = Settings.load(config, os.environ, {"data": data})
-    address = url if data is not None else url or os.environ.get("TOCSIN_URL")
-    if address is None:
-        address = serving_address(settings, compose.folder_holder(settings))
+    address = choose_address(settings, data, url, compose.folder_holder)
     if address is not None:
         now = asyncio.run(_ask(address, token))
     else:
