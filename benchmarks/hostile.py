@@ -194,7 +194,7 @@ async def attacked(bench: Bench, names: list[str], size: Size) -> list[str]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-bench-")))
         progress("starting a cluster and a broker")
-        async with compose.tokens(Settings.load(None, {}, {"data": folder / "cluster"})) as made:
+        async with compose.tokens(Settings.load(None, {}, {"data": folder / "cluster"}), make_folder=True) as made:
             good, bad = [(await made.create(name, "writer"))[1] for name in ("good", "bad")]
             own = (await made.create("broker", "broker"))[1]
         cluster = stack.enter_context(running.cluster(folder / "cluster", {"TOCSIN_CLUSTER__AUTH__MODE": "on"}))
