@@ -25,6 +25,7 @@ from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.announcer import Announcer, Pace
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
+from tocsin.cluster.channels.lost_channels import LostChannels, refuse_lost_channels
 from tocsin.cluster.channels.procedures import AT_ONCE, Procedures
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.shows import Shows
@@ -46,6 +47,7 @@ from tocsin.pipeline import session
 from tocsin.pipeline.datasets.commits import TableClock
 from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.tombstones import find_newest_time_us
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import Sessions
 from tocsin.serving import tokens as minting
@@ -184,22 +186,22 @@ async def assembled(
     sessions: Sessions | None = None,
     *,
     set_aside: bool = False,
-    clock: Callable[[], datetime] = _now,
+    clock: Callable[[], datetime] | None = None,
 ) -> AsyncIterator[Cluster]:
     """Everything of a cluster but the folder's lock and Spark, which the caller has. With `sessions`, the engine is
-    watched, and replaced where it fails. `clock`: for what waits after a DROP."""
+    watched, and replaced where it fails. `clock`: for what waits after a DROP, in the place of the guarded one."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
-    async with (
-        opened_store(settings, set_aside=set_aside) as store,
-        opened_channel_store(settings) as channel_store,
-    ):
-        catalog = CatalogStore(store, Removals(store, clock))
+    make_private(settings.data)
+    guard = await asyncio.to_thread(_guard_clock, settings)
+
+    def guarded() -> datetime:
+        return from_us(guard.now_us())
+
+    async with opened_stores(settings, guarded, set_aside=set_aside) as (store, channel_store):
+        catalog = CatalogStore(store, Removals(store, clock or guarded))
         known = await catalog.load()
-        if not set_aside:
-            await refuse_empty_catalog(settings, store, channel_store)
-        lost = LostFolder(settings.data.absolute(), clock, _say)
+        lost = LostFolder(settings.data.absolute(), clock or guarded, _say)
         chosen = settings.cluster
-        guard = ClockGuard(settings.data, machine_clocks())
         watching = asyncio.create_task(guard.watch(), name="clock")
         tables = tables_of(settings, guard)
         await tables.start({entry.folder for entry in known.datasets}, catalog.removals, lost)
@@ -290,8 +292,33 @@ async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncI
 
 
 @asynccontextmanager
-async def opened_channel_store(settings: Settings) -> AsyncIterator[ChannelStore]:
-    store = SqliteChannelStore(settings.data / CHANNELS)
+async def opened_stores(
+    settings: Settings, now: Callable[[], datetime] = _now, *, set_aside: bool = False
+) -> AsyncIterator[tuple[ClusterStore, ChannelStore]]:
+    """The catalog's and the channels' store. StoreError where one of them was lost, unless `set_aside`."""
+    path = settings.data / CHANNELS
+    async with opened_store(settings, set_aside=set_aside) as store:
+        catalog = CatalogStore(store)
+        known = await catalog.load()
+        if not (set_aside or path.exists()):
+            refuse_lost_channels(path, known.channels)  # before an empty one is in its place
+        async with opened_channel_store(settings, now) as channel_store:
+            if not set_aside:
+                await refuse_empty_catalog(settings, store, channel_store)
+                refuse_lost_channels(path, await LostChannels(catalog, channel_store).find())
+            yield store, channel_store
+
+
+def _guard_clock(settings: Settings) -> ClockGuard:
+    """The guard of the data folder; it knows the times of all commits."""
+    newest = (find_newest_time_us(folder) for folder in list_paths(settings.data / DATASETS))
+    return ClockGuard(settings.data, machine_clocks(), max(newest, default=0))
+
+
+@asynccontextmanager
+async def opened_channel_store(settings: Settings, now: Callable[[], datetime] = _now) -> AsyncIterator[ChannelStore]:
+    """`now`: a new one gets its first epoch by it, which must be later than those of one that was lost."""
+    store = SqliteChannelStore(settings.data / CHANNELS, now=now)
     await store.open()
     try:
         yield store
@@ -384,7 +411,7 @@ async def tokens(settings: Settings, *, make_folder: bool = False) -> AsyncItera
 async def accept_clock(settings: Settings) -> datetime:
     """The wall clock is right, on a folder that no cluster works on; which time it is."""
     async with held_folder(settings):
-        return from_us(ClockGuard(settings.data, machine_clocks()).accept())
+        return from_us(_guard_clock(settings).accept())
 
 
 # ---------------------------------------------------------------- backup
@@ -425,14 +452,9 @@ def _backup(
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: Progress) -> Mapping[str, Any]:
     """A backup of a folder that no cluster works on."""
-    async with (
-        held_folder(settings),
-        opened_store(settings) as store,
-        opened_channel_store(settings) as channels,
-    ):
+    async with held_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
-        await refuse_empty_catalog(settings, store, channels)
         tables = tables_of(settings)
         try:
             manifest = await write_backup(

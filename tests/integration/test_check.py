@@ -22,8 +22,12 @@ from tests.integration.worlds import eager_upkeep
 from tocsin import compose
 from tocsin.cli.check import format_findings
 from tocsin.cluster.feeds.seen import SeenItems
+from tocsin.cluster.feeds.watching import after_last
+from tocsin.cluster.inspection.feeds import inspect_notes
 from tocsin.cluster.inspection.inspection import CHECKED, NOT_CHECKED
+from tocsin.cluster.intake import segments
 from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.settings import Settings
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 
@@ -212,6 +216,31 @@ def test_a_healthy_folder_is_clean_and_left_as_it_is(places: dict[str, Path]) ->
         beside_a_store = path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(".lock")
         assert any(fnmatch(beside_a_store, name) for name in CHECKED | NOT_CHECKED.keys()), path
     assert tree(places["data"]) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        (100, "begins at position 100, and the dataset v.D is at 3: what lies between is missing there"),
+        (0, "ends at position 0, and its datasets are at 3"),
+    ],
+)
+def test_a_log_of_another_time_than_its_datasets_is_damage(places: dict[str, Path], first: int, problem: str) -> None:
+    for path in places["feed"].glob("*.log"):
+        path.unlink()
+    segments.create(places["feed"], first, 0)
+    found = check(places["data"])
+    assert [(finding["path"], finding["what"], finding["problem"]) for finding in found["damaged"]] == [
+        (str(places["feed"]), "feed v.F", problem)
+    ]
+    assert "one backup" in found["damaged"][0]["remedy"]
+
+
+def test_notes_that_end_before_what_has_landed_are_damage(places: dict[str, Path]) -> None:
+    end = after_last(Checkpoint(places["files"]))
+    assert list(inspect_notes(places["files"], "feed v.Files", landed=end)) == []
+    (found,) = inspect_notes(places["files"], "feed v.Files", landed=end + 1)
+    assert (found.severity, found.path) == ("damaged", places["files"])
 
 
 def test_what_was_set_aside_is_listed_and_is_no_damage(places: dict[str, Path]) -> None:

@@ -31,5 +31,6 @@ async def test_a_dataset_is_read_at_its_location_also_as_it_was(tmp_path: Path) 
         upkeep(table)
         assert parts.tables.kept_for_readers()[0] == 4
         assert parts.tables.kept_for_readers()[1] > 0
+        assert parts.tables.kept_for_readers()[2] > 0
         assert outside.to_pyarrow_table().column("said").to_pylist() == ["a"]
         assert DeltaTable(row["Location"]).to_pyarrow_table().column("said").to_pylist() == ["e"]

@@ -70,3 +70,36 @@ MULTIPLE = 8
 def test_a_body_takes_a_small_multiple_of_its_bytes(form: str, body: str) -> None:
     told = subprocess.run([sys.executable, "-c", MEASURED, form, body], check=True, capture_output=True, text=True)
     assert float(told.stdout) < MULTIPLE
+
+
+FILE_MEASURED = """
+import io, sys
+from pathlib import Path
+from tocsin.pipeline.readers import json_each
+
+def peak_bytes():
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) << 10
+
+file = io.BytesIO(eval(sys.argv[1]))
+list(json_each.each(io.BytesIO(b'{"id": 1}\\n' * 2_000)))
+Path("/proc/self/clear_refs").write_text("5")
+before = peak_bytes()
+for record in json_each.each(file):
+    pass
+print((peak_bytes() - before) / len(file.getvalue()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark is Linux's")
+@pytest.mark.parametrize(
+    "content",
+    [
+        "b'[' + b','.join([b'{}'] * 3_000_000) + b']'",
+        "b'{}\\n[' + b','.join([b'{}'] * 3_000_000) + b']'",
+        "b'{}\\n' * 2_000_000",
+    ],
+)
+def test_a_file_of_many_small_records_takes_a_small_multiple_of_its_bytes(content: str) -> None:
+    told = subprocess.run([sys.executable, "-c", FILE_MEASURED, content], check=True, capture_output=True, text=True)
+    assert float(told.stdout) < MULTIPLE

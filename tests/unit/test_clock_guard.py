@@ -146,6 +146,32 @@ def test_a_killed_process_leaves_a_record_that_is_a_minute_old_at_most(
     assert start().suspicion() is Suspicion.BEFORE
 
 
+def test_commits_of_the_minute_before_a_crash_are_on_record_too(machine: Machine, tmp_path: Path) -> None:
+    guard = ClockGuard(tmp_path, machine.clocks())
+    machine.pass_time(50 * SECOND)
+    committed_us = guard.now_us()
+    machine.wall_us -= 20 * SECOND
+    again = ClockGuard(tmp_path, machine.clocks(), committed_us)
+    assert again.suspicion() is Suspicion.BEFORE
+    assert again.now_us() >= committed_us
+    machine.pass_time(20 * SECOND)
+    assert again.suspicion() is None
+    assert again.now_us() == machine.wall_us >= committed_us
+
+
+@pytest.mark.parametrize("ahead", [HOUR, 10 * DAY])
+def test_commits_of_a_clock_that_was_ahead_make_no_accepted_clock_suspect(
+    machine: Machine, tmp_path: Path, ahead: int
+) -> None:
+    machine.wall_us += ahead
+    committed_us = ClockGuard(tmp_path, machine.clocks()).now_us()
+    machine.wall_us -= ahead
+    guard = ClockGuard(tmp_path, machine.clocks(), committed_us)
+    assert guard.suspicion() is Suspicion.BEFORE
+    guard.accept()
+    assert ClockGuard(tmp_path, machine.clocks(), committed_us).suspicion() is None
+
+
 def test_what_is_suspect_stays_so_through_a_restart_of_the_process(
     machine: Machine, start: Callable[[], ClockGuard]
 ) -> None:

@@ -223,7 +223,7 @@ def application(metrics: ServerMetrics) -> Any:
         backup=fake_backup,
         feeds=FakeFeeds().as_feeds(),
         channel_figures=list,
-        kept_for_readers=lambda: (0, 0),
+        kept_for_readers=lambda: (0, 0, 0),
         guard=ClockGuard(Path(mkdtemp(prefix="tocsin-docs-")), machine_clocks()),
         brokers=idle_door(),
     )

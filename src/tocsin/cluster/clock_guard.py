@@ -30,6 +30,8 @@ RECORD: Final = "clock.json"
 STEP_US: Final = 3600 * 1_000_000
 _RECORD_EVERY_US: Final = 60 * 1_000_000
 _LOOK_EVERY_S: Final = 5.0
+# A process that was killed may have written this much after its last record, at most.
+_UNRECORDED_US: Final = 2 * _RECORD_EVERY_US
 
 
 class Suspicion(Enum):
@@ -73,16 +75,17 @@ def machine_clocks() -> Clocks:
 
 
 class ClockGuard:
-    """Thread-safe. Its record is a file in the data folder."""
+    """Thread-safe. Its record is a file in the data folder. `committed_us`: the time of the newest commit, which a
+    process that was killed did not live to put on record."""
 
-    def __init__(self, folder: Path, clocks: Clocks) -> None:
+    def __init__(self, folder: Path, clocks: Clocks, committed_us: int = 0) -> None:
         self._path = folder / RECORD
         self._clocks = clocks
         self._lock = threading.Lock()
         self._suspicion: Suspicion | None = None
         self._stopped_us = 0
         self._written_us = 0
-        self._start(_read(self._path, clocks.wall_us()))
+        self._start(_read(self._path, clocks.wall_us()), committed_us)
 
     # ------------------------------------------------------------ what others ask
 
@@ -136,9 +139,12 @@ class ClockGuard:
 
     # ------------------------------------------------------------ how it is known; the caller has the lock
 
-    def _start(self, known: Record | None) -> None:
+    def _start(self, known: Record | None, committed_us: int) -> None:
         wall_us, boot_us, boot_id = self._clocks.wall_us(), self._clocks.boot_us(), self._clocks.boot_id
         self._record = record = known or Record(wall_us, wall_us, boot_us, boot_id)
+        # Later commits are not of that minute: they have the times of a clock that was ahead, and somebody knows.
+        if self._record_us() < committed_us <= self._record_us() + _UNRECORDED_US:
+            self._record = record = replace(record, newest_us=committed_us)
         if record.stepped_to_us is None or record.boot_id != boot_id:
             # Time that passed while nobody looked is no step.
             base_us = wall_us

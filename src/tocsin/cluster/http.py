@@ -58,6 +58,7 @@ Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
 _KEPT: Final = {
     "tocsin_dataset_kept_files": "Removed data files that stay for other engines that read datasets.",
     "tocsin_dataset_kept_bytes": "Bytes of removed data files that stay for other engines that read datasets.",
+    "tocsin_dataset_kept_log_entries": "Entries of datasets' logs that stay for other engines that read datasets.",
 }
 
 
@@ -72,7 +73,7 @@ def cluster_application(
     backup: Backup | None = None,
     feeds: Feeds | None = None,
     channel_figures: Callable[[], Iterable[ChannelFigures]] | None = None,
-    kept_for_readers: Callable[[], tuple[int, int]] | None = None,
+    kept_for_readers: Callable[[], tuple[int, int, int]] | None = None,
     guard: ClockGuard | None = None,
     brokers: BrokerDoor | None = None,
     spool_folder: Path | None = None,
@@ -143,9 +144,11 @@ def cluster_application(
 
     if kept_for_readers is not None:
         kept = kept_for_readers
-        files, size_bytes = (Gauge(name, words, registry=metrics.registry) for name, words in _KEPT.items())
+        gauges = (Gauge(name, words, registry=metrics.registry) for name, words in _KEPT.items())
+        files, size_bytes, entries = gauges
         files.set_function(lambda: kept()[0])
         size_bytes.set_function(lambda: kept()[1])
+        entries.set_function(lambda: kept()[2])
 
     if guard is not None:
         watch = guard

@@ -63,11 +63,13 @@ class Tables:
         """Each dataset's table is a folder in here."""
         return self._folder
 
-    def kept_for_readers(self) -> tuple[int, int]:
-        """Removed data files that are kept for readers outside: how many, and their bytes."""
+    def kept_for_readers(self) -> tuple[int, int, int]:
+        """What is kept for readers outside: removed data files, their bytes, and entries of logs."""
         with self._lock:
-            kept = [table.past.tombstones for table in self._open.values()]
-        return sum(len(tombstones) for tombstones in kept), sum(tombstones.size_bytes for tombstones in kept)
+            tables = list(self._open.values())
+        kept = [table.past.tombstones for table in tables]
+        entries = sum(len(table.log_files.entries) for table in tables if table.log_files is not None)
+        return sum(len(tombstones) for tombstones in kept), sum(tombstones.size_bytes for tombstones in kept), entries
 
     # ------------------------------------------------------------ life
 

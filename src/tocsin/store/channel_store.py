@@ -80,8 +80,8 @@ class ChannelStore(Protocol):
 
     # --- channels
 
-    async def add_channel(self) -> int:
-        """A number for a channel, never given twice."""
+    async def add_channel(self, *, after: int = 0) -> int:
+        """A number for a channel, greater than `after`, never given twice."""
 
     async def drop_channel(self, channel_id: int) -> None:
         """In steps; to everybody else the channel is gone after the first. Nothing happens when it is not there."""

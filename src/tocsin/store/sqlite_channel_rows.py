@@ -19,9 +19,9 @@ def given(connection: sqlite3.Connection, counter: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def give(connection: sqlite3.Connection, counter: str, count: int = 1) -> int:
-    """The first of `count` numbers that were never given out before."""
-    first = given(connection, counter) + 1
+def give(connection: sqlite3.Connection, counter: str, count: int = 1, after: int = 0) -> int:
+    """The first of `count` numbers that were never given out before, all beyond `after`."""
+    first = max(given(connection, counter), after) + 1
     connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (counter, first + count - 1))
     return first
 
@@ -68,8 +68,8 @@ class ChannelEpochs:
 # --- channels
 
 
-def add_channel(connection: sqlite3.Connection) -> int:
-    channel_id = give(connection, "channel")
+def add_channel(connection: sqlite3.Connection, after: int) -> int:
+    channel_id = give(connection, "channel", after=after)
     connection.execute("INSERT INTO channels (id) VALUES (?)", (channel_id,))
     connection.execute(
         "INSERT INTO channel_epochs VALUES (?, ?, ?)", (channel_id, current_epoch(connection), end_of(0) + 1)

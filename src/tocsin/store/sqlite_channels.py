@@ -71,8 +71,8 @@ class SqliteChannelStore(SqliteFile):
 
     # --- channels
 
-    async def add_channel(self) -> int:
-        return await self._write(channels.add_channel)
+    async def add_channel(self, *, after: int = 0) -> int:
+        return await self._write(lambda writer: channels.add_channel(writer, after))
 
     async def drop_channel(self, channel_id: int) -> None:
         await self._write(lambda writer: sqlite_retention.hide(writer, channel_id))

@@ -52,12 +52,14 @@ class Opening(TypedDict, total=False):
     """What may differ from one file of a kind to the next.
 
     `max_bytes` bounds the file (StorageFullError beyond it); `busy_timeout_s` is how long another process may hold it
-    before UnavailableError; `chain` stands for the layout's, so that tests can try versions that are still to come.
+    before UnavailableError; `chain` stands for the layout's, so that tests can try versions that are still to come;
+    `now` is when a new file is made.
     """
 
     max_bytes: int | None
     busy_timeout_s: float
     chain: Sequence[Upgrade]
+    now: Callable[[], datetime]
 
 
 class SqliteFile(ABC):
@@ -71,6 +73,7 @@ class SqliteFile(ABC):
         self.turn = asyncio.Lock()
         self._chain = opening.get("chain", self.layout.chain)
         self._max_bytes = opening.get("max_bytes")
+        self._now = opening.get("now", lambda: datetime.now(UTC))
         self._busy_timeout_s = opening.get("busy_timeout_s", BUSY_TIMEOUT_S)
         self._thread: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
@@ -209,7 +212,7 @@ class SqliteFile(ABC):
             writer.execute(f"PRAGMA user_version = {version}")
             writer.execute(f"PRAGMA application_id = {self.layout.application_id}")
             if before == 0:
-                self.first_rows(writer, datetime.now(UTC))
+                self.first_rows(writer, self._now())
             faults.reach("store.upgrade.before")
         return version
 

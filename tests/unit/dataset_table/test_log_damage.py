@@ -8,12 +8,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.dataset_table.tables import KEYS, content, reopened, rows
+from tests.unit.dataset_table.tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.cluster.inspection.datasets import DatasetInspection
 from tocsin.cluster.inspection.findings import Report
 from tocsin.pipeline.datasets import commits, durability
@@ -21,6 +23,7 @@ from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log
 from tocsin.pipeline.datasets.log_entries import EntryState, classify_entry
 from tocsin.pipeline.datasets.log_recovery import LOST_FOLDER
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.wire.errors import StoreError, UnavailableError
 
@@ -153,6 +156,68 @@ def test_a_flipped_bit_of_the_newest_entry_is_named_and_the_dataset_refuses(
     entry.write_bytes(whole)
     assert findings(table) == []
     assert content(reopened(table).snapshot()) == {1: "b @ c", 2: "b @ c"}
+
+
+def described(content: bytes) -> list[Any]:
+    """What an entry says of the table itself."""
+    said = [json.loads(line) for line in content.decode("utf-8", "surrogateescape").split("\n") if line]
+    return [action[kind] for action in said for kind in ("metaData", "protocol") if kind in action]
+
+
+def test_no_flipped_bit_changes_unseen_what_a_table_says_of_itself(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS)
+    table = reopened(table, outside_readers=OutsideReaders(keep_s=7.0))
+    upkeep(table)
+    for version, kinds in ((0, 2), (1, 1)):
+        whole = entry_path(table.log.folder, version).read_bytes()
+        assert classify_entry(whole) is EntryState.WHOLE
+        assert len(described(whole)) == kinds
+        unseen = [damaged for damaged in flips(whole) if classify_entry(damaged) is EntryState.WHOLE]
+        assert all(described(damaged) == described(whole) for damaged in unseen)
+
+
+def test_a_flipped_bit_anywhere_in_a_data_file_is_found_by_a_deep_look(table: DatasetTable) -> None:
+    table.insert(rows(*range(20)))
+    (name,) = table.data.names()
+    path = table.log.folder / name
+    whole = path.read_bytes()
+    inspection = DatasetInspection(table.log.folder, "dataset v.D", Report(table.log.folder), deep=True)
+    places = [*range(0, len(whole), 7), len(whole) - 1]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        assert [(one.severity, one.path) for one in inspection.find_damage()] == [("damaged", path)], place
+    path.write_bytes(whole)
+    assert list(inspection.find_damage()) == []
+
+
+def test_a_data_file_of_an_older_tocsin_has_no_checksum_and_its_pages_are_read(table: DatasetTable) -> None:
+    table.insert(rows(1, 2, 3))
+    (name,) = table.data.names()
+    older = table.log.folder / f"part-{'0' * 32}.parquet"
+    older.write_bytes((table.log.folder / name).read_bytes())
+    entry = entry_path(table.log.folder, 1)
+    entry.write_bytes(without_checksum(entry.read_bytes()).replace(name.encode(), older.name.encode()))
+    inspection = DatasetInspection(table.log.folder, "dataset v.D", Report(table.log.folder), deep=True)
+    assert list(inspection.find_damage()) == []
+    assert content(reopened(table).snapshot()) == {1: "a", 2: "a", 3: "a"}
+
+
+def test_rows_that_are_damaged_get_no_new_file(table: DatasetTable) -> None:
+    table.insert(rows(*range(20)))
+    (name,) = table.data.names()
+    path = table.log.folder / name
+    with pq.ParquetFile(path) as file:
+        column = file.metadata.row_group(0).column(0)
+        end = column.data_page_offset + column.total_compressed_size
+    damaged = bytearray(path.read_bytes())
+    damaged[end - 1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(StoreError, match=name):
+        table.upsert(rows(3, said="b"))
+    assert table.data.names() == {name}
+    assert table.number == 1
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from deltalake.exceptions import TableNotFoundError
 from tests.unit.dataset_table.tables import KEYS, SCHEMA, content, full_disk, reopened, rows
 from tocsin.pipeline.datasets import datafiles, durability
 from tocsin.pipeline.datasets import upkeep as upkeep_module
+from tocsin.pipeline.datasets.commits import TableClock
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
@@ -102,6 +104,33 @@ def test_what_nobody_may_need_goes_when_its_time_is_over_also_after_a_restart(tm
     assert outside(table) == content(table.snapshot())
     with pytest.raises(TableNotFoundError):
         outside(table, 3)
+
+
+def test_times_of_files_do_not_count_which_a_wrong_clock_may_have_set(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
+    changed(table, 20)
+    versions = durability.log_versions(table.log.folder)[0]
+    for version in versions:
+        os.utime(durability.entry_path(table.log.folder, version), (0, 0))
+    table = reopened(table, history=2, outside_readers=HOUR)
+    upkeep(table)
+    assert durability.log_versions(table.log.folder)[0] == versions
+    assert outside(table, versions[0]) == {}
+
+
+def test_nothing_goes_by_age_while_ages_stand_still(tmp_path: Path) -> None:
+    ages_us = [time.time_ns() // 1_000]
+    suspect = TableClock(now_us=lambda: time.time_ns() // 1_000 + 864 * 10**8, age_us=lambda: ages_us[0])
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR, clock=suspect)
+    changed(table, 20)
+    kept, versions = table.data.names(), durability.log_versions(table.log.folder)[0]
+    for _ in range(2):
+        table = reopened(table, history=2, outside_readers=HOUR, clock=suspect)
+        upkeep(table)
+        assert (table.data.names(), durability.log_versions(table.log.folder)[0]) == (kept, versions)
+    ages_us[0] = suspect.now_us() + int(3700e6)
+    upkeep(table)
+    assert len(table.data.names()) < len(kept)
 
 
 def test_nothing_is_kept_where_the_setting_says_so(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tocsin.cluster.channels.channel import RETRY_S, Rooms, RunningChannel, micr
 from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
 from tocsin.cluster.channels.execution_runs import DEADLINE_S, ExecutionRuns
 from tocsin.cluster.channels.figures import ChannelFigures
+from tocsin.cluster.channels.lost_channels import LostChannels
 from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.options import channel_options
 from tocsin.cluster.channels.parameters import Parameters
@@ -75,8 +76,9 @@ class Channels:
     # ------------------------------------------------------------ life
 
     async def start(self, lost: LostFolder) -> None:
-        """Channels go on where they were; rows of unfinished and dropped ones go, and others that the catalog does not
-        know are set aside."""
+        """Channels go on where they were, or begin anew where their rows are lost; rows of unfinished and dropped ones
+        go, and others that the catalog does not know are set aside."""
+        await LostChannels(self._catalog, self._store).renumber()
         await UnknownChannels(self._catalog, self._store).remove_or_set_aside(lost)
         await self._follow_datasets()
         async with self._changing:
@@ -118,10 +120,13 @@ class Channels:
         """The caller has the turn."""
         self._known[entry.channel_id] = entry
         try:
-            await self._store.state(entry.channel_id)  # raises where its rows are lost
+            state = await self._store.state(entry.channel_id)  # raises where its rows are lost
             query = await self._rooms.runs.ask(
                 lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
             )
+            if state.last_execution == 0:
+                first = self._first(query, moment(self._tables.clock.now_us()))
+                await self._store.commit_execution(entry.channel_id, first, (), ())
             channel = RunningChannel(entry, query, self._rooms)
             channel.start()
         except Exception as error:
@@ -237,7 +242,7 @@ class Channels:
         await self._catalog.removals.intend(entry)
         faults.reach("create-channel.intended")
         try:
-            await self._store.commit_execution(channel_id, self._first(entry, query), (), ())
+            await self._store.commit_execution(channel_id, self._first(query, entry.anchor), (), ())
             faults.reach("create-channel.stored")
             await self._catalog.apply([Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")])
             faults.reach("create-channel.recorded")
@@ -262,13 +267,13 @@ class Channels:
         faults.reach("drop-channel.emptied")
         await self._catalog.removals.forget(CHANNEL, [str(channel_id)])
 
-    def _first(self, entry: ChannelEntry, query: SharedQuery) -> Execution:
-        """What is there when a channel is made is not new to it."""
+    def _first(self, query: SharedQuery, begun: datetime) -> Execution:
+        """What is there when a channel begins is not new to it."""
         vector = {}
         for one in query.watched:
             watched = entry_of(one)
             vector[watched.folder] = self._tables.table(watched).number
-        at = micros(entry.anchor)
+        at = micros(begun)
         return Execution(number=1, started_us=at, ended_us=at, vector=vector, tick_us=at)
 
     def _body(

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, unreadable_finding
+from tocsin.pipeline.datasets.datafiles import checksum_in, compute_checksum
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.log_entries import (
     EntryState,
@@ -132,9 +133,13 @@ class DatasetInspection:
                 if rows is not None and file.metadata.num_rows != rows:
                     yield self._damaged(path, f"has {file.metadata.num_rows:,} rows instead of {rows:,}")
                     return
-                if self._deep:
+                told = checksum_in(path.name)
+                if self._deep and told is None:
                     for _ in file.iter_batches(batch_size=64 << 10):
                         pass
+            if self._deep and told is not None and compute_checksum(path) != told:
+                yield self._damaged(path, "is not as it was written: its checksum differs")
+                return
         except FileNotFoundError:
             if needed:
                 yield self._damaged(path, "is missing, and the newest state names it")
@@ -162,13 +167,13 @@ class DatasetInspection:
             )
 
 
-def read_landed_position(folder: Path, feed_folder: str) -> int:
-    """How far the feed with this log has landed in the dataset."""
+def read_landed_position(folder: Path, feed_folder: str) -> int | None:
+    """How far the feed with this log has landed in the dataset. None where the dataset cannot be opened, which is said
+    of it itself."""
     try:
-        found = DeltaTable(str(folder)).transaction_version(f"tocsin.position.feed.{feed_folder}")
+        return DeltaTable(str(folder)).transaction_version(f"tocsin.position.feed.{feed_folder}") or 0
     except (DeltaError, OSError, ValueError):
-        return 0
-    return found or 0
+        return None
 
 
 def read_commit_number(folder: Path) -> int | None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from tocsin.cluster.feeds.seen import NAME as SEEN
 from tocsin.cluster.feeds.seen import SeenItems
+from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.inspection.findings import BRING_BACK, Finding, unreadable_finding
 from tocsin.cluster.intake import segments
+from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.wire.errors import StoreError
 
 _SEEN_AGAIN: Final = f"{BRING_BACK}; or move it away: then items that are still in the source's answers come again"
+_BETWEEN_GONE: Final = (
+    "restore log and datasets from one backup, or publish what is missing again; the feed goes on without it"
+)
 _NOTES_AGAIN: Final = f"{BRING_BACK}; without the feed's notes, DROP and CREATE the feed: its files come again"
 
 
@@ -37,6 +42,16 @@ def inspect_log(folder: Path, what: str, *, begun: bool, landed: int) -> Iterato
         yield unreadable_finding(error, Path(error.filename or folder), what)
 
 
+def inspect_positions(folder: Path, what: str, first: int | None, positions: Mapping[str, int]) -> Iterator[Finding]:
+    """`first`: where the log began before the `positions` were read that its datasets are at."""
+    for dataset, position in positions.items():
+        if first is not None and position < first:
+            problem = (
+                f"begins at position {first}, and the {dataset} is at {position}: what lies between is missing there"
+            )
+            yield Finding("damaged", folder, what, problem, _BETWEEN_GONE)
+
+
 def inspect_seen(folder: Path, what: str) -> Iterator[Finding]:
     path = folder / SEEN
     try:
@@ -47,8 +62,12 @@ def inspect_seen(folder: Path, what: str) -> Iterator[Finding]:
         yield unreadable_finding(error, path, what)
 
 
-def inspect_notes(folder: Path, what: str) -> Iterator[Finding]:
-    """Spark's notes of which files it found. The newest of each kind may be torn: a start takes it away."""
+def inspect_notes(folder: Path, what: str, *, landed: int = 0) -> Iterator[Finding]:
+    """Spark's notes of which files it found. The newest of each kind may be torn: a start takes it away. `landed`: how
+    far the feed's datasets are."""
+    if landed > (end := after_last(Checkpoint(folder))):
+        problem = f"ends at position {end}, and its datasets are at {landed}: files that come now would be passed over"
+        yield Finding("damaged", folder, what, problem, _NOTES_AGAIN)
     for kind in ("offsets", "commits", *(f"sources/{path.name}" for path in folder.glob("sources/*"))):
         notes = {
             int(path.name.removesuffix(".compact")): path

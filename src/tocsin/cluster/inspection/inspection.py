@@ -12,11 +12,12 @@ from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.channel_entries import ChannelEntry
 from tocsin.cluster.clock_guard import RECORD as CLOCK
 from tocsin.cluster.clock_guard import parse_record
-from tocsin.cluster.entries import CatalogEntry, DatasetEntry, FeedEntry, entry_from_json
+from tocsin.cluster.entries import CatalogEntry, DatasetEntry, FeedEntry, Ref, entry_from_json
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.inspection.datasets import DatasetInspection, read_commit_number, read_landed_position
-from tocsin.cluster.inspection.feeds import inspect_log, inspect_notes, inspect_seen
+from tocsin.cluster.inspection.feeds import inspect_log, inspect_notes, inspect_positions, inspect_seen
 from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, confirm_findings, unreadable_finding
+from tocsin.cluster.intake import segments
 from tocsin.cluster.lost_folder import LOST, describe
 from tocsin.cluster.removals import list_paths
 from tocsin.pipeline.datasets.durability import LOG_FOLDER
@@ -193,12 +194,13 @@ class Inspection:
         folder, what = self._data / INTAKE / entry.folder, _named(entry)
         options = feed_options(dict(entry.options))
         if options.files is not None:
-            return confirm_findings(lambda: inspect_notes(folder, what))
+            return confirm_findings(lambda: inspect_notes(folder, what, landed=self._landed(entry)))
 
         def look() -> Iterator[Finding]:
-            # Before the log, which goes on.
-            landed = self._landed(entry)
-            yield from inspect_log(folder, what, begun=entry.started, landed=landed)
+            # The log's beginning goes when all has landed, and its end goes on: the positions are read in between.
+            first = segments.find_first(folder)
+            yield from inspect_positions(folder, what, first, self._positions(entry))
+            yield from inspect_log(folder, what, begun=entry.started, landed=self._landed(entry))
             if options.polling is not None:
                 yield from inspect_seen(folder, what)
 
@@ -220,13 +222,22 @@ class Inspection:
         return confirm_findings(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
 
     def _landed(self, feed: FeedEntry) -> int:
-        known = {entry.ref: entry for entry in self._known().datasets}
-        folders = [
-            self._data / DATASETS / known[ref].folder
-            for ref in (feed.rejected, *(connection.dataset for connection in feed.connections))
-            if ref in known
-        ]
-        return max((read_landed_position(folder, feed.folder) for folder in folders), default=0)
+        """How far the furthest of its datasets is."""
+        return max(self._position(feed, feed.rejected) or 0, *self._positions(feed).values(), 0)
+
+    def _positions(self, feed: FeedEntry) -> dict[str, int]:
+        """How far each dataset is that takes its records, by name. The one of refused records is not among them: it is
+        told only of batches that hold some."""
+        found = {}
+        for connection in feed.connections:
+            position = self._position(feed, connection.dataset)
+            if position is not None:
+                found[str(connection.dataset)] = max(position, connection.since)
+        return found
+
+    def _position(self, feed: FeedEntry, dataset: Ref) -> int | None:
+        folder = next((entry.folder for entry in self._known().datasets if entry.ref == dataset), None)
+        return None if folder is None else read_landed_position(self._data / DATASETS / folder, feed.folder)
 
     # ------------------------------------------------------------ what nobody owns
 

@@ -231,6 +231,11 @@ def _was_synced(segment: Segment, offset: int) -> bool:
     return False
 
 
+def find_first(folder: Path) -> int | None:
+    """The position at which a log begins that another process may be writing to; None where there is none."""
+    return min((int(name[1]) for path in folder.glob("*.log") if (name := _NAME.fullmatch(path.name))), default=None)
+
+
 def inspect(folder: Path) -> int:
     """Reads a log that another process may be writing to, and changes nothing; the position after the last whole entry.
 

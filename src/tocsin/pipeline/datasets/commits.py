@@ -33,7 +33,7 @@ from tocsin.pipeline.datasets.durability import (
 from tocsin.pipeline.datasets.history import Entry
 from tocsin.pipeline.datasets.log_entries import add_checksum, mark_actions, mark_checkpoint
 from tocsin.pipeline.datasets.log_recovery import list_files_set_aside, recover_log
-from tocsin.pipeline.datasets.log_writer import table_properties, with_properties, write_draft
+from tocsin.pipeline.datasets.log_writer import sign_first_entry, table_properties, with_properties, write_draft
 from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
 
@@ -120,7 +120,7 @@ class DeltaLog:
             properties = table_properties(schema, outside_readers)
             DeltaTable.create(str(folder), schema=stored, mode="error", configuration=properties)
             faults.reach("dataset.create.written")
-            sync_file(entry_path(folder, 0))
+            sign_first_entry(folder)
             for each in (folder / LOG_FOLDER, folder, folder.parent):
                 sync_folder(each)
         except Exception as error:

@@ -1,12 +1,18 @@
 """The Parquet files of a dataset: written whole and synced before any log entry names them, read as Arrow.
 
-A file is never changed. Its name is never used again.
+A file is never changed. Its name is never used again, and ends with a checksum of all that is in it: the pages of a
+Parquet file have checksums, its footer and the heads of its pages have none.
+
+    part-4d1c…-9ae0b31f.parquet
 """
 
 from __future__ import annotations
 
+import re
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,11 +26,13 @@ import pyarrow.parquet as pq
 from tocsin.pipeline.datasets.durability import remove_files, sync_file
 from tocsin.pipeline.datasets.statistics import ColumnStatistics, Leaf, Summary, moment_text, statistics_leaves
 from tocsin.rules.model.columns import AT, COMMIT
-from tocsin.wire.errors import InputError
+from tocsin.wire.errors import InputError, StoreError
 
 AT_TYPE: Final = pa.timestamp("us", "UTC")
 _OURS: Final = pa.schema([(COMMIT, pa.int64()), (AT, AT_TYPE)])
 SUFFIX: Final = ".parquet"
+_CHECKED_NAME: Final = re.compile(r"part-[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
+_CHECKED_BYTES: Final = 1 << 20
 
 # Enough for good encoding and few seeks; bounds what a rewrite holds in memory.
 _ROW_GROUP_BYTES: Final = 32 << 20
@@ -165,10 +173,9 @@ class DataFolder:
             groups = _grouped(tables)
             group = next(groups, None)
             while group is not None:
-                name = f"part-{uuid.uuid4().hex}{SUFFIX}"
-                begun.append(name)
+                begun.append(draft := f"part-{uuid.uuid4().hex}{SUFFIX}")
                 seen = _Seen(self._leaves)
-                with pa.OSFile(self.full_path(name), "wb") as sink:
+                with pa.OSFile(self.full_path(draft), "wb") as sink:
                     with pq.ParquetWriter(
                         sink,
                         self.schema,
@@ -181,6 +188,8 @@ class DataFolder:
                             seen.add(group)
                             group = next(groups, None)
                     size_bytes = sink.tell()
+                begun.append(name := _checked_name(draft, compute_checksum(self.path / draft)))
+                (self.path / draft).rename(self.path / name)
                 sync_file(self.full_path(name))
                 written.append(seen.file(name, size_bytes))
             return written
@@ -203,15 +212,48 @@ class DataFolder:
         return {path.name for path in self.path.iterdir() if path.suffix == SUFFIX}
 
     def read(self, name: str) -> Iterator[pa.Table]:
-        """The rows of a file in their order, a bounded piece at a time."""
-        with pq.ParquetFile(self.full_path(name)) as file:
+        """The rows of a file in their order, a bounded piece at a time. StoreError where it is damaged: rows that are
+        not as they were written get no new file, which would hide it."""
+        with self._open(name) as file:
             for batch in file.iter_batches(batch_size=_READ_ROWS, use_threads=False):
                 yield pa.Table.from_batches([batch]).cast(self.schema)
 
     def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
         """All rows of the named columns (dots lead into structs)."""
-        with pq.ParquetFile(self.full_path(name)) as file:
+        with self._open(name) as file:
             return file.read(columns=list(columns), use_threads=False)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[pq.ParquetFile]:
+        try:
+            with pq.ParquetFile(self.full_path(name), page_checksum_verification=True) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise StoreError(
+                f"the data file {self.full_path(name)} is damaged: {str(error).splitlines()[0]}",
+                hint="bring it back from a copy of the disk, or restore a backup; tocsin check --deep names all damage",
+            ) from error
+
+
+def _checked_name(draft: str, checksum: str) -> str:
+    return f"{draft.removesuffix(SUFFIX)}-{checksum}{SUFFIX}"
+
+
+def checksum_in(name: str) -> str | None:
+    """The checksum that a data file's name tells; None where an older Tocsin, or another engine, wrote the file."""
+    found = _CHECKED_NAME.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def compute_checksum(path: Path) -> str:
+    """Of all that is in the file."""
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_CHECKED_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    return f"{checksum:08x}"
 
 
 class _Seen:

@@ -1,8 +1,9 @@
 """Whether an entry of a dataset's log is as it was written, was torn by a power cut, or was damaged later.
 
 Ours have a checksum, and are synced before they get their names: one that has the marks of a checksum was whole once,
-and is damaged where it does not agree. Only an entry without them can be torn, one of delta-rs or of an older Tocsin: a
-beginning of it is there, and after that nothing, or blocks that were never written and read as zeros.
+and is damaged where it does not agree. Only an entry without them can be torn, one of an older Tocsin or of a CREATE
+that was interrupted: a beginning of it is there, and after that nothing, or blocks that were never written and read as
+zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "size", "modificationTime", "dataChange", "stats"),
     "remove": ("path", "size", "deletionTimestamp", "dataChange"),
     "txn": ("appId", "version"),
-}
+    "metaData": (
+        "id", "name", "description", "format", "schemaString", "partitionColumns", "configuration", "createdTime",
+    ),
+    "protocol": ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"),
+}  # fmt: skip
 Mark = Sequence[Any]
 
 
@@ -47,6 +52,16 @@ def add_checksum(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, An
     """What a commit says of itself, with a checksum of that and of its actions."""
     counted = {**said, ACTIONS_KEY: len(marks)}
     return {**counted, CHECK_KEY: _checksum(counted, marks)}
+
+
+def sign_entry(content: bytes) -> bytes:
+    """An entry that another wrote, with a checksum."""
+    actions = [json.loads(line) for line in split_lines(content.decode())]
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    others = [action for action in actions if "commitInfo" not in action]
+    ours = {key: value for key, value in info.items() if key.startswith(_OURS)}
+    signed = {"commitInfo": {**info, **add_checksum(ours, mark_actions(others))}}
+    return "\n".join(json.dumps(action) for action in (signed, *others)).encode()
 
 
 def classify_entry(content: bytes) -> EntryState:
@@ -73,7 +88,7 @@ def classify_entry(content: bytes) -> EntryState:
         actions.append(action)
     if checked:
         return EntryState.WHOLE if written == content and _agrees(actions) else EntryState.DAMAGED
-    # Without a checksum: written before there were any, or the entry that made the table.
+    # Without a checksum: written before there were any.
     return EntryState.WHOLE if written == content else EntryState.TORN
 
 
@@ -97,6 +112,15 @@ def read_checkpoint_mark(content: bytes) -> tuple[int, str] | None:
         if isinstance(info, dict) and isinstance(said := info.get(CHECKPOINT_KEY), str):
             version, _, digest = said.partition(" ")
             return int(version), digest
+    return None
+
+
+def read_entry_time_us(content: bytes) -> int | None:
+    """When a commit or a step of upkeep wrote the entry, by its own words: to the millisecond, and not before."""
+    for action in _actions_in(content):
+        info = action.get("commitInfo")
+        if isinstance(info, dict) and isinstance(at_ms := info.get("timestamp"), int):
+            return at_ms * 1000 + 999
     return None
 
 

@@ -12,17 +12,30 @@ import orjson
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tocsin.pipeline.datasets.durability import LOG_FOLDER
+from tocsin.pipeline.datasets.durability import LOG_FOLDER, entry_path, sync_file
+from tocsin.pipeline.datasets.log_entries import sign_entry
 from tocsin.pipeline.datasets.statistics import statistics_columns
 from tocsin.pipeline.datasets.tombstones import OutsideReaders
 
 
 def write_draft(folder: Path, actions: Iterable[Mapping[str, Any]], info: Mapping[str, Any]) -> Path:
     """An entry under a name that no reader looks at, and that a crash leaves for the next opening to remove."""
-    draft = folder / LOG_FOLDER / f"_commit_{uuid.uuid4().hex}.json.tmp"
     lines = [orjson.dumps({"commitInfo": {**info, "engineInfo": "tocsin"}}), *map(orjson.dumps, actions)]
+    return _write_draft(folder, b"\n".join(lines))
+
+
+def sign_first_entry(folder: Path) -> None:
+    """Give the entry that made the table a checksum, which delta-rs does not; its content is on the disk then."""
+    entry = entry_path(folder, 0)
+    draft = _write_draft(folder, sign_entry(entry.read_bytes()))
+    sync_file(draft)
+    draft.rename(entry)
+
+
+def _write_draft(folder: Path, content: bytes) -> Path:
+    draft = folder / LOG_FOLDER / f"_commit_{uuid.uuid4().hex}.json.tmp"
     try:
-        draft.write_bytes(b"\n".join(lines))
+        draft.write_bytes(content)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
-from tocsin.pipeline.datasets.log_entries import split_lines
+from tocsin.pipeline.datasets.log_entries import read_entry_time_us, split_lines
 
 # Outside readers list the log when they open a table: beyond this many entries even that would take a second.
 LOG_ENTRIES_MAX: Final = 100_000
@@ -101,7 +101,10 @@ class LogFiles:
         # (when, version): by then, every version before this one was superseded.
         self._superseded: deque[tuple[int, int]] = deque()
         for version in entries[-1::-_MARK_EVERY][::-1]:
-            self._superseded.append((entry_path(folder, version).stat().st_mtime_ns // 1000, version))
+            # As the entry says itself: its file's time is the wall clock's, which may have been wrong.
+            path = entry_path(folder, version)
+            at_us = read_entry_time_us(path.read_bytes())
+            self._superseded.append((path.stat().st_mtime_ns // 1000 if at_us is None else at_us, version))
         self._needed = entries[0] if entries else 0
 
     def extend_to(self, version: int, at_us: int) -> None:
@@ -133,6 +136,15 @@ class LogFiles:
         while self.entries and self.entries[0] < base:
             taken.append(self.entries.popleft())
         return taken
+
+
+def find_newest_time_us(folder: Path) -> int:
+    """When the newest entry of a dataset's log was written; 0 where that cannot be told."""
+    try:
+        entries, _ = log_versions(folder)
+        return read_entry_time_us(entry_path(folder, entries[-1]).read_bytes()) or 0 if entries else 0
+    except OSError:
+        return 0
 
 
 def read_tombstones(folder: Path) -> dict[str, int]:

@@ -90,7 +90,7 @@ def _running(text: bytes, limits: Limits) -> Iterator[Piece]:
     is_plain = True  # nothing but objects so far, or arrays of them: balanced braces would find the same
     begun = False
     for number, begin, end in _lines(text):
-        pieces = _of_line(text[begin:end], number, limits)
+        pieces = line_pieces(text[begin:end], number, limits)
         for piece in pieces:
             is_record = piece.value.__class__ is dict
             if not _is_whole(piece) or not (begun or is_record):
@@ -126,8 +126,8 @@ def _lines(text: bytes, first: int = 1) -> Iterator[tuple[int, int, int]]:
         begin, number = end + 1, number + 1
 
 
-def _of_line(line: bytes, number: int, limits: Limits) -> Iterator[Piece]:
-    """The value of a line, or the items of its array."""
+def line_pieces(line: bytes, number: int, limits: Limits) -> Iterator[Piece]:
+    """The value of a line, or the items of its array; LimitError where those are too many."""
     if not line.startswith(b"["):
         yield _piece(line, limits, number)
         return
@@ -148,7 +148,7 @@ def _of_line(line: bytes, number: int, limits: Limits) -> Iterator[Piece]:
 
 def _by_line(text: bytes, limits: Limits, first: int = 1) -> Iterator[Piece]:
     for number, begin, end in _lines(text, first):
-        yield from _of_line(text[begin:end], number, limits)
+        yield from line_pieces(text[begin:end], number, limits)
 
 
 def _by_brace(text: bytes, limits: Limits, first: int = 1) -> Iterator[Piece]:

@@ -12,7 +12,9 @@ from typing import Any, BinaryIO, Final
 
 from tocsin.pipeline.readers import adm_text
 from tocsin.pipeline.readers.found import RECORD_LIMIT_BYTES, BadRecord, Found, too_long
+from tocsin.pipeline.readers.json_body import line_pieces
 from tocsin.pipeline.readers.json_text import NotJson, parse_quickly
+from tocsin.pipeline.readers.pieces import Limits
 from tocsin.rules.model.checking import shown
 from tocsin.rules.model.framing import Braces, FrameError
 
@@ -31,10 +33,10 @@ def _is_by_line(head: bytes) -> bool:
     lines = head.removeprefix(codecs.BOM_UTF8).splitlines()
     if len(head) == _HEAD_BYTES and len(lines) > 1:
         lines.pop()  # it goes on
-    parsed = [_parsed(line) for line in lines if line.strip()]
-    if not any(isinstance(value, dict | list) for value in parsed):
+    are_records = [isinstance(_parsed(line), dict | list) for line in lines if line.strip()]
+    if not any(are_records):
         return False
-    if isinstance(parsed[0], dict | list):
+    if are_records[0]:
         return True
     return not _is_framed(head.removeprefix(codecs.BOM_UTF8))
 
@@ -70,22 +72,26 @@ def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[Found | BadRecord]:
         line = line.strip()
         if not line:
             continue
+        if line.startswith(b"["):
+            # Its items are parsed one by one: as values, all at once, they would take many times its bytes.
+            for piece in line_pieces(line, number, Limits(record_bytes=limit_bytes, records=len(line))):
+                yield _item(piece.value, number, piece.text or b"")
+            continue
         try:
             value = parse_quickly(line)
         except ValueError as error:
             yield _broken(error, number, line)
             continue
-        if value.__class__ is dict:
-            yield number, value, len(line)
-        else:
-            items = value if value.__class__ is list else [value]
-            yield from (_item(item, number, len(line) // max(1, len(items))) for item in items)
+        yield _item(value, number, line)
 
 
-def _item(value: Any, number: int, size_bytes: int) -> Found | BadRecord:
+def _item(value: Any, number: int, text: bytes) -> Found | BadRecord:
     if value.__class__ is dict:
-        return number, value, size_bytes
-    return BadRecord(number, f"expected an object, got {shown(value)}", raw=str(value).encode("utf-8", "replace"))
+        return number, value, len(text)
+    if isinstance(value, BadRecord):
+        value.raw = text
+        return value
+    return BadRecord(number, f"expected an object, got {shown(value)}", raw=text)
 
 
 def _framed(file: BinaryIO) -> Iterator[Found | BadRecord]:
