@@ -12,7 +12,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,8 +24,15 @@ from tests.integration.processes import environment
 from tests.integration.sparkless import opened
 from tests.waiting import WITHIN_S
 from tocsin import compose, faults
+from tocsin.cluster.catalog import Put
+from tocsin.cluster.clock_guard import RECORD, Record
+from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.lost_folder import LOST
+from tocsin.cluster.refs import dataset_ref
+from tocsin.pipeline.datasets.commits import TableClock
 from tocsin.pipeline.datasets.durability import entry_path
+from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.settings import Settings
 from tocsin.store.channel_rows import Execution
 from tocsin.store.upgrades import UPGRADES
 from tocsin.wire.errors import StoreError, UnavailableError
@@ -163,6 +172,100 @@ async def test_an_operator_begins_anew_and_the_data_are_kept(tmp_path: Path) -> 
     assert sum(len(contents(path)) for path in lost(data, "dataset-")) == len(whole)
     async with opened(data) as parts:
         assert parts.table("C").row_count == 1
+
+
+async def with_channels(data: Path, *names: str) -> tuple[list[int], int]:
+    """A cluster with these channels; their numbers, and its epoch."""
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("D"))
+        numbers = []
+        for name in names:
+            number = await parts.channel_store.add_channel()
+            await parts.channel_store.commit_execution(number, Execution(1, 1, 1, {}, 1), (), ())
+            await parts.catalog.apply([Put(channel_entry(name, number))])
+            numbers.append(number)
+        return numbers, parts.channel_store.epoch
+
+
+def channel_entry(name: str, number: int) -> ChannelEntry:
+    return ChannelEntry(
+        "v", name, number, True, False, None, (), (), "SELECT VALUE d FROM v.D d WHERE is_new(d)", None,
+        datetime(2026, 11, 15, tzinfo=UTC), None, None, (dataset_ref("v", "D"),),
+    )  # fmt: skip
+
+
+def lose_channels(data: Path) -> None:
+    for path in data.glob("channels.db*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_channels_without_their_store_refuse_to_start(tmp_path: Path, emptied: bool) -> None:
+    data = tmp_path / "data"
+    await with_channels(data, "a", "b")
+    (data / "channels.db").rename(tmp_path / "kept.db")
+    lose_channels(data)
+    if emptied:
+        async with compose.opened_channel_store(Settings.load(None, {}, {"data": data})):
+            pass
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"v\.a, v\.b.*channels\.db") as refused:
+            async with opened(data):
+                pass
+        assert "put channels.db back together with its -wal file" in (refused.value.hint or "")
+        assert f"tocsin up --set-aside --data {data} begins" in (refused.value.hint or "")
+    assert (data / "channels.db").exists() == emptied, "an empty one would be in the way of the one brought back"
+    lose_channels(data)
+    (tmp_path / "kept.db").rename(data / "channels.db")
+    async with opened(data) as parts:
+        assert len(await parts.channel_store.channel_ids()) == 2
+
+
+async def test_a_store_that_lost_one_channel_refuses_too(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    await with_channels(data, "a")
+    async with opened(data) as parts:
+        await parts.channel_store.backup_to(tmp_path / "older.db")
+        number = await parts.channel_store.add_channel()
+        await parts.catalog.apply([Put(channel_entry("later", number))])
+    lose_channels(data)
+    (tmp_path / "older.db").rename(data / "channels.db")
+    with pytest.raises(StoreError, match=r"\(v\.later\)"):
+        async with opened(data):
+            pass
+
+
+async def test_channels_that_begin_anew_have_new_numbers_and_a_later_epoch(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (first, second), epoch = await with_channels(data, "a", "b")
+    lose_channels(data)
+    # As if the machine's clock had been set back by a day since.
+    ahead_us = (time.time_ns() // 1_000) + 86_400 * 10**6
+    (data / RECORD).write_text(json.dumps(asdict(Record(ahead_us, ahead_us, 1, "an earlier boot"))))
+    async with opened(data, set_aside=True) as parts:
+        numbers = [entry.channel_id for entry in parts.catalog.catalog.channels]
+        assert min(numbers) > max(first, second)
+        assert await parts.channel_store.channel_ids() == sorted(numbers)
+        assert parts.channel_store.epoch >= (ahead_us // 1_000) << 10 > epoch
+        assert await parts.store.removals() == []
+    async with opened(data) as parts:
+        assert sorted(entry.channel_id for entry in parts.catalog.catalog.channels) == sorted(numbers)
+
+
+async def test_commit_times_go_on_from_those_that_a_killed_cluster_left(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with opened(data) as parts:
+        await parts.run(TYPE + dataset("D"))
+        table = parts.table("D")
+    # The clock was half a minute ahead, and this commit was not on record yet.
+    ahead_us = time.time_ns() // 1_000 + 30 * 10**6
+    clock = TableClock(now_us=lambda: ahead_us)
+    ahead = DatasetTable.open(table.log.folder, table.schema, table.keys, clock=clock)
+    ahead.delete_all()
+    ahead.close()
+    async with opened(data) as parts:
+        await parts.run(dataset("E"))
+        assert parts.table("E").log.state.at_us > ahead_us
 
 
 async def test_a_data_folder_of_an_older_tocsin_opens(tmp_path: Path) -> None:

@@ -84,6 +84,26 @@ async def test_an_older_one_that_was_not_there_when_its_name_was_taken_finds_out
             assert new.service.link.connected
 
 
+async def test_a_broker_that_lost_its_file_ends_nothing_and_the_file_can_come_back(
+    cluster: Any, tmp_path: Path
+) -> None:
+    async with cluster as here:
+        channel = await here.channel("c")
+        async with both(tmp_path / "broker", here) as old:
+            interest = int((await old.subscribe("ada", "v.c", 1))["interest"])
+            token = old.tokens["ada"]
+        (tmp_path / "empty").mkdir()
+        async with broker(tmp_path / "empty", here.url) as new:
+            await new.idle()
+            assert await held(here) == {"[1]"}
+            assert (await new.ask("GET", "/v1/subscriptions", token=token))[0] == 401
+            await here.execute(channel, {interest: ["while the file was lost"]})
+        async with broker(tmp_path / "broker", here.url, take_over=True) as old:
+            await old.idle()
+            async with Listener(old.url, await old.login("ada")) as ada:
+                assert await ada.values_until(1) == ["while the file was lost"]
+
+
 async def test_what_a_former_broker_held_ends_when_its_time_is_over(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here:
         await here.channel("c")

@@ -19,16 +19,14 @@ CHECK_KEY: Final = "tocsin.check"
 ACTIONS_KEY: Final = "tocsin.actions"
 CHECKPOINT_KEY: Final = "tocsin.checkpoint"
 _OURS: Final = "tocsin."
-# What an action is checked by, in this order.
+# What an action is checked by, in this order; where nothing is listed, by all that it says.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "size", "modificationTime", "dataChange", "stats"),
     "remove": ("path", "size", "deletionTimestamp", "dataChange"),
     "txn": ("appId", "version"),
-    "metaData": (
-        "id", "name", "description", "format", "schemaString", "partitionColumns", "configuration", "createdTime",
-    ),
-    "protocol": ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"),
-}  # fmt: skip
+    "metaData": (),
+    "protocol": (),
+}
 Mark = Sequence[Any]
 
 
@@ -146,6 +144,8 @@ def _actions_in(content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _mark(kind: str, action: Any) -> Mark:
+    if not _FIELDS[kind]:
+        return kind, action
     return (kind, *(action.get(field) if isinstance(action, dict) else None for field in _FIELDS[kind]))
 
 
