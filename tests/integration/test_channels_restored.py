@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.channel_places import ChannelPlace
+from tests.integration.sparkless import opened
 from tests.local_cluster import LocalCluster
 from tocsin import compose
 from tocsin.cluster.backup.copying import no_progress
@@ -75,3 +76,25 @@ def test_a_restored_channel_goes_on_where_it_was(spark: SparkSession, tmp_path: 
         after = executions(place)
         assert after == list(range(1, len(after) + 1))
         assert len(after) == len(before) + 1
+
+
+def test_a_channel_whose_rows_are_lost_begins_anew_with_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    with running(spark, tmp_path / "first") as place:
+        place._cluster.run(SCHEMA)
+        place.subscribe('C("a")')
+        place.run('INSERT INTO D [{"id": 1, "said": "a"}]')
+        place.execute("C")
+        data = place._cluster.settings.data
+    for path in data.glob("channels.db*"):
+        path.unlink()
+
+    async def set_aside() -> None:
+        async with opened(data, set_aside=True):
+            pass
+
+    asyncio.run(set_aside())
+    with running(spark, tmp_path / "first") as place:
+        mine = place.subscribe('C("a")')
+        place.run('INSERT INTO D [{"id": 2, "said": "a"}]')
+        place.execute("C")
+        assert place.told("C") == {mine: [2]}

@@ -37,7 +37,10 @@ def up(
     brokers: Annotated[int, Parameter(help="How many brokers to run beside it: Default.broker1 and so on.")] = 0,
     set_aside: Annotated[
         bool,
-        Parameter(negative="", help="Begin anew although the catalog is lost: the data beside it are moved to lost/."),
+        Parameter(
+            negative="",
+            help="Begin anew although the catalog is lost (data beside it are moved to lost/), or channels.db.",
+        ),
     ] = False,
     beside: Annotated[bool, Parameter(negative="", help="End when standard input does.")] = False,
     config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
