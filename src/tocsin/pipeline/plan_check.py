@@ -1,8 +1,8 @@
 """The second check of every query: what Spark has understood, before any of it runs.
 
 The language writes no text of a person's into Spark's SQL. Should it ever, the plan tells: only the views that this
-process has made may be read, and only nodes that the language uses may stand in it. The plan is walked inside the JVM,
-by a class that is compiled there once per session, in one call.
+process has made may be read, and only the nodes and expressions that `plan_nodes` lists may stand in it. The plan is
+walked inside the JVM, by a class that is compiled there once per session, in one call.
 """
 
 from __future__ import annotations
@@ -14,42 +14,31 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tocsin.pipeline.plan_nodes import EXPRESSIONS, NODES
 from tocsin.wire.errors import StatementError
-
-_LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical."
-NODES: Final = frozenset(
-    "Aggregate CTERelationDef CTERelationRef Distinct EventTimeWatermark Except Expand Filter Generate GlobalLimit"
-    " Intersect Join LateralJoin LocalLimit LocalRelation Offset OneRowRelation Project Range ResolvedHint Sort"
-    " SubqueryAlias Union Window WithCTE".split()
-)
-"""The nodes of Spark's logical plans that may stand in a query of ours, outside of our views."""
-
-_EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
-FORBIDDEN: Final = frozenset(
-    "CallMethodViaReflection InputFileBlockLength InputFileBlockStart InputFileName ScalaUDF SchemaOfXml TryReflect"
-    " XmlToStructs CurrentUser CurrentDatabase CurrentCatalog".split()
-)
-"""Expressions that call Java, open files or tell about the machine. All others are functions of values."""
 
 _SOURCE: Final = """
 package tocsin;
 
 import java.util.ArrayDeque;
+import java.util.Arrays;
+import java.util.HashSet;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.catalyst.expressions.ScalaUDF;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.execution.QueryExecution;
 
 public class PlanCheck {
   private final Set nodes;
-  private final Set forbidden;
+  private final Set expressions;
 
-  public PlanCheck(Set nodes, Set forbidden) {
-    this.nodes = nodes;
-    this.forbidden = forbidden;
+  public PlanCheck(String nodes, String expressions) {
+    this.nodes = new HashSet(Arrays.asList(nodes.split(" ")));
+    this.expressions = new HashSet(Arrays.asList(expressions.split(" ")));
   }
 
   /** The name of what must not run, or null. */
@@ -59,6 +48,8 @@ public class PlanCheck {
     while (!todo.isEmpty()) {
       Object node = todo.pop();
       String name = node.getClass().getName();
+      // The class of an object of Scala's, such as CURRENT ROW.
+      if (name.endsWith("$")) name = name.substring(0, name.length() - 1);
       if (node instanceof View) {
         View view = (View) node;
         // Only this process makes views, and what they read is its own choice.
@@ -69,8 +60,7 @@ public class PlanCheck {
         push(todo, plan.children());
         push(todo, plan.expressions());
       } else if (node instanceof Expression) {
-        if (!name.startsWith("org.apache.spark.sql.catalyst.expressions.") || forbidden.contains(name)) return name;
-        if (node instanceof PythonUDF && !((PythonUDF) node).name().startsWith("tocsin_python_")) return name;
+        if (!expressions.contains(name) || isForeignFunction(node)) return name;
         if (node instanceof PlanExpression) todo.push(((PlanExpression) node).plan());
         push(todo, ((Expression) node).children());
       } else {
@@ -78,6 +68,14 @@ public class PlanCheck {
       }
     }
     return null;
+  }
+
+  /** A function of the session that has no name of ours. Only this process registers any: no query can. */
+  private static boolean isForeignFunction(Object node) {
+    if (node instanceof PythonUDF) return !((PythonUDF) node).name().startsWith("tocsin_python_");
+    if (!(node instanceof ScalaUDF)) return false;
+    scala.Option name = ((ScalaUDF) node).udfName();
+    return name.isEmpty() || !((String) name.get()).startsWith("tocsin_");
   }
 
   private static void push(ArrayDeque todo, Object parts) {
@@ -120,7 +118,7 @@ def check_plan(spark: SparkSession, frame: DataFrame) -> None:
     found: str | None = _checker(spark).refused(_query_execution(frame))
     if found is not None:
         raise StatementError(
-            f"this would run {found.rpartition('.')[2].rstrip('$')}, which no statement may",
+            f"this would run {found.rpartition('.')[2]}, which no statement may",
             hint="read datasets, and call the functions that the language lists",
         )
 
@@ -144,9 +142,6 @@ def _compile(spark: SparkSession) -> Any:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(_SOURCE)
-    sets = gateway.new_array(jvm.java.lang.Object, 2)
-    for i, names in enumerate(([_LOGICAL + name for name in NODES], [_EXPRESSIONS + name for name in FORBIDDEN])):
-        sets[i] = jvm.java.util.HashSet()
-        for name in names:
-            sets[i].add(name)
-    return compiler.getClassLoader().loadClass("tocsin.PlanCheck").getConstructors()[0].newInstance(sets)
+    names = gateway.new_array(jvm.java.lang.Object, 2)
+    names[0], names[1] = " ".join(NODES), " ".join(EXPRESSIONS)
+    return compiler.getClassLoader().loadClass("tocsin.PlanCheck").getConstructors()[0].newInstance(names)
