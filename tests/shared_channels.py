@@ -178,26 +178,33 @@ def _told(
     interests: Interests,
     among: Ids | None = None,
     grouped: bool = False,
+    many: bool = False,
 ) -> list[tuple[int, str]]:
     def view_of(read: Scan | Called) -> str:
         assert isinstance(read, Scan)
         return world.tokens[read.dataset.name, read.new]
 
-    moment = running.Moment(NOW, PREVIOUS, {one.since: world.since for one in query.watched})
+    moment = running.Moment(NOW, PREVIOUS, {one.since: world.since for one in query.watched}, many)
     found = running.run(spark, query, interests, view_of, moment, among, grouped=grouped and query.is_numbered)
     texts = [canonical(json.loads(one)) for one in found.texts]
     return [(int(one), texts[which]) for one, which in zip(found.interests, found.payloads, strict=True)]
 
 
 def answers(
-    spark: SparkSession, query: SharedQuery, world: World, values: Sequence[Sequence[Any]], *, grouped: bool = False
+    spark: SparkSession,
+    query: SharedQuery,
+    world: World,
+    values: Sequence[Sequence[Any]],
+    *,
+    grouped: bool = False,
+    many: bool = False,
 ) -> list[list[str]]:
     """For each set of values what the channel tells it, as texts with sorted keys, in the order it is told."""
     interests = Interests(spark, query)
     interests.change(enumerate(values), [])
     told: list[list[str]] = [[] for _ in values]
     try:
-        for interest, result in _told(spark, query, world, interests, grouped=grouped):
+        for interest, result in _told(spark, query, world, interests, grouped=grouped, many=many):
             told[interest].append(result)
     finally:
         interests.close()

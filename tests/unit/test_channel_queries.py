@@ -363,6 +363,30 @@ def test_what_spark_would_get_wrong_is_right(spark: SparkSession, parameter: str
     assert found == [text(one) for one in told]
 
 
+_WORDS = (
+    "tocsin_channel_scan_0", "TOCSIN_CHANNEL_INTERESTS", "tocsin_channel_call_0", ":now", ":previous", ":since0",
+    ":levels0 :borders0", "/*+ BROADCAST(`record_1`) */ ", "`k0`", "${spark.app.name}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_no_word_of_a_body_is_taken_for_one_of_the_querys_own(spark: SparkSession, many: bool) -> None:
+    """Names of views, of functions, of arguments and hints, in texts and as names of fields."""
+    fields = ", ".join(f"r.severity as `{word.replace('`', '``')}`" for word in _WORDS)
+    body = f"select {list(_WORDS)} as words, {fields} from Reports r where r.kind = k and r.severity = 3"
+    first = compiled(spark, ["k"], body)
+    planned(spark, first)
+    # And as this very query calls them.
+    again = body.replace(_WORDS[0], first.scans[0].view).replace(_WORDS[1], first.interests_view)
+    for query, words in (
+        (first, list(_WORDS)),
+        (compiled(spark, ["k"], again), [first.scans[0].view, first.interests_view, *_WORDS[2:]]),
+    ):
+        with shown(spark, World({REPORTS.name: ROWS})) as world:
+            (found,) = answers(spark, query, world, [("fire",)], many=many)
+        assert found == [text({"words": words} | dict.fromkeys(words, 3))]
+
+
 def test_a_pattern_that_means_nothing_spoils_no_other(spark: SparkSession) -> None:
     query = compiled(spark, ["p"], "select value r.id from Reports r where r.kind like p")
     with shown(spark, World({REPORTS.name: ROWS})) as world:

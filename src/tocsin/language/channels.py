@@ -1,12 +1,13 @@
 """Channels → Spark SQL: the body of a channel as one query over all interests and the records that are new to it.
 
 The SQL is made once. What differs from run to run stands in it as parameters (`:now`, `:previous`, `:since0` …) and as
-names of views that whoever runs it fills in.
+names of views that whoever runs it fills in. Nothing else in it can be taken for one of these names: they hold a digest
+of the text that they stand in.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -71,6 +72,16 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelQuery:
+    """Its answer, one array, is the argument `name` of the channel's query; an empty one is replaced by `nothing`."""
+
+    name: str
+    sql: str
+    arguments: frozenset[str]  # that its own text names
+    nothing: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SharedQuery:
     """A channel's query. Its answer has the columns `interest`, `number`, `place` and `result`, in no order.
 
@@ -79,12 +90,14 @@ class SharedQuery:
     """
 
     sql: str
+    sql_for_many: str  # the same for records that are too many to be sent to every interest
+    arguments: frozenset[str]  # that the text names
     type: Type
     parameters: tuple[Type, ...]
     interests_view: str
     keys: tuple[str, ...]
     borders: tuple[Borders, ...]
-    levels: tuple[tuple[str, str], ...]
+    levels: tuple[LevelQuery, ...]
     scans: tuple[Scan, ...]
     calls: tuple[Called, ...]
     watched: tuple[Watched, ...]
@@ -96,19 +109,11 @@ class SharedQuery:
     is_numbered: bool = False  # every result has a number: none depends on the interest
     parted_by: tuple[Dataset, ...] = ()  # whose new rows, one after another, may be given to it in parts
 
-    @property
-    def sql_for_many(self) -> str:
-        """The same for records that are too many to be sent to every interest."""
-        return _HINT.sub("", self.sql)
-
     def grouped(self, sql: str) -> str:
         """The same with each result once, beside all its `matches`: whose it is, and at which place."""
         match = "named_struct('interest', `interest`, 'place', `place`)"
         columns = f"`number`, any_value(`result`) AS `result`, collect_list({match}) AS `matches`"
         return f"SELECT {columns} FROM ({sql}) GROUP BY `number`"  # noqa: S608 - our own query
-
-
-_HINT: Final = re.compile(r"/\*\+ BROADCAST\(`record_\d+`\) \*/ ?")
 
 
 def shared_query(
@@ -131,11 +136,13 @@ def shared_query(
         return found is not None and found.language == "PYTHON"
 
     listening = ChannelQueries(names, oracle, dataverse, types)
-    listening.statement(shared(body, parameters, in_python))
+    heard = listening.statement(shared(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
             types[i] = _agreed(name, listening.uses_of.get(i, []))
-    final = ChannelQueries(names, oracle, dataverse, types)
+    # No text holds its own digest, so nobody's literal or field is named as the views and functions of this query are.
+    token = hashlib.sha256(render(heard.query).encode()).hexdigest()[:32]
+    final = ChannelQueries(names, oracle, dataverse, types, token)
     return final.shared(shared(body, parameters, in_python), needs_new=needs_new(body), branches=branches)
 
 
@@ -154,8 +161,11 @@ def _agreed(name: str, found: Sequence[Type]) -> Type:
 
 
 class ChannelQueries(Queries):
-    def __init__(self, names: Names, oracle: Oracle, dataverse: str, types: Sequence[Type]) -> None:
+    def __init__(
+        self, names: Names, oracle: Oracle, dataverse: str, types: Sequence[Type], token: str = "0" * 32
+    ) -> None:
         self.calls: list[Called] = []
+        self._prefix = f"tocsin_channel_{token}"
         super().__init__(names, oracle, self, dataverse, _ANCIENT)
         self.parameters = tuple(types)
         self.matches = Matches()
@@ -165,7 +175,7 @@ class ChannelQueries(Queries):
         self.tables: dict[str, Dataset] = {}
         self.depends_on_time = False
         fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), one) for i, one in enumerate(types))]
-        self._interests = _Interests(ObjectType(tuple(fields), open=False))
+        self._interests = _Interests(ObjectType(tuple(fields), open=False), f"{self._prefix}_interests")
 
     def shared(self, query: exp.Query, *, needs_new: bool, branches: int) -> SharedQuery:
         numbered = is_numbered(query)
@@ -180,7 +190,8 @@ class ChannelQueries(Queries):
         made = selected(columns).from_(derived(relation.query, alias))
         matches = self.matches
         return SharedQuery(
-            sql=render(made), type=left.type, parameters=self.parameters,
+            sql=render(made), sql_for_many=render(_without_hints(made)), arguments=_arguments(made),
+            type=left.type, parameters=self.parameters,
             interests_view=self._interests.view, keys=tuple(self._over_text(one) for one in matches.keys),
             borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
@@ -226,7 +237,7 @@ class ChannelQueries(Queries):
             )  # fmt: skip
         if self._version(node) != (None, None):
             fail("a channel reads datasets as they are", node, "leave AS OF out")
-        read = Scan(f"tocsin_channel_scan_{len(self.read)}", dataset, wants_new(node), branch_of(node))
+        read = Scan(f"{self._prefix}_scan_{len(self.read)}", dataset, wants_new(node), branch_of(node))
         self.read.append(read)
         self.tables[alias] = dataset
         return scan(read.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
@@ -235,7 +246,7 @@ class ChannelQueries(Queries):
         raise AssertionError("a channel's relations have names of their own")
 
     def called(self, function: Function, arguments: Sequence[Type]) -> str:
-        self.calls.append(Called(f"tocsin_channel_call_{len(self.calls)}", function, tuple(arguments)))
+        self.calls.append(Called(f"{self._prefix}_call_{len(self.calls)}", function, tuple(arguments)))
         return self.calls[-1].name
 
     def brought_in(self, condition: exp.Expr) -> None:
@@ -368,10 +379,21 @@ class ChannelQueries(Queries):
 @dataclass(frozen=True, slots=True)
 class _Interests:
     type: ObjectType
-    view: str = "tocsin_channel_interests"
+    view: str
     dataverse: str = ""
     name: str = "the interests"
 
 
-def _levels(one: Levels) -> tuple[str, str]:
-    return one.name, render(one.sql)
+def _levels(levels: Levels) -> LevelQuery:
+    return LevelQuery(levels.name, render(levels.sql), _arguments(levels.sql), levels.nothing)
+
+
+def _arguments(tree: exp.Expr) -> frozenset[str]:
+    return frozenset(placeholder.name for placeholder in tree.find_all(exp.Placeholder))
+
+
+def _without_hints(tree: exp.Expr) -> exp.Expr:
+    tree = tree.copy()
+    for select in tree.find_all(exp.Select):
+        select.set("hint", None)
+    return tree

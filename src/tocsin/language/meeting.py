@@ -14,15 +14,17 @@ from tocsin.language.scope import column, derived, free_tables
 from tocsin.language.typed import build
 
 SOME: Final = 64  # values that stand for all of an expression's
+NO_LEVEL: Final = -1  # in place of levels where there are none
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
     """The query needs, as the parameter `:name`, what `sql` then yields in one row: the levels that regions use, or
-    some values of an expression."""
+    some values of an expression. Where it yields none, `nothing` stands for them."""
 
     name: str
     sql: exp.Expr
+    nothing: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,10 @@ class Matches:
     around: dict[str, exp.Expr] = field(default_factory=dict)  # relations that subqueries refer to
     passing: set[str] = field(default_factory=set)  # columns beside the interests in this query, not kept with them
 
-    def levels_of(self, sql: exp.Expr, name: str = "levels") -> exp.Expr:
+    def levels_of(self, sql: exp.Expr, nothing: int | None = NO_LEVEL) -> exp.Expr:
         found = next((one for one in self.levels if one.sql == sql), None)
         if found is None:
-            found = Levels(f"{name}{len(self.levels)}", sql)
+            found = Levels(f"levels{len(self.levels)}", sql, nothing)
             self.levels.append(found)
         return exp.Placeholder(this=found.name)
 
@@ -142,7 +144,7 @@ class Sides:
         some = some.order_by(chance).limit(SOME)
         outer = self.alias("some")
         found = exp.alias_(dynamic.call("collect_list", column(outer, "value")), "levels", quoted=True)
-        return self.matches.levels_of(exp.Select(expressions=[found]).from_(derived(some, outer)), "some")
+        return self.matches.levels_of(exp.Select(expressions=[found]).from_(derived(some, outer)), nothing=None)
 
     def _lasting(self, side: str) -> list[exp.Expr]:
         # What is found out of interests is remembered, so what holds only for now is left out. More does no harm.

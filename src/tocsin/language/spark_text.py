@@ -16,7 +16,7 @@ _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[Ee][+-]?[0-9]+)?", re.ASCII)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]*", re.ASCII)
 # Functions in Python, under the names that they have in Spark and in a channel's query.
-_IN_PYTHON: Final = re.compile(r"tocsin_(?:python_[0-9a-f]{32}_[0-9]+|channel_call_[0-9]+)", re.ASCII)
+_IN_PYTHON: Final = re.compile(r"tocsin_(?:python_[0-9a-f]{32}_[0-9]+|channel_[0-9a-f]{32}_call_[0-9]+)", re.ASCII)
 NODES: Final = frozenset((
     # Queries.
     exp.Select, exp.Subquery, exp.Union, exp.Intersect, exp.Except, exp.With, exp.CTE, exp.From, exp.Table,

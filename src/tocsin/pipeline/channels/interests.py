@@ -299,7 +299,7 @@ class Interests:
             check_plan(self._spark, self._plain({}).selectExpr("*", *keys))
             self.checked.add(made)
         # Some are only what others are made of.
-        texts = " ".join((self._query.sql, *(sql for _, sql in self._query.levels)))
+        texts = " ".join((self._query.sql, *(level.sql for level in self._query.levels)))
         unused = [f"k{i}" for i in range(len(keys)) if f"`k{i}`" not in texts]
         return frame.selectExpr("*", *keys).drop(*unused)
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from tocsin.language.channels import NOW, PREVIOUS, Called, SharedQuery
 from tocsin.language.sharing import ID
-from tocsin.pipeline.channels.running import named, used
+from tocsin.pipeline.channels.running import chosen, named
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query
 from tocsin.rules.model.columns import AT, COMMIT
@@ -53,12 +53,14 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
     spark.createDataFrame(unknown, interests).createOrReplaceTempView(names[query.interests_view])
     now = datetime(2026, 1, 1, tzinfo=UTC)
     arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{one.since: 0 for one in query.watched}}
-    arguments.update({name: f.array(f.lit(None if name.startswith("some") else 0)) for name, _ in query.levels})
+    arguments.update({level.name: f.array(f.lit(level.nothing)) for level in query.levels})
     arguments.update({one.name: f.array(f.lit(None)) for one in query.borders})
     try:
-        for text in (*(sql for _, sql in query.levels), query.sql_for_many):
-            analyse_query(spark, named(text, {**names, **calls}), used(text, arguments))
-        return analyse_query(spark, named(query.sql, {**names, **calls}), used(query.sql, arguments))
+        for level in query.levels:
+            analyse_query(spark, named(level.sql, {**names, **calls}), chosen(arguments, level.arguments))
+        used = chosen(arguments, query.arguments)
+        analyse_query(spark, named(query.sql_for_many, {**names, **calls}), used)
+        return analyse_query(spark, named(query.sql, {**names, **calls}), used)
     finally:
         for name in names.values():
             spark.catalog.dropTempView(name)

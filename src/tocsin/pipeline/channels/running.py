@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -21,9 +21,8 @@ from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query_once
 from tocsin.rules.model.jsonform import plain
 
-_NO_LEVEL: Final = [-1]
 _BRANCH_BITS: Final = 56  # of a record's number: above them is its query's
-_OURS: Final = re.compile(r"\btocsin_channel_(?:scan_\d+|call_\d+|interests)\b", re.IGNORECASE)
+_OURS: Final = re.compile(r"\btocsin_channel_[0-9a-f]{32}_\w+", re.IGNORECASE)
 
 NameOf = Callable[[Scan | Called], str]
 """The name under which Spark finds a view or a function now."""
@@ -113,19 +112,19 @@ def _answer(  # noqa: PLR0917
             interests.remembered[name] = _array(values)
         arguments[name] = interests.remembered[name]
 
-    def query_of(sql: str) -> DataFrame:
-        return analyse_query_once(spark, interests.checked, sql, named(sql, names), used(sql, arguments))
+    def query_of(sql: str, needed: Collection[str]) -> DataFrame:
+        return analyse_query_once(spark, interests.checked, sql, named(sql, names), chosen(arguments, needed))
 
-    for name, sql in query.levels:
-        levels = interests.remembered.get(name)
-        if levels is None:
-            levels = query_of(sql).toArrow().column(0)[0].as_py()
+    for level in query.levels:
+        values = interests.remembered.get(level.name)
+        if values is None:
+            values = query_of(level.sql, level.arguments).toArrow().column(0)[0].as_py()
         passing = *(one.view for one in query.scans), *(one.name for one in query.calls)
-        if view == interests.view and not any(one in sql for one in passing):
-            interests.remembered[name] = levels
-        arguments[name] = _array(levels or ([None] if name.startswith("some") else _NO_LEVEL))
+        if view == interests.view and not any(one in level.sql for one in passing):
+            interests.remembered[level.name] = values
+        arguments[level.name] = _array(values or [level.nothing])
     sql = query.sql_for_many if moment.many else query.sql
-    frame: Any = query_of(query.grouped(sql) if grouped else sql)
+    frame: Any = query_of(query.grouped(sql) if grouped else sql, query.arguments)
     # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
     frame._jdf.queryExecution().executedPlan()
     found: pa.Table = frame.toArrow()
@@ -191,13 +190,13 @@ def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
 
 
 def named(sql: str, names: Mapping[str, str]) -> str:
-    """The query with the names that views and functions have today."""
+    """The query with the names that views and functions have today, in place of those that it was made with."""
     return _OURS.sub(lambda found: names.get(found[0].lower(), found[0]), sql)
 
 
-def used(sql: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Spark refuses arguments that the text does not name."""
-    return {name: value for name, value in arguments.items() if re.search(rf":{name}\b", sql)}
+def chosen(arguments: Mapping[str, Any], needed: Collection[str]) -> dict[str, Any]:
+    """Those that a text names: Spark refuses others."""
+    return {name: value for name, value in arguments.items() if name in needed}
 
 
 def _array(values: Sequence[Any]) -> Column:
