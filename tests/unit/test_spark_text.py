@@ -158,6 +158,61 @@ def test_quotes_and_backticks_stay_within_what_they_are_part_of() -> None:
     assert render(tree) == "SELECT 'a\\'b\\\\\\'c`d\"e\\\\' AS `a'b\\'c``d\"e\\`"
 
 
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("approx_count_distinct(1, 0.0000001)", "a deviation from 0.01 to 0.39"),
+        ("approx_count_distinct(1, 0)", "a deviation from 0.01 to 0.39"),
+        ("approx_count_distinct(1, 1.0 / 1e9)", "a deviation from 0.01 to 0.39"),
+        ("approx_count_distinct(1, 0.0000001) OVER ()", "a deviation from 0.01 to 0.39"),
+        ("stack(200000000, 1)", "at most 1000"),
+        ("stack(1000 * 1000, 1)", "at most 1000"),
+        ("(SELECT VALUE x FROM stack(200000000, 1) AS x)", "at most 1000"),
+        ("(SELECT VALUE x FROM range(0, 10, 1, 200000000) AS x)", "a start, an end and a step"),
+        ("window(now(), '1000 days', '1 second')", "more than 1000 windows"),
+        ("window(now(), '2 weeks 1 day', '1 MICROSECOND', '1 second')", "more than 1000 windows"),
+        ("window(now(), 1000000000, 1)", "more than 1000 windows"),
+        ("window(now(), '1 day', concat('1', ' second'))", "durations such as"),
+        ("window(now(), '1 day', '0 seconds')", "durations such as"),
+        ("window(now(), '1 day', '1 blink')", "durations such as"),
+    ],
+)
+def test_no_argument_makes_a_plan_as_large_as_it_says(call: str, reason: str) -> None:
+    with pytest.raises(TranslationError, match=reason):
+        translated(f"SELECT VALUE {call}")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "approx_count_distinct(1)",
+        "approx_count_distinct(1, 0.01)",
+        "stack(2, 1, 2)",
+        "(SELECT VALUE x FROM stack(2, 1, 2) AS x)",
+        "(SELECT VALUE x FROM range(0, 10, 1) AS x)",
+        "window(now(), '1000 days')",
+        "window(now(), '1 hour', '1 minute')",
+        "window(now(), 'interval 1 day 2 hours', '15 minutes', '5 minutes')",
+    ],
+)
+def test_ordinary_sizes_are_taken(call: str) -> None:
+    assert translated(f"SELECT VALUE {call}")
+
+
+def test_a_text_beside_a_window_stays_what_it_is() -> None:
+    """Control characters go over as bytes there, too: Spark has other escapes than the writer of the text."""
+    sql = translated("SELECT VALUE lag('a', 1, '\x071') OVER (ORDER BY 1)")
+    assert "X'0731'" in sql
+
+
+@pytest.mark.parametrize(
+    "cast", ["CAST('a' AS STRING COLLATE UNICODE)", "CAST(1 AS INT FORMAT 'YYYY')", "CAST('a' AS `STRING`)"]
+)
+def test_what_a_type_cannot_have_is_refused_not_left_out(cast: str) -> None:
+    with pytest.raises((TranslationError, StatementError)):
+        translated(f"SELECT VALUE {cast}")
+
+
 def test_every_function_of_the_docs_can_be_called() -> None:
     """Those of the table of SQL++ names and Spark's own that the guide names."""
     for name in ("size", "element_at", "transform", "array_sort", "row_number", "collect_list", "rlike", "lower"):

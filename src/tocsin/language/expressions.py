@@ -258,7 +258,9 @@ class Expressions(ABC):
             arguments: list[exp.Expr] = []
             for one in called.expressions:
                 if isinstance(one, (exp.Literal, exp.Star, *_STRUCTURE)):
-                    arguments.append(one if isinstance(one, exp.Literal) else translated(one))
+                    # A number stays as it is written: an INT, where these functions want one.
+                    is_text = isinstance(one, exp.Literal) and one.is_string
+                    arguments.append(string(one.this) if is_text else one if one.is_number else translated(one))
                     continue
                 part = self.expression(one)
                 if name in ("min", "max") and part.type == t.ANY:

@@ -271,6 +271,8 @@ class Operators(Expressions):
 
     def _cast(self, node: exp.Cast) -> Typed:
         value = self.expression(node.this)
+        if node.args.get("format"):
+            fail("CAST takes no FORMAT", node, "use to_date or to_timestamp")
         target = render_question(node.args["to"])
         if value.type == t.ANY and node.args["to"].is_type("STRING", "TEXT", "VARCHAR"):
             return Typed(untyped.text(value.sql), t.STRING)

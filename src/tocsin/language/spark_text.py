@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language import functions, like_patterns
+from tocsin.language import call_limits, functions, like_patterns
 from tocsin.language.typed import FunctionError, enclosed
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -97,8 +97,10 @@ def _check(node: exp.Expr) -> None:
         case exp.Anonymous():
             if not isinstance(node.this, str) or not _is_callable(node):
                 raise FunctionError(f"unknown function {_shown(node.name)}")
+            call_limits.check_call(str(node.this).lower(), node.expressions)
         case exp.DataType():
-            if not (node.this in TYPES or isinstance(node.this, exp.Interval)) or node.args.get("kind") is not None:
+            known = node.this in TYPES or isinstance(node.this, exp.Interval)
+            if not known or any(node.args.get(part) for part in ("kind", "collate")):
                 raise FunctionError(
                     "unknown type: use boolean, int, bigint, double, decimal, string, date or timestamp"
                 )
