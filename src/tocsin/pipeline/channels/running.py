@@ -116,13 +116,13 @@ def _answer(  # noqa: PLR0917
         return analyse_query_once(spark, interests.checked, sql, named(sql, names), chosen(arguments, needed))
 
     for level in query.levels:
-        values = interests.remembered.get(level.name)
-        if values is None:
-            values = query_of(level.sql, level.arguments).toArrow().column(0)[0].as_py()
+        found_levels = interests.remembered.get(level.name)
+        if found_levels is None:
+            found_levels = query_of(level.sql, level.arguments).toArrow().column(0)[0].as_py()
         passing = *(one.view for one in query.scans), *(one.name for one in query.calls)
         if view == interests.view and not any(one in level.sql for one in passing):
-            interests.remembered[level.name] = values
-        arguments[level.name] = _array(values or [level.nothing])
+            interests.remembered[level.name] = found_levels
+        arguments[level.name] = _array(found_levels or [level.nothing])
     sql = query.sql_for_many if moment.many else query.sql
     frame: Any = query_of(query.grouped(sql) if grouped else sql, query.arguments)
     # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
