@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -452,23 +454,76 @@ async def test_a_generation_that_cannot_be_read_is_refused(here: World, said: st
 # --- many at once
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_others_get_their_turn(tmp_path: Path) -> None:
-    limits = FetchLimits(chunk_bytes=1 << 20, concurrent=1, waiting=1, write_timeout_s=0.2)
+@asynccontextmanager
+async def unread(here: World, asked: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """A client that sends this and reads nothing of the answer, but what its reader is asked for."""
+    place = urlsplit(here.url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=1)
+    writer.write(asked)
+    try:
+        yield reader
+    finally:
+        writer.transport.abort()
+
+
+def posted(interest: int) -> bytes:
+    body = fetch_request([Range(interest, START)])
+    return b"POST /v1/results:fetch HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def got(interest: int) -> bytes:
+    return b"GET /v1/results/%d?after=0-0-0 HTTP/1.1\r\nHost: localhost\r\n\r\n" % interest
+
+
+async def large(here: World) -> int:
+    """An interest with 30 MB of results: more than the buffers between two programs hold."""
+    channel = await here.channel("c")
+    await here.register("v.b")
+    (one,) = await here.subscribe("v.c", "v.b", [1])
+    await here.execute(channel, {one: ["x" * (1 << 20)] * 30})
+    return one
+
+
+@pytest.mark.parametrize("request_of", [posted, got])
+async def test_clients_that_do_not_read_keep_nobody_from_fetching(
+    tmp_path: Path, request_of: Callable[[int], bytes]
+) -> None:
+    limits = FetchLimits(concurrent=1, waiting=8, write_timeout_s=3_600.0)
     async with world(tmp_path, limits=limits) as here:
-        channel = await here.channel("c")
-        await here.register("v.b")
-        (one,) = await here.subscribe("v.c", "v.b", [1])
-        await here.execute(channel, {one: ["x" * (1 << 20)] * 30})
-        place = urlsplit(here.url)
-        reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=1)
-        body = fetch_request([Range(one, START)])
-        writer.write(b"POST /v1/results:fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        await reader.read(1)
-        # There is one turn, which it holds; whoever waits gets it, and there is room for one to wait.
-        waiting = asyncio.create_task(here.ask("GET", f"/v1/results/{one}?after=0-0-0&limit=1"))
-        status, said = await asyncio.wait_for(waiting, WITHIN_S)
-        assert (status, said["more"]) == (200, True)
-        writer.close()
+        one = await large(here)
+        async with unread(here, request_of(one)) as first, unread(here, request_of(one)) as second:
+            # Both have begun, and are in nobody's way.
+            assert [await each.readexactly(12) for each in (first, second)] == [b"HTTP/1.1 200"] * 2
+            async with asyncio.timeout(WITHIN_S):
+                status, said = await here.ask("GET", f"/v1/results/{one}?after=0-0-0&limit=1")
+                assert (status, said["more"]) == (200, True)
+                parts, _ = await here.fetch(Range(one, START))
+            assert sum(len(part.results) for part in parts) == 30
+
+
+async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    limits = FetchLimits(write_timeout_s=0.2, unread_bytes=6 << 20)
+    async with world(tmp_path, limits=limits) as here:
+        one = await large(here)
+        async with unread(here, posted(one)) as first, unread(here, posted(one)) as second:
+            assert [await each.readexactly(12) for each in (first, second)] == [b"HTTP/1.1 200"] * 2
+            # What the two hold leaves no room for a third, until they are gone.
+            async with asyncio.timeout(WITHIN_S):
+                while (await here.ask("POST", "/v1/results:fetch", data=fetch_request([Range(one, START)])))[0] != 200:
+                    await asyncio.sleep(0.01)
+
+
+async def test_what_clients_have_not_read_is_bounded_in_bytes(tmp_path: Path) -> None:
+    limits = FetchLimits(write_timeout_s=3_600.0, unread_bytes=5 << 20)
+    async with world(tmp_path, limits=limits) as here:
+        one = await large(here)
+        async with unread(here, posted(one)) as first, unread(here, posted(one)) as second:
+            assert [await each.readexactly(12) for each in (first, second)] == [b"HTTP/1.1 200"] * 2
+            status, said = await here.ask("POST", "/v1/results:fetch", data=fetch_request([Range(one, START)]))
+            assert (status, said["error"]["code"]) == (429, "limit")
+            assert "that are not read yet may take" in said["error"]["message"]
+            little = fetch_request([Range(one + 1, START)])
+            assert (await here.ask("POST", "/v1/results:fetch", data=little))[0] == 200
 
 
 async def test_more_fetches_than_there_is_room_for_are_told_to_come_again(tmp_path: Path) -> None:

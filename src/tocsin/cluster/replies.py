@@ -12,14 +12,13 @@ from aiohttp import hdrs, web
 
 from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.spool import Spool
-from tocsin.serving.answers import answer, error_json, internal_answer, internal_error, refusal
+from tocsin.serving.answers import answer, error_json, internal_answer, internal_error, refusal, send_in_time
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import LimitError, TocsinError
 
 NDJSON: Final = "application/x-ndjson"
 
 _WRITE_BYTES = 64 * 1024
-_LEAST_BYTES_PER_S = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +100,7 @@ class WholeAnswer:
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
         """Returns when the client has read it, but for a little, or has taken too long for that."""
-        await response.prepare(request)
-        try:
-            async with asyncio.timeout(self._limits.write_timeout_s + self._size_bytes / _LEAST_BYTES_PER_S):
-                await response.write_eof()
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
+        await send_in_time(request, response, self._limits.write_timeout_s)
 
     async def close(self) -> None:
         """There is nothing to put away."""

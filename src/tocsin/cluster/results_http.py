@@ -1,21 +1,25 @@
-"""Results over HTTP: many ranges of many interests in one streamed answer, or one range as JSON."""
+"""Results over HTTP: many ranges of many interests in one streamed answer, or one range as JSON.
+
+A fetch holds one of the places only while the store reads for it, a chunk at a time: slow clients keep nobody else from
+fetching. What they have not taken yet is counted in bytes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 from aiohttp import hdrs, web
 from prometheus_client import Counter
 
 from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
-from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_error, is_gone
+from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_error, is_gone, send_in_time
 from tocsin.serving.authentication import PRINCIPAL
-from tocsin.serving.limits import Gate
+from tocsin.serving.limits import Gate, Room
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import askers_of, read_json, whole
 from tocsin.serving.tokens import require
@@ -27,6 +31,9 @@ from tocsin.wire.results import FRAMES, Next, end, frame, parse_ranges
 
 LIMIT: Final = 1_000
 
+# Of an answer, and the next one; None after the last.
+_Chunk: TypeAlias = tuple[list[Fetched], list[Fetched] | None]
+
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
@@ -36,7 +43,9 @@ class FetchLimits:
     concurrent: int = 32
     waiting: int = 1_000
     write_timeout_s: float = 30.0
-    """For a client to take a chunk: one that does not read must not keep others from reading."""
+    """For a client to take a chunk: one that does not read loses its connection."""
+    unread_bytes: int = 256 << 20
+    """What answers may take in memory together; half of it those of one asker."""
 
 
 class ResultRoutes:
@@ -49,6 +58,13 @@ class ResultRoutes:
             "fetches",
             own_inside=-(-3 * self._limits.concurrent // 4),
             own_waiting=-(-3 * self._limits.waiting // 4),
+            refused=metrics.count_refused,
+        )
+        self._unread = Room(
+            self._limits.unread_bytes,
+            own_limit_bytes=self._limits.unread_bytes // 2,
+            name="fetched bytes",
+            what="the fetched results that are not read yet",
             refused=metrics.count_refused,
         )
         self._results = Counter("tocsin_results_fetched", "Results handed to brokers.", registry=metrics.registry)
@@ -68,59 +84,86 @@ class ResultRoutes:
         # A number that no interest can have is not found, rather than refused.
         interest = int(asked) if int(asked) < 1 << 63 else 0
         wanted = Range(interest, parse_cursor(after), None if to is None else parse_cursor(to), limit + 1)
+        askers = askers_of(request)
+        with self._unread.share(*askers) as grow:
+            async with aclosing(self._fetch([wanted], askers)) as chunks:
+                response = answer(await self._whole(wanted, limit, chunks, grow))
+            await send_in_time(request, response, self._limits.write_timeout_s)
+        return response
+
+    async def _whole(
+        self, wanted: Range, limit: int, chunks: AsyncIterator[_Chunk], grow: Callable[[int], None]
+    ) -> dict[str, Any]:
         said: dict[str, Any] = {"interest": wanted.interest, "known": True, "gap": None}
         results: list[dict[str, Any]] = []
         size_bytes, more = 0, False
-        async with self._gate.passed(*askers_of(request)), aclosing(self._fetch([wanted])) as chunks:
-            async for chunk in chunks:
-                for part in chunk:
-                    said["known"] = part.known
-                    if part.gap is not None:
-                        said["gap"] = cursor_text(part.gap)
-                    for cursor, executed_us, payload in part.results:
-                        if more := len(results) == limit or size_bytes >= self._limits.answer_bytes:
-                            break
-                        size_bytes += len(payload)
-                        results.append(
-                            {
-                                "cursor": cursor_text(cursor),
-                                "executed_us": executed_us,
-                                "result": orjson.Fragment(payload),
-                            }
-                        )
-                if more:
-                    break
+        async for chunk, _ in chunks:
+            for part in chunk:
+                said["known"] = part.known
+                if part.gap is not None:
+                    said["gap"] = cursor_text(part.gap)
+                for cursor, executed_us, payload in part.results:
+                    if more := len(results) == limit or size_bytes >= self._limits.answer_bytes:
+                        break
+                    size_bytes += len(payload)
+                    results.append(
+                        {
+                            "cursor": cursor_text(cursor),
+                            "executed_us": executed_us,
+                            "result": orjson.Fragment(payload),
+                        }
+                    )
+            grow(size_bytes)
+            if more:
+                break
         self._results.inc(len(results))
-        return answer({**said, "results": results, "more": more})
+        return {**said, "results": results, "more": more}
 
     async def fetch(self, request: web.Request) -> web.StreamResponse:
         require(request[PRINCIPAL], "reader")
         ranges = parse_ranges(await read_json(request, unpack=True))
-        async with self._gate.passed(*askers_of(request)), aclosing(self._fetch(ranges)) as chunks:
-            return await self._streamed(request, ranges, chunks)
+        askers = askers_of(request)
+        with self._unread.share(*askers) as grow:
+            async with aclosing(self._fetch(ranges, askers)) as chunks:
+                return await self._streamed(request, ranges, chunks, grow)
 
-    def _fetch(self, ranges: Sequence[Range]) -> AsyncGenerator[list[Fetched], None]:
+    async def _fetch(self, ranges: Sequence[Range], askers: tuple[str, ...]) -> AsyncGenerator[_Chunk, None]:
+        """Each chunk, and the one after it: so a short answer takes one turn at the gate."""
         fetched = self._store.fetch(ranges, chunk_bytes=self._limits.chunk_bytes)
-        return cast("AsyncGenerator[list[Fetched], None]", fetched)
+        async with aclosing(cast("AsyncGenerator[list[Fetched], None]", fetched)) as chunks:
+            async with self._gate.passed(*askers):
+                chunk = await anext(chunks, None)
+                following = None if chunk is None else await anext(chunks, None)
+            while chunk is not None:
+                yield chunk, following
+                chunk = following
+                if chunk is not None:
+                    async with self._gate.passed(*askers, is_back=True):
+                        following = await anext(chunks, None)
 
     async def _streamed(
-        self, request: web.Request, ranges: Sequence[Range], chunks: AsyncIterator[list[Fetched]]
+        self,
+        request: web.Request,
+        ranges: Sequence[Range],
+        chunks: AsyncIterator[_Chunk],
+        grow: Callable[[int], None],
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: FRAMES})
-        pending, size_bytes, stopped = b"", 0, None
-        sent = _Sent()
+        size_bytes, held_bytes, sent = 0, 0, _Sent()
         try:
-            async for chunk in chunks:
-                # One behind, so that a short answer is one write.
-                if pending:
-                    await self._write(request, response, pending)
-                if size_bytes >= self._limits.answer_bytes:
-                    pending, stopped = b"", sent.next(ranges, chunk[0].range)
-                    break
-                pending = frame((one.range, one.results, one.gap, one.known) for one in chunk)
-                size_bytes += len(pending)
+            async for chunk, following in chunks:
+                some = frame((one.range, one.results, one.gap, one.known) for one in chunk)
+                size_bytes += len(some)
+                # As much again for the chunk that follows.
+                held_bytes = max(held_bytes, len(some) if following is None else 2 * len(some))
+                grow(held_bytes)
                 self._results.inc(sent.add(chunk))
-            await self._write(request, response, pending + end(stopped))
+                if following is not None and size_bytes >= self._limits.answer_bytes:
+                    await self._write(request, response, some + end(sent.next(ranges, following[0].range)))
+                    break
+                await self._write(request, response, some if following is not None else some + end(None))
+            if not response.prepared:
+                await self._write(request, response, end(None))
         except TimeoutError:
             # Nobody reads: whoever comes back fetches after the last cursor it has.
             if request.transport is not None:

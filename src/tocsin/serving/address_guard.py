@@ -17,6 +17,7 @@ import aiohttp
 import structlog
 
 from tocsin.serving.addresses import NO_NETWORKS, Address, Networks, parsed_address
+from tocsin.serving.name_resolver import NameResolver
 from tocsin.wire.addresses import parse_endpoint
 from tocsin.wire.errors import InputError
 
@@ -99,7 +100,8 @@ class AddressGuard:
 
     def connector(self, **options: Any) -> aiohttp.TCPConnector:
         """For sessions that connect to nothing but what is allowed."""
-        return aiohttp.TCPConnector(socket_factory=self._socket, **options)
+        own = {"resolver": NameResolver(), "use_dns_cache": False}
+        return aiohttp.TCPConnector(socket_factory=self._socket, **{**own, **options})
 
     def _socket(self, place: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, target = place

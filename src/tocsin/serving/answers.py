@@ -6,6 +6,7 @@ client more than an id, and every answer carries the request's id in `Tocsin-Req
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import re
@@ -36,6 +37,7 @@ REQUEST_ID_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
 
 _REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
+_LEAST_BYTES_PER_S: Final = 64 * 1024
 _CHANCE = random.Random()
 _log = structlog.get_logger("tocsin.serving")
 
@@ -87,6 +89,19 @@ def raw_refusal(error: TocsinError) -> bytes:
     if error.status in (429, 503):
         head += "Retry-After: 1\r\n"
     return head.encode() + b"\r\n" + body
+
+
+async def send_in_time(request: web.Request, response: web.StreamResponse, write_timeout_s: float) -> None:
+    """Returns when the client has read the answer, but for a little. Who takes too long for that is cut off: what the
+    answer takes in memory is not for ever."""
+    await response.prepare(request)
+    size_bytes = len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
+    try:
+        async with asyncio.timeout(write_timeout_s + size_bytes / _LEAST_BYTES_PER_S):
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
 
 
 def from_http(exc: web.HTTPException, request: web.BaseRequest) -> TocsinError:

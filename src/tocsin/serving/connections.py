@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from tocsin.serving.addresses import client_address, is_own, place_of
 from tocsin.serving.answers import Handler, internal_answer, raw_refusal, refusal
 from tocsin.serving.limits import Limits, Refused, nobody_counts
+from tocsin.serving.spare_connections import Spare, SpareConnections
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
 _LINGER_S = 1.0
@@ -34,9 +35,10 @@ class Outlet(Protocol):
 
 
 class Connection(web.RequestHandler):
-    """One connection: a head must be complete in time, and garbage is answered in our form."""
+    """One connection: a head must be complete in time, and garbage is answered in our form. While it serves nothing it
+    is spare, and gives way to a new one where all places are taken."""
 
-    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_together", "outlet")
+    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_spare", "_together", "outlet")
 
     def __init__(self, manager: LimitedServer, limits: Limits, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -44,6 +46,7 @@ class Connection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._some_head = False
         self._lingering = False
+        self._spare: Spare | None = None
         self._together: Together | None = None
         # Whoever writes past the answers, and has to know when it may.
         self.outlet: Outlet | None = None
@@ -61,42 +64,89 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         manager = cast("LimitedServer", self._manager)
-        if len(manager.connections) >= self._limits.connections_limit:
-            many = UnavailableError(
-                f"all {self._limits.connections_limit} connections are taken", hint="try again soon"
-            )
-            manager.refused("connections")
+        try:
+            self._together = manager.joined(_peer(transport)) if manager.counts_addresses else None
+        except LimitError as many:
+            manager.refused("connections of one address")
             self._refuse(manager, cast("asyncio.Transport", transport), many)
             return
-        if manager.counts_addresses:
-            try:
-                self._together = manager.joined(_peer(transport))
-            except LimitError as many:
-                manager.refused("connections of one address")
-                self._refuse(manager, cast("asyncio.Transport", transport), many)
-                return
+        if not manager.make_place():
+            self._leave_address(manager)
+            self._refuse(manager, cast("asyncio.Transport", transport), manager.all_taken())
+            return
         super().connection_made(transport)
+        self._set_spare(Spare.WITHOUT_HEAD)
         self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._head_came()
+        self._set_spare(None)
+        manager = cast("LimitedServer", self._manager)
         if self._lingering:
-            cast("LimitedServer", self._manager).lingering -= 1
-        if self._together is not None:
-            cast("LimitedServer", self._manager).left(self._together)
-            self._together = None
+            manager.lingering -= 1
+        self._leave_address(manager)
         super().connection_lost(exc)
         if self.outlet is not None:
             self.outlet.changed()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        handling = self._messages or self._request_in_progress or (self._request_count and self._waiter is None)
-        if self._force_close or handling:
+        is_served = bool(self._messages) or self._request_in_progress
+        if self._force_close or is_served or (self._request_count and self._waiter is None):
             self._head_came()  # What comes now is a body, or the next head, whose time begins when it is its turn.
         elif data:
             self._some_head = True
             self._expect_head()
+            self._set_spare(Spare.WITHOUT_HEAD)
+        if is_served and not self._force_close:
+            self._set_spare(Spare.WITHOUT_BODY if self._lacks_body() else None)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        finished = await super().finish_response(request, resp, start_time)
+        if self._manager is not None and not self._force_close:
+            self._set_spare(None if self._messages else Spare.BETWEEN_REQUESTS)
+        return finished
+
+    def give_way(self) -> None:
+        """Free the place at once for another connection. The client is told, unless it is not waiting for an answer."""
+        manager, transport, spare = cast("LimitedServer", self._manager), self.transport, self._spare
+        self._head_came()
+        self._set_spare(None)
+        self._leave_address(manager)
+        manager.forget(self)
+        self._force_close = True
+        if self._task_handler is not None:
+            self._task_handler.cancel()
+        # Nobody but us writes to it from here on.
+        self.transport = None
+        if transport is None:
+            return
+        if spare is Spare.BETWEEN_REQUESTS:
+            transport.close()
+        else:
+            self._refuse(manager, transport, manager.all_taken())
+
+    def _lacks_body(self) -> bool:
+        """Whether all that there is to do is one request, whose body is not whole."""
+        if self._messages:
+            return len(self._messages) == 1 and not self._request_in_progress and not self._messages[0][1].is_eof()
+        return self._current_request is not None and not self._current_request.content.is_eof()
+
+    def _set_spare(self, spare: Spare | None) -> None:
+        if spare is not self._spare:
+            spares = cast("LimitedServer", self._manager).spares
+            if self._spare is not None:
+                spares.remove(self, self._spare)
+            if spare is not None:
+                spares.add(self, spare)
+            self._spare = spare
+
+    def _leave_address(self, manager: LimitedServer) -> None:
+        if self._together is not None:
+            manager.left(self._together)
+            self._together = None
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
@@ -173,11 +223,29 @@ class LimitedServer(web.Server):
         self._limits = limits
         self.refused = refused
         self.lingering = 0
+        self.spares: SpareConnections[Connection] = SpareConnections()
         self._by_place: dict[str, Together] = {}
         self._said_s = -_SAY_EVERY_S
 
     def __call__(self) -> Connection:
         return Connection(self, self._limits, loop=self._loop, **self._kwargs)
+
+    def make_place(self) -> bool:
+        """Whether there is a place for one more, once the connection that is missed least has given way."""
+        if len(self._connections) < self._limits.connections_limit:
+            return True
+        self.refused("connections")
+        spare = self.spares.first()
+        if spare is not None:
+            spare.give_way()
+        return spare is not None
+
+    def forget(self, connection: Connection) -> None:
+        """The connection does not count any more."""
+        self._connections.pop(connection, None)
+
+    def all_taken(self) -> UnavailableError:
+        return UnavailableError(f"all {self._limits.connections_limit} connections are taken", hint="try again soon")
 
     @property
     def counts_addresses(self) -> bool:

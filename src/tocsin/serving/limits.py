@@ -256,18 +256,20 @@ class Gate:
         return len(self._queue)
 
     @asynccontextmanager
-    async def passed(self, *askers: str) -> AsyncIterator[None]:
-        await self._enter(askers)
+    async def passed(self, *askers: str, is_back: bool = False) -> AsyncIterator[None]:
+        """A place for the block. Who `is_back`, having had one for the same request, is not refused, but waits."""
+        await self._enter(askers, is_back)
         try:
             yield
         finally:
             self._leave(askers)
 
-    async def _enter(self, askers: tuple[str, ...]) -> None:
+    async def _enter(self, askers: tuple[str, ...], is_back: bool) -> None:
         if self._has_place(askers):
             self._take(askers)
             return
-        self._check_queue(askers)
+        if not is_back:
+            self._check_queue(askers)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((turn, askers))
         try:

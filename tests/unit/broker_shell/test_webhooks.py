@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from structlog.testing import capture_logs
 from tests.broker_shell import BrokerHere, Listener, both, broker, values
 from tests.waiting import WITHIN_S, until
 from tocsin.broker.accounts.local import LocalAccounts
+from tocsin.broker.shell import webhooks
 from tocsin.broker.shell.figures import Figures
 from tocsin.broker.shell.webhook_connections import WebhookConnections
+from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.signatures import verify
@@ -297,3 +301,75 @@ async def test_places_are_shared_out_by_application_and_host() -> None:
     stop.set()
     await asyncio.gather(*posts)
     assert (figures.webhooks_waiting, places._of_application._by_key) == (0, {})
+
+
+class SlowNames:
+    """A name server: it says of every name that it is this machine, but of `slow` ones only when it is let to."""
+
+    def __init__(self) -> None:
+        self.let, self.asked = threading.Event(), Counter[str]()
+
+    def look_up(self, host: str, port: int, **_options: Any) -> list[Any]:
+        self.asked[host] += 1
+        if host.startswith("slow"):
+            self.let.wait(WITHIN_S)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+
+@pytest.fixture
+def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
+    names = SlowNames()
+    monkeypatch.setattr(webhooks, "NameResolver", lambda: NameResolver(names.look_up))
+    try:
+        yield names
+    finally:
+        names.let.set()
+
+
+async def test_a_name_server_that_does_not_answer_delays_no_other_receiver(
+    cluster: Any, tmp_path: Path, slow_names: SlowNames
+) -> None:
+    got: list[Any] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append(request.url.host)
+        return web.Response()
+
+    async with receiver(take) as url, cluster as here, both(tmp_path / "broker", here) as made:
+        channel = await here.channel("c")
+        interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
+        for number in range(40):
+            await told_by_webhook(made, f"slow{number}-", 1, url.replace("127.0.0.1", f"slow{number}.test"))
+        await made.ask("PUT", "/v1/webhook", {"url": url.replace("127.0.0.1", "quick.test")}, user="ada")
+        await here.execute(channel, {interest: ["x"]})
+        await until(lambda: got == ["quick.test"] and len(slow_names.asked) == 41)
+        slow_names.let.set()
+        await until(lambda: made.service.figures.webhooks.get("taken") == 41)
+        assert "failed" not in made.service.figures.webhooks
+
+
+async def test_looking_up_a_name_is_not_the_receivers_time(cluster: Any, tmp_path: Path, slow_names: SlowNames) -> None:
+    """The receiver takes nearly all of its time, after a name server that did the same."""
+    looked_up = asyncio.Event()
+
+    async def take(_request: web.Request) -> web.Response:
+        looked_up.set()
+        await asyncio.sleep(0.6 * timeout_s)
+        return web.Response()
+
+    timeout_s = 6.0
+    async with (
+        receiver(take) as url,
+        cluster as here,
+        both(tmp_path / "broker", here, webhooks__timeout_s=timeout_s) as made,
+    ):
+        channel = await here.channel("c")
+        interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
+        await made.ask("PUT", "/v1/webhook", {"url": url.replace("127.0.0.1", "slow.test")}, user="ada")
+        await here.execute(channel, {interest: ["x"]})
+        await until(lambda: slow_names.asked["slow.test"])
+        await asyncio.sleep(0.6 * timeout_s)
+        slow_names.let.set()
+        await until(lambda: made.service.figures.webhooks.get("taken") == 1)
+        assert looked_up.is_set()
+        assert "failed" not in made.service.figures.webhooks

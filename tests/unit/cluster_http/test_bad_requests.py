@@ -159,13 +159,13 @@ async def test_bytes_that_are_no_text_are_refused_like_anything_else(
 async def test_a_connection_too_many_is_refused_and_the_others_live_on() -> None:
     fake = FakeStatements()
     async with serving(fake, connections_limit=2) as url:
-        async with aiohttp.ClientSession() as session, session.get(url + "/healthz") as first:
-            assert first.status == 200
-            async with aiohttp.ClientSession() as other, other.get(url + "/healthz"):
-                status, error = error_in(await raw(url, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
-                assert (status, error["code"]) == (503, "unavailable")
-                async with session.get(url + "/healthz") as again:
-                    assert again.status == 200
+        running = [asyncio.create_task(ask(url, data="wait")) for _ in range(2)]
+        await fake.until(lambda it: it.waiting == 2)
+        status, error = error_in(await raw(url, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+        assert (status, error["code"]) == (503, "unavailable")
+        assert fake.waiting == 2
+        for each in running:
+            each.cancel()
         async with asyncio.timeout(WITHIN_S):
             while (await ask(url, "GET", "/healthz"))[0] != 200:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)

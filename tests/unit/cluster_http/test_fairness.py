@@ -189,6 +189,22 @@ async def test_a_gate_lets_one_asker_have_only_its_places_and_others_pass_it_by(
     assert refused == ["scripts of one asker"]
 
 
+async def test_who_is_back_for_the_rest_of_a_request_waits_though_the_queue_is_full() -> None:
+    gate, order = Gate(1, 0), []
+
+    async def come_back() -> None:
+        async with gate.passed(is_back=True):
+            order.append("back")
+
+    async with asyncio.TaskGroup() as tasks, gate.passed():
+        tasks.create_task(come_back())
+        await asyncio.sleep(0)
+        with pytest.raises(LimitError):
+            await gate.passed().__aenter__()
+        order.append("first")
+    assert order == ["first", "back"]
+
+
 async def test_one_token_cannot_take_all_places() -> None:
     fake = FakeStatements()
     limits = StatementLimits(30, 10, concurrent=4, waiting=4)
@@ -315,3 +331,65 @@ async def test_one_address_has_only_its_connections() -> None:
         assert "127.0.0.1 has 2 connections" in said["message"]
         for writer in writers:
             writer.close()
+
+
+@asynccontextmanager
+async def sent(url: str, some: bytes, count: int) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """So many connections over which this was sent, and nothing more."""
+    place = urlsplit(url)
+    opened = [await asyncio.open_connection(place.hostname, place.port) for _ in range(count)]
+    for _, writer in opened:
+        writer.write(some)
+    try:
+        yield [reader for reader, _ in opened]
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def refused_connections(url: str) -> float:
+    exposed = (await ask(url, "GET", "/metrics"))[1].decode()
+    found = re.search(r'tocsin_http_refused_total\{limit="connections"\} (\S+)', exposed)
+    return 0.0 if found is None else float(found[1])
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        b"POST /v1/statements HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf of it",
+    ],
+)
+async def test_half_requests_keep_out_nobody_who_sends_a_whole_one(half: bytes) -> None:
+    async with serving(FakeStatements(), connections_limit=8) as url, sent(url, half, 8) as readers:
+        for _ in range(20):
+            assert (await ask(url, "GET", "/healthz"))[0] == 200
+        # Who had waited for longest gave way, and was told why.
+        async with asyncio.timeout(WITHIN_S):
+            status, said = error_in(await readers[0].read())
+        assert (status, said["code"]) == (503, "unavailable")
+        assert "all 8 connections are taken" in said["message"]
+        assert await refused_connections(url) >= 1
+
+
+async def test_only_what_serves_nothing_gives_way_and_half_requests_first() -> None:
+    fake = FakeStatements()
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    wait = b"POST /v1/statements HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nwait"
+    async with (
+        serving(fake, connections_limit=3) as url,
+        sent(url, wait, 1) as (running,),
+        sent(url, whole, 1) as (idle,),
+    ):
+        await fake.until(lambda it: it.waiting == 1)
+        assert (await idle.readuntil(b"alive")).startswith(b"HTTP/1.1 200")
+        async with sent(url, b"GET", 1) as (half,):
+            async with asyncio.timeout(WITHIN_S):
+                async with sent(url, whole, 1) as (first,):
+                    assert b" 503 " in await half.readline()
+                    assert (await first.readuntil(b"alive")).startswith(b"HTTP/1.1 200")
+                    async with sent(url, whole, 1) as (second,):
+                        assert (await second.readuntil(b"alive")).startswith(b"HTTP/1.1 200")
+                        assert await idle.read() == b'"}', "it was closed, without an answer that nobody waits for"
+        assert (fake.waiting, fake.stopped, running.at_eof()) == (1, 0, False)

@@ -17,11 +17,13 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import structlog
+from yarl import URL
 
 from tocsin.broker.shell.outlets import PlainOutlet, Told
 from tocsin.broker.shell.service import Service
 from tocsin.broker.shell.webhook_connections import WebhookConnections
 from tocsin.serving.address_guard import AddressGuard
+from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.broker_checks import URL_LIMIT
 from tocsin.store.broker_rows import Webhook
@@ -39,7 +41,8 @@ _log = structlog.get_logger("tocsin.broker.webhooks")
 
 
 class Webhooks:
-    def __init__(self, service: Service, guard: AddressGuard) -> None:
+    def __init__(self, service: Service, guard: AddressGuard, names: NameResolver | None = None) -> None:
+        self._names = names or NameResolver()
         self._service = service
         self._settings = service.settings.webhooks
         self._guard = guard
@@ -50,7 +53,7 @@ class Webhooks:
 
     async def start(self) -> None:
         # Places are limited before: waiting for one is not the receiver's fault, and not of its time.
-        connector = self._guard.connector(limit=0, ttl_dns_cache=60)
+        connector = self._guard.connector(resolver=self._names, limit=0)
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
@@ -112,6 +115,7 @@ class Webhooks:
             places=self._places,
             back_off=back_off,
             session=self._session,
+            names=self._names,
             on_gone=self._gone,
         )
         if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
@@ -176,6 +180,7 @@ class Sender:
         places: WebhookConnections,
         back_off: BackOff,
         session: aiohttp.ClientSession,
+        names: NameResolver,
         on_gone: Callable[[Webhook], Awaitable[None]],
     ) -> None:
         self.webhook = webhook
@@ -184,6 +189,7 @@ class Sender:
         self._back_off = back_off
         self._host = urlsplit(webhook.url).netloc.lower()
         self._session = session
+        self._names = names
         self._on_gone = on_gone
         self._waiting: deque[Told] = deque()
         self._some = asyncio.Event()
@@ -253,6 +259,7 @@ class Sender:
         message_id = f"msg_{self.webhook.subscriber}_{told.interest}_{told.mark}"
         headers = signed(self.webhook.secret, message_id, int(time.time()), told.envelope)
         try:
+            await self._look_up()
             async with self._session.post(
                 self.webhook.url, data=told.envelope, headers=headers, allow_redirects=False
             ) as response:
@@ -260,6 +267,13 @@ class Sender:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             _log.debug("a webhook did not answer", subscriber=self.webhook.subscriber, error=type(error).__name__)
             return 0
+
+    async def _look_up(self) -> None:
+        """The host's name is known then, for a while. Until it is, the receiver's time has not begun: name servers have
+        as much for themselves."""
+        url = URL(self.webhook.url)
+        async with asyncio.timeout(self._service.settings.webhooks.timeout_s):
+            await self._names.resolve(url.raw_host or "", url.port or 0)
 
 
 def _ended(task: asyncio.Task[None]) -> None:

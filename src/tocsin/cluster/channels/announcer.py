@@ -81,7 +81,7 @@ class Announcer:
         """Every broker is told what it has missed."""
         timeout = aiohttp.ClientTimeout(total=self._pace.timeout_s)
         # One request at a time to each broker; together as many as there are brokers.
-        connector = self.guard.connector(limit=0, ttl_dns_cache=300)
+        connector = self.guard.connector(limit=0)
         session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         self._started = _Started(session)
         self._last = await self._store.position()
