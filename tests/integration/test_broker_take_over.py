@@ -7,6 +7,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
+
 from tests.broker_world import world
 from tests.integration.broker_processes import Subscriber, broker_process, free_port
 from tests.integration.processes import tocsin
@@ -16,6 +18,12 @@ from tests.waiting import WITHIN_S
 from tocsin.wire.errors import EXIT_FENCED
 
 OFTEN = {"TOCSIN_BROKER__CLUSTER__CHECK_EVERY_S": "0.2"}
+
+
+async def asked_with(url: str, token: str) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/v1/subscriptions", headers=headers) as response:
+        return response.status
 
 
 async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(tmp_path: Path) -> None:
@@ -47,6 +55,11 @@ async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(t
                     assert "error: another broker has taken the name Default.b over" in again.stderr
                     assert "--take-over" in again.stderr
                     assert await held(here) == {"[1]", "[2]"}
+                    # Whoever comes first gets the number that bob had, and not bob.
+                    carol = Subscriber(new.url, "carol")
+                    await carol.enter()
+                    for token, status in ((ann.token, 401), (bob.token, 401), (carol.token, 200)):
+                        assert await asked_with(new.url, token) == status
                     ann.url, ann.token = new.url, ""  # Her session has ended.
                     await ann.enter()
                     ann.listen()

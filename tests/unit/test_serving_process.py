@@ -19,6 +19,7 @@ from tests.fake_statements import FakeCredentials, FakeStatements
 from tests.waiting import WITHIN_S
 from tocsin.cluster.http import cluster_application
 from tocsin.serving.application import bound, listening
+from tocsin.serving.file_limit import connections_within
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ConflictError
 
@@ -154,3 +155,10 @@ def _until_refused(url: str) -> None:
             urllib.request.urlopen(f"{url}/healthz", timeout=WITHIN_S).close()
     except OSError:
         return
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "granted"), [(1_024, 20_000, 768), (1_024, 500, 500), (100, 20_000, 50), (1, 20_000, 1)]
+)
+def test_there_are_no_more_connections_than_files(files: int, wanted: int, granted: int) -> None:
+    assert connections_within(files, wanted) == granted

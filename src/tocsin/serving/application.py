@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import gc
 import os
@@ -12,15 +13,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Final, Protocol
 
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from tocsin.serving.addresses import TRUSTED_PROXIES
 from tocsin.serving.answers import answering, finish_headers, guarded
 from tocsin.serving.connections import LimitedServer, count_forwarded
+from tocsin.serving.file_limit import connections_within, raise_file_limit
 from tocsin.serving.limits import Limits, Room
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.wire.errors import ConflictError, InputError
+
+_log = structlog.get_logger("tocsin.serving")
 
 LIMITS: Final = web.AppKey("LIMITS", Limits)
 ROOM: Final = web.AppKey("ROOM", Room)
@@ -180,6 +185,17 @@ async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[
         await runner.cleanup()
 
 
+def _within_files(limits: Limits, files: int) -> Limits:
+    """With no more connections than there are files for: running out of them would harm whoever is connected."""
+    connections = connections_within(files, limits.connections_limit)
+    if connections < limits.connections_limit:
+        _log.warning(
+            "there are not enough files for all connections", files=files, connections_limit=limits.connections_limit,
+            connections=connections, hint="raise the limit of open files (ulimit -n, LimitNOFILE=)",
+        )  # fmt: skip
+    return dataclasses.replace(limits, connections_limit=connections)
+
+
 class _Runner(web.AppRunner):
     """Serves through connections of our kind."""
 
@@ -192,7 +208,7 @@ class _Runner(web.AppRunner):
 
         return LimitedServer(
             handle,
-            self.app[LIMITS],
+            _within_files(self.app[LIMITS], raise_file_limit()),
             refused=self.app[METRICS].count_refused,
             request_factory=plain.request_factory,
             handler_cancellation=plain.handler_cancellation,

@@ -8,7 +8,6 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
 from tests.fake_statements import FakeStatements, serving

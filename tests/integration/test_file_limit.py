@@ -1,0 +1,99 @@
+"""No file can be opened any more: who is connected is served all the same, and all goes on once there are files again.
+
+The limit (RLIMIT_NOFILE) is set from outside while the process runs; connections that say nothing take what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from tests.broker_world import world
+from tests.integration.broker_processes import Subscriber, broker_process, free_port
+from tests.waiting import WITHIN_S
+
+SPARE = 20
+
+
+@contextmanager
+def files_of(pid: int, more: int) -> Iterator[None]:
+    """While it lasts the process can open so many files more than it has."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    # A descriptor is the lowest number that is free, and the limit is one on numbers.
+    used = max(int(name) for name in os.listdir(f"/proc/{pid}/fd")) + 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + more, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def answers(url: str, within_s: float = 5.0) -> bool:
+    with suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=within_s)) as session,
+            session.get(f"{url}/healthz") as response,
+        ):
+            return response.status == 200
+    return False
+
+
+async def test_a_broker_without_files_serves_whom_it_has_and_recovers(tmp_path: Path) -> None:
+    async with (
+        world(tmp_path / "cluster") as here,
+        broker_process(tmp_path / "broker", here.url, free_port()) as made,
+    ):
+        channel = await here.channel("c")
+        ann = Subscriber(made.url, "ann")
+        await ann.enter()
+        interest = (await ann.subscribe("v.c", 1))["interest"]
+        ann.listen()
+        await here.execute(channel, {int(interest): [0]})
+        await ann.until({interest: [0]}, within_s=WITHIN_S)
+        place, writers = urlsplit(made.url), []
+        try:
+            for round_ in range(3):
+                with files_of(made.process.pid, SPARE):
+                    for _ in range(5 * SPARE):
+                        with suppress(OSError):
+                            writers.append((await asyncio.open_connection(place.hostname, place.port))[1])
+                    await asyncio.sleep(0.5)  # for all of them to be taken, or refused
+                    await here.execute(channel, {int(interest): [round_ + 1]})
+                    await ann.until({interest: list(range(round_ + 2))}, within_s=WITHIN_S)
+                async with asyncio.timeout(WITHIN_S):
+                    while not await answers(made.url):
+                        await asyncio.sleep(0.05)
+        finally:
+            for writer in writers:
+                writer.transport.abort()
+        assert (ann.connections, ann.gaps) == (1, [])
+        await ann.leave()
+
+
+async def test_a_broker_that_is_started_with_few_files_takes_as_many_as_it_may(tmp_path: Path) -> None:
+    few, connections = 256, 400
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with world(tmp_path / "cluster") as here, AsyncExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        try:
+            made = await stack.enter_async_context(broker_process(tmp_path / "broker", here.url, free_port()))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4_096)), hard))
+        asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        place, said, writers = urlsplit(made.url), [], []
+        async with asyncio.timeout(WITHIN_S):
+            for _ in range(connections):
+                reader, writer = await asyncio.open_connection(place.hostname, place.port)
+                writers.append(writer)
+                stack.callback(writer.transport.abort)
+                writer.write(asked)
+                said.append((await reader.readline())[:12])
+            assert said == [b"HTTP/1.1 200"] * connections
+        assert len(os.listdir(f"/proc/{made.process.pid}/fd")) > connections
