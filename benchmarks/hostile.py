@@ -11,6 +11,10 @@ The rest (benchmarks/hostile_attacks.py tells what each does) are against a clus
 has a token of its own, and so have the others. A round is three stretches: nobody hostile; the attack; and, instead of
 it, a process that burns as much CPU as the attack took, its own and the servers'. The bars are for p99 of all rounds,
 against p99 beside that process; "noise" is that against p99 with nobody at all.
+
+What an attack took is what the servers and it used beyond what they use for the others. Where there is no CPU left to
+use more of, that is nothing, though the attack took much of it from the others: so each attack is also made once while
+the others are silent, and the larger of both is burnt.
 """
 
 from __future__ import annotations
@@ -179,6 +183,12 @@ class Servers:
         for each in self.busy:
             each.burn(min(1.0, cores / len(self.busy)))
 
+    async def alone(self, size: Size, attack: Attack | None = None) -> float:
+        """How many cores the servers and the attack use while the others do nothing."""
+        used_s = self.cpu_s(attack)
+        await asyncio.sleep(size.attack_s)
+        return (self.cpu_s(attack) - used_s) / size.attack_s
+
     async def stretch(self, size: Size, attack: Attack | None = None) -> tuple[Late, float]:
         """How late the others were, and how many cores the servers and the attack used."""
         used_s = self.cpu_s(attack)
@@ -201,7 +211,7 @@ async def attacked(bench: Bench, names: list[str], size: Size) -> list[str]:
         await asyncio.to_thread(cluster.run, SCRIPT, good)
         mine, hooked = await stand_in.accounts(folder / "broker", 2, "good")
         # New ones for each attack and round: what the last ones subscribed to goes with them.
-        tokens = await stand_in.accounts(folder / "broker", WEBHOOKS * size.attacks * len(names), "bad")
+        tokens = await stand_in.accounts(folder / "broker", WEBHOOKS * (size.attacks + 1) * len(names), "bad")
         chosen = {"limits__requests_per_s": 1_000_000, "delivery__grace_s": 0, "cluster__token": own}
         broker = await stack.enter_async_context(stand_in.broker(folder / "broker", cluster.address, **chosen))
         session = await stack.enter_async_context(
@@ -229,6 +239,14 @@ async def one_attack(bench: Bench, servers: Servers, name: str, size: Size) -> b
     cores: list[float] = []
     seen: Counter[str] = Counter()
     served = True
+    idle = await servers.alone(size)
+    theirs = [servers.tokens.pop() for _ in range(WEBHOOKS)]
+    with Attack(name, servers.cluster.address, servers.broker.address) as attack:
+        await asyncio.to_thread(attack.begin, servers.token, theirs, CHANNELS)
+        alone = max(0.0, await servers.alone(size, attack) - idle)
+        await asyncio.to_thread(attack.end)
+    await left(servers.broker.address, theirs)
+    progress(f"{name}, with the others silent: {alone:.2f} cores")
     for turn in range(size.attacks):
         without, used = await servers.stretch(size)
         quiet.append(without)
@@ -239,7 +257,7 @@ async def one_attack(bench: Bench, servers: Servers, name: str, size: Size) -> b
             seen.update(await asyncio.to_thread(attack.end))
         beside_attack.append(among)
         await left(servers.broker.address, theirs)
-        cores.append(max(0.0, used_among - used))
+        cores.append(max(alone, used_among - used))
         progress(f"{name}, round {turn + 1} of {size.attacks}: {cores[-1]:.2f} cores, {shown(among)}")
         served = await servers.others.are_served(GRACE_S)
         if not served:

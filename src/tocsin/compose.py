@@ -35,6 +35,7 @@ from tocsin.cluster.door import BrokerDoor
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_watch import EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
+from tocsin.cluster.feeds.sockets import SocketLimits
 from tocsin.cluster.http import Backup, cluster_application
 from tocsin.cluster.inspection.inspection import Inspection
 from tocsin.cluster.lock import FolderLock
@@ -225,7 +226,8 @@ async def assembled(
         told = AddressGuard.of(chosen.channels.private, "cluster.channels.private", loopback=loopback)
         deadline_s = chosen.statements.timeout_s
         intake = settings.data.absolute() / INTAKE
-        feeds = Feeds(catalog, tables, engine, intake, polled, function_deadline_s=deadline_s)
+        sockets = SocketLimits(chosen.feeds.socket_connections_limit, chosen.feeds.socket_address_connections_limit)
+        feeds = Feeds(catalog, tables, engine, intake, polled, socket_limits=sockets, function_deadline_s=deadline_s)
         changes = Changes(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes, deadline_s=deadline_s)
         announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s), guard=told)

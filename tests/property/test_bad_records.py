@@ -53,7 +53,11 @@ class Fed(ServedParts):
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
-    limits = {"cluster.http.body_limit_bytes": BODY_LIMIT_BYTES, "cluster.http.read_timeout_s": READ_TIMEOUT_S}
+    limits = {
+        "cluster.http.body_limit_bytes": BODY_LIMIT_BYTES,
+        "cluster.http.read_timeout_s": READ_TIMEOUT_S,
+        "cluster.feeds.socket_connections_limit": 3,
+    }
     made = Fed(tmp_path_factory.mktemp("bad") / "data", **limits)
     try:
         made.port = free_port()
@@ -296,8 +300,7 @@ def test_a_record_that_does_not_end_is_dropped_and_a_silent_connection_is_not(
         wait_until(lambda: len(fed.rows("DS")) == before + 1, "the silent one was welcome")
 
 
-def test_who_takes_all_connections_and_is_silent_loses_them_first(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "CONNECTIONS_LIMIT", 3)
+def test_who_takes_all_connections_and_is_silent_loses_them_first(fed: Fed) -> None:
     before, dropped = fed.totals("S")[0], fed.counts("S").sockets_dropped
     with connection(fed.port) as busy:
         busy.sendall(GOOD)

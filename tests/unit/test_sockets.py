@@ -14,7 +14,7 @@ from tests.waiting import WITHIN_S, until
 from tocsin.cluster.feeds.feed import RunningFeed
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.cluster.feeds.options import FeedOptions
-from tocsin.cluster.feeds.sockets import SocketServer
+from tocsin.cluster.feeds.sockets import SocketLimits, SocketServer
 
 
 class FakeFeed:
@@ -36,7 +36,7 @@ class FakeFeed:
 async def listening(*, by_lines: bool = True, has_header: bool = False, **limits: int) -> AsyncIterator[Any]:
     feed = FakeFeed()
     options = SimpleNamespace(by_lines=by_lines, has_header=has_header)
-    server = SocketServer(cast("RunningFeed", feed), cast("FeedOptions", options), **limits)
+    server = SocketServer(cast("RunningFeed", feed), cast("FeedOptions", options), SocketLimits(**limits))
     await server.listen([("127.0.0.1", 0)])
     try:
         yield SimpleNamespace(feed=feed, server=server, port=server.ports[0])
@@ -71,7 +71,7 @@ class Sender:
 
 
 async def test_who_opens_many_connections_loses_its_own_and_no_silent_publisher_does() -> None:
-    async with listening(connections_limit=4) as place:
+    async with listening(connections=4) as place:
         silent = await Sender.connected(place, "127.0.0.2")
         await silent.send(place, b"1|first")
         many = [await Sender.connected(place, "127.0.0.3") for _ in range(3)]
@@ -91,7 +91,7 @@ async def test_who_opens_many_connections_loses_its_own_and_no_silent_publisher_
 async def test_an_address_that_has_all_it_may_loses_its_most_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     # All addresses that a test can have are this machine's own, which are not counted.
     monkeypatch.setattr("tocsin.cluster.feeds.sockets.is_own", lambda address: address == "127.0.0.2")
-    async with listening(address_connections_limit=2) as place:
+    async with listening(address_connections=2) as place:
         own = [await Sender.connected(place, "127.0.0.2") for _ in range(3)]
         others = [await Sender.connected(place, "127.0.0.3") for _ in range(2)]
         await others[0].send(place, b"1|a")

@@ -47,7 +47,7 @@ class BrokerHttpSettings(Section):
     body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 16 << 20
     """The largest request body. Announcements of the cluster need a little more than 1 MiB."""
     connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20_000
-    """Connections at once; a further one is refused."""
+    """Connections at once; for a further one goes one whose request is not whole, or that is idle, or it is refused."""
     address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
     """Connections of one address at once. 0: a quarter of all, at most 2000; this machine's own are not counted."""
     read_timeout_s: Seconds = 30.0

@@ -33,7 +33,7 @@ class HttpSettings(Section):
     bodies_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 40)] = 256 << 20
     """What bodies on their way may take in memory together; half of it those of one token or address."""
     connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
-    """Connections at once; a further one is refused."""
+    """Connections at once; for a further one goes one whose request is not whole, or that is idle, or it is refused."""
     address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
     """Connections of one address at once. 0: a quarter of all; this machine's own are not counted."""
     read_timeout_s: Seconds = 30.0
@@ -120,6 +120,10 @@ class FeedSettings(Section):
 
     private: Private = "auto"
     """Private addresses of feeds: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
+    socket_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
+    """Connections to the sockets of one feed at once; for a further one goes the most silent of who has most."""
+    socket_address_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 250
+    """Those of one address; this machine's own are not counted."""
 
 
 class ChannelSettings(Section):

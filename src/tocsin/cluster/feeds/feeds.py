@@ -31,6 +31,7 @@ from tocsin.cluster.feeds.landing import REJECTED
 from tocsin.cluster.feeds.moving import Trouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.sifting import Enrich
+from tocsin.cluster.feeds.sockets import USUAL_LIMITS, SocketLimits
 from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of
 from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.intake.log import IntakeLog
@@ -58,6 +59,7 @@ class Feeds:
         folder: Path,
         guard: AddressGuard = UNGUARDED,
         *,
+        socket_limits: SocketLimits = USUAL_LIMITS,
         function_deadline_s: float = 300.0,
     ) -> None:
         """`function_deadline_s`: how long Spark may take over a batch that goes through a function."""
@@ -66,7 +68,9 @@ class Feeds:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
-        self._started = StartedFeeds(catalog, tables, engine, folder, self._enrich, guard=guard)
+        self._started = StartedFeeds(
+            catalog, tables, engine, folder, self._enrich, guard=guard, socket_limits=socket_limits
+        )
         # Statements about one feed take turns; one that waits for its records keeps no other feed waiting.
         self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
 

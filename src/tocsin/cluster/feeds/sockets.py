@@ -7,6 +7,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -20,15 +21,23 @@ from tocsin.wire.errors import ConflictError, InputError, TocsinError
 log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
-CONNECTIONS_LIMIT: Final = 1_000
-ADDRESS_CONNECTIONS_LIMIT: Final = 250
-"""Of one address; those of this machine itself are not counted."""
 # For a record to be whole, once it is begun. Between records a connection may be silent for ever, but see `_make_room`.
 RECORD_TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 1 << 18
 _RETRY_S: Final = 1.0
 # How a web page would begin that makes its browser send records here, among the lines of what it posts.
 _REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SocketLimits:
+    """Connections to the sockets of one feed, and those of one address; this machine's own are not counted."""
+
+    connections: int = 1_000
+    address_connections: int = 250
+
+
+USUAL_LIMITS: Final = SocketLimits()
 
 
 class SocketServer:
@@ -39,11 +48,9 @@ class SocketServer:
         self,
         feed: RunningFeed,
         options: FeedOptions,
-        *,
-        connections_limit: int | None = None,
-        address_connections_limit: int | None = None,
+        limits: SocketLimits,
     ) -> None:
-        self._limits = connections_limit, address_connections_limit
+        self._limits = limits
         self._feed = feed
         self._counts = feed.counts
         self._by_lines = options.by_lines
@@ -106,7 +113,7 @@ class SocketServer:
     def _make_room(self, place: str, *, is_counted: bool) -> None:
         """Of an address that has all it may, the one that has been silent for longest goes; where all connections are
         taken, one of the address that has most of them. So nobody can take them from others."""
-        of_all, of_one = self._limits[0] or CONNECTIONS_LIMIT, self._limits[1] or ADDRESS_CONNECTIONS_LIMIT
+        of_all, of_one = self._limits.connections, self._limits.address_connections
         if is_counted and self._open_of[place] >= of_one:
             self._drop_silent(place, f"{place} may have {of_one}")
         elif len(self._connections) >= of_all:

@@ -24,7 +24,7 @@ from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.polling import Poller
 from tocsin.cluster.feeds.seen import SeenItems
 from tocsin.cluster.feeds.sifting import Enrich
-from tocsin.cluster.feeds.sockets import SocketServer
+from tocsin.cluster.feeds.sockets import USUAL_LIMITS, SocketLimits, SocketServer
 from tocsin.cluster.feeds.standstill import Standstill
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.lost_folder import LostFolder
@@ -57,8 +57,10 @@ class StartedFeeds:
         enrich: Callable[[FeedEntry, Ref], Enrich],
         *,
         guard: AddressGuard = UNGUARDED,
+        socket_limits: SocketLimits = USUAL_LIMITS,
     ) -> None:
         self._guard = guard
+        self._socket_limits = socket_limits
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
@@ -254,7 +256,7 @@ class StartedFeeds:
             self._troubles.pop(feed.entry.ref, None)
 
     async def _listened(self, feed: RunningFeed, options: FeedOptions) -> None:
-        server = SocketServer(feed, options)
+        server = SocketServer(feed, options, self._socket_limits)
         await server.listen(options.sockets)
         feed.sources.append(server)
 
