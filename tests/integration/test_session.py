@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -113,3 +114,22 @@ def test_the_callers_settings_win_and_their_java_options_are_added(tmp_path: Pat
 @pytest.mark.parametrize(("cores", "slots"), [(1, 4), (2, 4), (8, 16)])
 def test_there_are_more_slots_than_cores(cores: int, slots: int) -> None:
     assert session.slots(cores) == slots
+
+
+def test_jobs_share_a_pool_that_was_made_for_an_asker_fairly(spark: SparkSession) -> None:
+    session.add_fair_pool(spark, "askers x")
+    context: Any = spark.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", "askers x")
+    try:
+        assert spark.range(3).count() == 3
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)
+    pools = {pool.name(): pool.schedulingMode().toString() for pool in seen(context._jsc.sc().getAllPools())}
+    assert pools["askers x"] == "FAIR"
+
+
+def seen(pools: Any) -> Iterator[Any]:
+    """What is in a collection of Scala's."""
+    iterator = pools.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

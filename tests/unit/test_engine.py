@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from subprocess import TimeoutExpired
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from py4j.protocol import Py4JError
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from tests import conftest
-from tests.waiting import until
+from tests.waiting import WITHIN_S, until
 from tocsin.cluster.changes import Going
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_session import EngineLostError
@@ -64,13 +65,14 @@ class FakeSpark:
         self.process = FakeProcess()
         self.is_stopped = False
         self.cancelled: list[str] = []
+        self.properties: list[tuple[str, str]] = []
         scala = SimpleNamespace(
-            clearJobGroup=lambda: None, isStopped=lambda: self.is_stopped,
+            clearJobGroup=lambda: None, isStopped=lambda: self.is_stopped, taskScheduler=MagicMock(),
             cancelJobGroupAndFutureJobs=lambda group, _why: self.cancelled.append(group),
         )  # fmt: skip
         self.sparkContext: Any = SimpleNamespace(
-            setJobGroup=lambda *_, **__: None, setLocalProperty=lambda *_: None,
-            _jsc=SimpleNamespace(sc=lambda: scala), _gateway=SimpleNamespace(proc=self.process),
+            setJobGroup=lambda *_, **__: None, setLocalProperty=lambda *named: self.properties.append(named),
+            _jsc=SimpleNamespace(sc=lambda: scala), _gateway=SimpleNamespace(proc=self.process), _jvm=MagicMock(),
         )  # fmt: skip
 
 
@@ -204,6 +206,22 @@ async def test_a_statement_gives_its_place_back_when_its_time_is_over_whatever_s
         let.set()
         await until(lambda: not engine.lost_threads, "the thread has ended")
         assert late, "a thread that was given up gets nothing of the engine any more"
+
+
+async def test_all_work_of_one_asker_has_one_share_and_what_nobody_asked_for_one_each_time(tmp_path: Path) -> None:
+    spark, both_run = FakeSpark(), threading.Barrier(2)
+
+    async def run(asker: str | None) -> None:
+        with nullcontext() if asker is None else engine.asked_by(asker):
+            await engine.work(lambda: both_run.wait(WITHIN_S) and None)
+
+    with engine_of(spark, tmp_path) as engine:
+        for askers in (("ann", "ann"), ("ann", "bob"), (None, None)):
+            spark.properties.clear()
+            await asyncio.gather(*[run(asker) for asker in askers])
+            names = [name for _, name in spark.properties]
+            assert len(names) == 2
+            assert (names[0] == names[1]) is (askers == ("ann", "ann"))
 
 
 async def test_lost_threads_of_one_asker_count_once_and_the_pools_are_exhausted_at_their_size(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class _Work:
     """What a thread carries out."""
 
     group: str
+    asker: str | None = None
     session: EngineSession | None = None
     is_stopped: bool = False
     is_given_up: bool = False
@@ -265,7 +266,7 @@ class Engine:
         always_awaited: bool = False,
         deadline_s: float | None = None,
     ) -> T:
-        own = _Work(uuid4().hex)
+        own = _Work(uuid4().hex, self._work_threads.current_asker())
 
         def stop_all() -> bool:
             self.has_cancelled = own.is_stopped = True
@@ -291,8 +292,10 @@ class Engine:
         self._bound.work = own
         try:
             context.setJobGroup(own.group, what[:200], interruptOnCancel=True)
-            # Spark is fair between pools; within one it serves whoever came first. So each thread has its own.
-            context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+            # Spark is fair between pools. One for each asker, so that who asks much at once gets no more than others;
+            # what nobody asked for, executions and landings, has one for each thread.
+            pool = threading.current_thread().name if own.asker is None else current.pool_of(own.asker)
+            context.setLocalProperty("spark.scheduler.pool", pool)
             done = work()
         except Exception as error:
             explained = self.explain(error)

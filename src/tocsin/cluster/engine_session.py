@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from subprocess import TimeoutExpired
 from typing import Any, Final
+from zlib import crc32
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +17,7 @@ from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import Views
 from tocsin.wire.errors import UnavailableError
 
+POOLS: Final = 64
 RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
 
 
@@ -40,6 +42,16 @@ class EngineSession:
     views: Views
     is_lost: bool = False
     """Set when it is given up, before its JVM is killed."""
+    _pools: set[str] = field(default_factory=set)
+
+    def pool_of(self, asker: str) -> str:
+        """The scheduler's pool for the jobs of this asker, which share it fairly. Some askers may have one together:
+        pools are never removed."""
+        name = f"askers {crc32(asker.encode()) % POOLS}"
+        if name not in self._pools:
+            self._pools.add(name)
+            session.add_fair_pool(self.spark, name)
+        return name
 
     def has_ended(self, within_s: float = 0.0) -> bool:
         """Whether its JVM is gone. The operating system is asked, never the JVM."""

@@ -54,6 +54,10 @@ class WorkThreads:
         finally:
             del self._askers[task]
 
+    def current_asker(self) -> str | None:
+        """Whose the present task's work is."""
+        return self._askers.get(asyncio.current_task())
+
     def forget_lost(self) -> None:
         """What held the threads is gone: those that were given up end by themselves."""
         self._lost.clear()

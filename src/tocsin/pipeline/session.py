@@ -192,6 +192,15 @@ def stop(spark: SparkSession) -> None:
         _forget_session()
 
 
+def add_fair_pool(spark: SparkSession, name: str) -> None:
+    """Make a pool for the scheduler whose jobs share fairly what it gets. In those that Spark makes by itself the first
+    job has all of it."""
+    context: Any = spark.sparkContext
+    scheduler = context._jvm.org.apache.spark.scheduler
+    pool = scheduler.Pool(name, scheduler.SchedulingMode.FAIR(), 0, 1)
+    context._jsc.sc().taskScheduler().rootPool().addSchedulable(pool)
+
+
 def kill(spark: SparkSession) -> None:
     """Kills Spark's JVM, also one that hangs. Those who wait for its answers get errors; the next `start` follows."""
     from pyspark import SparkContext
