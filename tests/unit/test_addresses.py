@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -95,3 +96,31 @@ async def test_limits_by_address_are_for_the_clients_of_a_trusted_proxy_each() -
                 released.set()
             assert [request.result() for request in first] == [200, 200]
             assert await status("198.51.100.1") == 200
+
+
+async def test_an_answer_that_nobody_reads_is_not_kept_for_ever() -> None:
+    asked: list[web.Request] = []
+
+    async def much(request: web.Request) -> web.Response:
+        asked.append(request)
+        return web.Response(body=b"x" * (30 << 20))
+
+    @web.middleware
+    async def everybody(request: web.Request, handler: Any) -> Any:
+        return await handler(request)
+
+    app = application(limits=Limits(write_timeout_s=0.2), metrics=ServerMetrics(), access=everybody)
+    app.add_routes([web.get("/", much)])
+    with bound("127.0.0.1", 0) as (sock, url):
+        async with listening(app, sock):
+            _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port, limit=1)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await until(lambda: asked and (asked[0].transport is None or asked[0].transport.is_closing()))
+            # Who reads has all of it, however long that takes.
+            async with aiohttp.ClientSession(read_bufsize=1_024) as session, session.get(url) as response:
+                size_bytes = 0
+                async for some in response.content.iter_chunked(1 << 20):
+                    size_bytes += len(some)
+                    await asyncio.sleep(0.02)
+            assert size_bytes == 30 << 20
+            writer.transport.abort()

@@ -94,6 +94,7 @@ def cluster_application(
         connections_limit=settings.http.connections_limit,
         address_connections_limit=settings.http.address_connections_limit,
         read_timeout_s=settings.http.read_timeout_s,
+        write_timeout_s=2 * settings.statements.write_timeout_s,
         trusted_proxies=Networks(settings.http.trusted_proxies.split()),
     )
     app = application(limits=server_limits, metrics=metrics, access=access)

@@ -38,12 +38,13 @@ class Connection(web.RequestHandler):
     """One connection: a head must be complete in time, and garbage is answered in our form. While it serves nothing it
     is spare, and gives way to a new one where all places are taken."""
 
-    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_spare", "_together", "outlet")
+    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_spare", "_together", "_unread_timer", "outlet")
 
     def __init__(self, manager: LimitedServer, limits: Limits, **options: Any) -> None:
         super().__init__(manager, **options)
         self._limits = limits
         self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._some_head = False
         self._lingering = False
         self._spare: Spare | None = None
@@ -55,9 +56,12 @@ class Connection(web.RequestHandler):
         super().pause_writing()
         if self.outlet is not None:
             self.outlet.changed()
+        elif self.transport is not None and self._unread_timer is None:
+            self._expect_reading(self.transport)
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._stop_expecting_reading()
         if self.outlet is not None:
             self.outlet.changed()
             self.outlet.has_room()
@@ -80,6 +84,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._head_came()
+        self._stop_expecting_reading()
         self._set_spare(None)
         manager = cast("LimitedServer", self._manager)
         if self._lingering:
@@ -166,6 +171,26 @@ class Connection(web.RequestHandler):
             late = StoppedError(f"the request's head was not complete within {self._limits.read_timeout_s:g} s")
             self.transport.write(raw_refusal(late))
         self.force_close()
+
+    def _expect_reading(self, transport: asyncio.Transport) -> None:
+        """An answer that the client does not read is not kept for ever. (Streams of events have rules of their own.)"""
+        left_bytes = transport.get_write_buffer_size()
+
+        def look() -> None:
+            self._unread_timer = None
+            if self.outlet is not None:
+                return
+            if transport.get_write_buffer_size() < left_bytes:
+                self._expect_reading(transport)
+            else:
+                transport.abort()
+
+        self._unread_timer = self._loop.call_later(self._limits.write_timeout_s, look)
+
+    def _stop_expecting_reading(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def _refuse(self, manager: LimitedServer, transport: asyncio.Transport, many: TocsinError) -> None:
         """Say that there is no room. The client gets a moment to read it: closing on unread bytes would reset it."""

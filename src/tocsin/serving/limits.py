@@ -43,6 +43,8 @@ class Limits:
     """Whose word is taken for whom they forward for; each of their clients is counted by itself."""
     read_timeout_s: float = 30.0
     """For a request's head to be complete, and for its body to be."""
+    write_timeout_s: float = 60.0
+    """For a client to read anything at all of an answer that waits for it."""
     keepalive_timeout_s: float = 75.0
     headers_limit: int = 100
     header_limit_bytes: int = 8_190

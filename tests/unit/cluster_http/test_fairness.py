@@ -31,11 +31,11 @@ def holder(name: str, **more: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def unread(url: str, script: str, **headers: str) -> AsyncIterator[None]:
+async def unread(url: str, script: str, *, local: str = "127.0.0.1", **headers: str) -> AsyncIterator[None]:
     """A client that asks for a stream and never reads any of it."""
     place = urlsplit(url)
     said = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    _, writer = await asyncio.open_connection(place.hostname, place.port, limit=1)
+    _, writer = await asyncio.open_connection(place.hostname, place.port, limit=1, local_addr=(local, 0))
     writer.write(
         f"POST /v1/statements HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n{said}"
         f"Content-Length: {len(script)}\r\n\r\n{script}".encode()
@@ -278,6 +278,24 @@ async def test_a_statement_whose_time_ends_while_the_engine_is_in_trouble_may_be
         assert headers["Retry-After"] == "5"
 
 
+async def test_streams_that_another_address_does_not_read_hold_up_nobody() -> None:
+    """From another address of this machine, while all its connections are such streams and half requests."""
+    fake = FakeStatements()
+    limits = StatementLimits(30, 10, concurrent=2)
+    large = ";".join(["text 4000000"] * 3)
+    async with (
+        serving(fake, limits=limits, connections_limit=24) as url,
+        unread(url, large, local="127.0.0.2"),
+        unread(url, large, local="127.0.0.2"),
+        sent(url, b"GET / HTTP/1.1\r\n", 22, local="127.0.0.2"),
+    ):
+        async with asyncio.timeout(WITHIN_S):
+            while len(fake.scripts) < 2:
+                await asyncio.sleep(0.01)
+        await until_none_runs(url)
+        assert (await ask(url, data="insert 1"))[0] == 200
+
+
 async def test_streams_that_nobody_reads_hold_no_place() -> None:
     fake = FakeStatements()
     limits = StatementLimits(30, 10, concurrent=1)
@@ -334,10 +352,12 @@ async def test_one_address_has_only_its_connections() -> None:
 
 
 @asynccontextmanager
-async def sent(url: str, some: bytes, count: int) -> AsyncIterator[list[asyncio.StreamReader]]:
+async def sent(
+    url: str, some: bytes, count: int, local: str = "127.0.0.1"
+) -> AsyncIterator[list[asyncio.StreamReader]]:
     """So many connections over which this was sent, and nothing more."""
     place = urlsplit(url)
-    opened = [await asyncio.open_connection(place.hostname, place.port) for _ in range(count)]
+    opened = [await asyncio.open_connection(place.hostname, place.port, local_addr=(local, 0)) for _ in range(count)]
     for _, writer in opened:
         writer.write(some)
     try:
