@@ -6,10 +6,14 @@ The limit (RLIMIT_NOFILE) is set from outside while the process runs; connection
 from __future__ import annotations
 
 import asyncio
+import http.client
+import itertools
+import json
 import os
 import resource
+import socket
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +21,8 @@ import aiohttp
 
 from tests.broker_world import world
 from tests.integration.broker_processes import Subscriber, broker_process, free_port
-from tests.waiting import WITHIN_S
+from tests.integration.processes import Client, cluster
+from tests.waiting import WITHIN_S, wait_until
 
 SPARE = 20
 
@@ -97,3 +102,57 @@ async def test_a_broker_that_is_started_with_few_files_takes_as_many_as_it_may(t
                 said.append((await reader.readline())[:12])
             assert said == [b"HTTP/1.1 200"] * connections
         assert len(os.listdir(f"/proc/{made.process.pid}/fd")) > connections
+
+
+FEED = """
+CREATE TYPE News AS { id: int };
+CREATE DATASET Reports(News) PRIMARY KEY id;
+CREATE FEED ReportFeed WITH { "adapter-name": "http_adapter", "type-name": "News", "format": "json" };
+CONNECT FEED ReportFeed TO DATASET Reports;
+START FEED ReportFeed;
+"""
+
+
+def test_a_cluster_without_files_loses_nothing_that_it_acknowledged_and_recovers(tmp_path: Path) -> None:
+    acknowledged: set[int] = set()
+    numbers = itertools.count()
+
+    def publish(connection: http.client.HTTPConnection, query: str = "") -> int:
+        number = next(numbers)
+        connection.request("POST", f"/v1/feeds/ReportFeed{query}", json.dumps({"id": number}).encode())
+        response = connection.getresponse()
+        response.read()
+        if response.status == 200:
+            acknowledged.add(number)
+        return response.status
+
+    with cluster(tmp_path / "data") as made, ExitStack() as stack:
+        client = made.client
+        assert client.run(FEED).status == 200
+        held = client.connection()
+        assert publish(held, "?wait=visible") == 200
+        for _ in range(2):
+            with files_of(made.pid, 4):
+                for _ in range(20):
+                    with suppress(OSError):
+                        place = (client.host, client.port)
+                        stack.enter_context(socket.create_connection(place, timeout=WITHIN_S))
+                for _ in range(20):
+                    # Told that it cannot be, or acknowledged: nothing between.
+                    try:
+                        assert publish(held) in (200, 429, 503, 507, 500)
+                    except (OSError, http.client.HTTPException):
+                        held.close()
+            held.close()
+            held = client.connection()
+            wait_until(lambda: _is_served(client), "there are files again")
+            assert publish(held, "?wait=visible") == 200
+        held.close()
+        found = {row["id"] for row in client.rows("SELECT VALUE r FROM Reports r;")}
+        assert acknowledged <= found
+
+
+def _is_served(client: Client) -> bool:
+    with suppress(OSError, http.client.HTTPException):
+        return client.run("SELECT VALUE 1;").status == 200
+    return False

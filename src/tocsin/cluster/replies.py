@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,12 +41,14 @@ class StatementLimits:
     write_timeout_s: float = 30.0
 
     @staticmethod
-    def of(settings: StatementSettings) -> StatementLimits:
+    def of(settings: StatementSettings, cores: int | None = None) -> StatementLimits:
+        # More at once than there are cores would be no faster for who asks, and slower for everybody else.
+        usual = min(-(-3 * settings.concurrent // 4), max(2, cores or os.cpu_count() or 1))
         return StatementLimits(
             settings.timeout_s,
             settings.rows_limit,
             settings.concurrent,
-            own_concurrent=settings.token_concurrent,
+            own_concurrent=settings.token_concurrent or usual,
             spool_limit_bytes=settings.spool_limit_bytes,
             write_timeout_s=settings.write_timeout_s,
         )

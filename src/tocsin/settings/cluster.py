@@ -69,7 +69,7 @@ class StatementSettings(Section):
     concurrent: Annotated[Whole, Field(ge=1, le=1_000)] = 8
     """Scripts that run at once; further ones wait."""
     token_concurrent: Annotated[Whole, Field(ge=0, le=1_000)] = 0
-    """Scripts of one token, or of one address, that run at once. 0: three quarters of all."""
+    """Scripts of one token, or of one address, that run at once. 0: one for each core, 2 to three quarters of all."""
     spool_limit_bytes: Annotated[Whole, Field(ge=0, le=1 << 50)] = 1 << 30
     """What streamed answers that are not read yet may take on disk; half of it those of one token or address."""
     write_timeout_s: Seconds = 30.0

@@ -12,6 +12,7 @@ from tests.fake_statements import BATCH_ROWS, FakeStatements, serving
 from tests.unit.cluster_http.asking import PLAIN, STREAM, ask, lines
 from tests.waiting import WITHIN_S
 from tocsin.cluster.replies import StatementLimits
+from tocsin.settings import StatementSettings
 
 
 async def test_a_script_answers_with_one_result_per_statement() -> None:
@@ -213,3 +214,9 @@ async def test_a_client_that_does_not_read_holds_the_executor_back_and_is_droppe
             while (await ask(url, "GET"))[1]["running"]:
                 await asyncio.sleep(0)
         writer.close()
+
+
+@pytest.mark.parametrize(("cores", "given", "granted"), [(1, 0, 2), (2, 0, 2), (4, 0, 4), (64, 0, 6), (2, 7, 7)])
+def test_one_token_has_as_many_places_as_there_are_cores(cores: int, given: int, granted: int) -> None:
+    settings = StatementSettings(concurrent=8, token_concurrent=given)
+    assert StatementLimits.of(settings, cores).own_concurrent == granted
