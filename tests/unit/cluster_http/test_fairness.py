@@ -380,6 +380,7 @@ async def refused_connections(url: str) -> float:
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
         b"POST /v1/statements HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf of it",
     ],
+    ids=["nothing", "half a head", "half a body"],
 )
 async def test_half_requests_keep_out_nobody_who_sends_a_whole_one(half: bytes) -> None:
     async with serving(FakeStatements(), connections_limit=8) as url, sent(url, half, 8) as readers:
