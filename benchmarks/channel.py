@@ -89,14 +89,19 @@ class Channel:
         choice = kinds(count)
         self.interests.change(((i, (f"k{i % choice}",)) for i in range(count)), ())
         self.interests.prepared()
+        self.grouping = running.UNGROUPED
 
     def join(self, rows: pa.Table) -> pa.Table:
         self.spark.createDataFrame(rows).createOrReplaceTempView("tocsin_records")
         moment = Moment(NOW, NOW, {one.since: 1 for one in self.query.watched})
-        return running.answer(self.spark, self.query, self.interests, lambda _: "tocsin_records", moment)
+        return running.answer(
+            self.spark, self.query, self.interests, lambda _: "tocsin_records", moment, how=self.grouping
+        )
 
     def encode(self, table: pa.Table) -> Found:
-        return running.encoded(table, self.query, self.interests.gone)
+        found = running.encoded(table, self.query, self.interests.gone)
+        self.grouping = running.choose_grouping(len(self.interests), found)
+        return found
 
 
 class Kept:

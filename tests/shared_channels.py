@@ -22,6 +22,7 @@ from tocsin.language.script import parsed_body
 from tocsin.pipeline.analysis import SparkOracle
 from tocsin.pipeline.channels import planning, running
 from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.pipeline.channels.running import UNGROUPED, Grouping
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import AT, COMMIT
@@ -177,7 +178,7 @@ def _told(
     world: World,
     interests: Interests,
     among: Ids | None = None,
-    grouped: bool = False,
+    how: Grouping = UNGROUPED,
     many: bool = False,
 ) -> list[tuple[int, str]]:
     def view_of(read: Scan | Called) -> str:
@@ -185,7 +186,7 @@ def _told(
         return world.tokens[read.dataset.name, read.new]
 
     moment = running.Moment(NOW, PREVIOUS, {one.since: world.since for one in query.watched}, many)
-    found = running.run(spark, query, interests, view_of, moment, among, grouped=grouped and query.is_numbered)
+    found = running.run(spark, query, interests, view_of, moment, among, how)
     texts = [canonical(json.loads(one)) for one in found.texts]
     return [(int(one), texts[which]) for one, which in zip(found.interests, found.payloads, strict=True)]
 
@@ -196,7 +197,7 @@ def answers(
     world: World,
     values: Sequence[Sequence[Any]],
     *,
-    grouped: bool = False,
+    how: Grouping = UNGROUPED,
     many: bool = False,
 ) -> list[list[str]]:
     """For each set of values what the channel tells it, as texts with sorted keys, in the order it is told."""
@@ -204,7 +205,7 @@ def answers(
     interests.change(enumerate(values), [])
     told: list[list[str]] = [[] for _ in values]
     try:
-        for interest, result in _told(spark, query, world, interests, grouped=grouped, many=many):
+        for interest, result in _told(spark, query, world, interests, how=how, many=many):
             told[interest].append(result)
     finally:
         interests.close()
@@ -234,6 +235,7 @@ class Case:
     functions: Sequence[FunctionOf] = ()
 
 
+GROUPINGS = [Grouping(), Grouping(in_one_task=False), UNGROUPED]
 _compiled: dict[str, SharedQuery] = {}
 
 
@@ -247,8 +249,8 @@ def check(spark: SparkSession, case: Case, world: World, seed: int) -> None:
         )  # fmt: skip
         planned(spark, _compiled[name])
     values = list(case.interests(Random(seed), world))
-    # Whether a payload leaves Spark with each match or once makes no difference.
-    found = answers(spark, _compiled[name], world, values, grouped=bool(seed % 2))
+    # Whether a payload leaves Spark with each match or once, in one task or in several, makes no difference.
+    found = answers(spark, _compiled[name], world, values, how=GROUPINGS[seed % 3])
     for one, got in zip(values, found, strict=True):
         expected = [text(value) for value in case.told(world, *one)]
         same = got == expected if case.ordered else Counter(got) == Counter(expected)

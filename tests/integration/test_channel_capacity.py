@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from tests.integration.channelled import Channelled
 from tests.integration.python_places import Modules
 from tests.local_cluster import LocalCluster
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
+from tocsin.cluster.engine_session import EngineLostError, engine_lost
+from tocsin.pipeline.channels.running import Found
+from tocsin.rules.model.cursors import Range
 from tocsin.store.channel_rows import Recorded
 
 SETUP = """
@@ -205,3 +209,99 @@ def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_ar
     assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["1"])
     assert done.results == 11
     assert [len(place.told(subscription)) for subscription in subscriptions] == [1] * 7 + [0] + [1] * 4
+
+
+class LosingRuns:
+    """Executions of a channel that lose the engine with some of the answers that they would have."""
+
+    def __init__(self, place: Channelled, is_lost: Callable[[bytes], bool]) -> None:
+        self._runs = place.running()._rooms.runs
+        self._ask = self._runs.ask
+        self._what = f"channel {place.running().entry.name}"
+        self._is_lost = is_lost
+        self.lost_alone: list[bool] = []
+
+    async def ask(self, question: Callable[[], Any], what: str, *, alone: bool = False, **options: Any) -> Any:
+        answer = await self._ask(question, what, alone=alone, **options)
+        if what == self._what and isinstance(answer, Found) and any(map(self._is_lost, answer.texts)):
+            self.lost_alone.append(alone)
+            raise engine_lost()
+        return answer
+
+
+def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_and_others_are_told(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(place, OWN, NEW)
+    subscriptions = subscribe(place, 12)
+    place.write(*(report(id_) for id_ in range(5)))
+    runs = LosingRuns(place, lambda text: b'"id":3,' in text and b'"who":17}' in text)
+    monkeypatch.setattr(place.running()._rooms.runs, "ask", runs.ask)
+    with pytest.raises(EngineLostError):
+        place.execute()
+    place.execute()
+    done = place.executions()[0]
+    (culprit,) = done.details["culprits"]
+    assert culprit["interest"] == next(held.interest for held in place.subscriptions() if held.id == subscriptions[7])
+    assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["3"])
+    assert "engine was lost" in culprit["reason"]
+    assert runs.lost_alone[:2] == [False, False]
+    assert all(runs.lost_alone[2:]), "from the second loss on nothing else runs beside"
+    for subscription in subscriptions:
+        wanted = [0, 1, 2, 4] if subscription == subscriptions[7] else [0, 1, 2, 3, 4]
+        assert sorted(result["id"] for result in place.told(subscription)) == wanted
+    place.write(report(9))
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [6] * 7 + [5] + [6] * 4
+
+
+def test_an_engine_that_something_else_has_ended_costs_nobody_a_result(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(place, OWN, NEW)
+    subscriptions = subscribe(place, 3)
+    place.write(report(1))
+    runs = LosingRuns(place, lambda _text: not runs.lost_alone)
+    monkeypatch.setattr(place.running()._rooms.runs, "ask", runs.ask)
+    with pytest.raises(EngineLostError):
+        place.execute()
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [1, 1, 1]
+    assert "culprits" not in place.executions()[0].details
+    assert place.running().counts.parts == 0
+
+
+def test_an_interest_that_matches_too_much_loses_its_own_oldest_and_nobody_elses(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster = LocalCluster(spark, tmp_path, cluster={"channels": {"matches_limit": 10}})
+    try:
+        place = Channelled(cluster, "Default")
+        place.run(SETUP)
+        create(place, SAME, NEW)
+        wanted = [SubscriptionRequest(["a", least], application=f"app{least}") for least in (1_000, 8)]
+        wide, narrow = place.subscribe_all(*wanted)
+        place.write(*(report(id_, n=id_) for id_ in range(50)))
+        place.execute()
+        assert place.executions()[0].results == 10 + 8
+        assert sorted(result["id"] for result in place.told(narrow.id)) == list(range(8))
+        assert sorted(result["id"] for result in place.told(wide.id)) == list(range(40, 50))
+        counts = place.running().counts
+        assert (counts.results, counts.left_out) == (18, 40)
+        gaps = place.wait(gaps_of(place, wide.id, narrow.id))
+        assert [gap is not None for gap in gaps] == [True, False]
+    finally:
+        cluster.close()
+
+
+async def gaps_of(place: Channelled, *subscriptions: str) -> list[object]:
+    """What each of them is told to have missed."""
+    store, gaps = place.parts.channel_store, []
+    for id_ in subscriptions:
+        subscription = await store.subscription(place.running().entry.channel_id, id_)
+        assert subscription is not None
+        parts = [
+            part async for chunk in store.fetch([Range(subscription.interest, subscription.since)]) for part in chunk
+        ]
+        gaps.append(next((part.gap for part in parts if part.gap is not None), None))
+    return gaps

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.shared_channels import (
+    GROUPINGS,
     NOW,
     PREVIOUS,
     REPORTS,
@@ -27,12 +28,15 @@ from tests.shared_channels import (
     shown,
     text,
 )
+from tocsin.language.channels import Called, Scan
 from tocsin.language.expressions import TranslationError
 from tocsin.language.queries import Queries
 from tocsin.language.script import parsed_body
 from tocsin.pipeline.analysis import SparkOracle
 from tocsin.pipeline.channels import interests as interests_module
+from tocsin.pipeline.channels import running
 from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.pipeline.channels.running import UNGROUPED, Grouping
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Type
 from tocsin.rules.model.values import Circle, Point, Polygon
@@ -294,20 +298,43 @@ def test_new_records_may_be_parted_where_the_answers_make_up_the_whole(
     reports = [Version({**one.record, "note": "xyxyx"[i]}, one.commit) for i, one in enumerate(ROWS)]
     rows = {REPORTS.name: reports, "Users": users}
 
-    def told(rows: dict[str, list[Version]], old: dict[str, list[Version]], grouped: bool = False) -> Counter[str]:
+    def told(rows: dict[str, list[Version]], old: dict[str, list[Version]], how: Grouping = UNGROUPED) -> Counter[str]:
         with shown(spark, World(old)) as world, shown(spark, World(rows)) as new:
             world.tokens.update({key: view for key, view in new.tokens.items() if key[1]})
-            (found,) = answers(spark, query, world, [("fire",)], grouped=grouped)
+            (found,) = answers(spark, query, world, [("fire",)], how=how)
             return Counter(found)
 
     whole = told(rows, rows)
     assert whole
-    assert told(rows, rows, grouped=True) == whole
+    assert all(told(rows, rows, how) == whole for how in GROUPINGS)
     if datasets:
         nothing: dict[str, list[Version]] = {key: [] for key in datasets}
         halves = [(one, half) for one in datasets for half in (rows[one][:2], rows[one][2:])]
         parts = [{**rows, **nothing, one: half} for one, half in halves]
         assert sum((told(part, rows) for part in parts), Counter()) == whole
+
+
+@pytest.mark.parametrize("in_one_task", [True, False])
+def test_a_result_that_does_not_depend_on_the_interest_leaves_spark_once(
+    spark: SparkSession, in_one_task: bool
+) -> None:
+    query = compiled(spark, ["k", "least"], "select value r from Reports r where r.kind = k and r.severity >= least")
+    interests = Interests(spark, query)
+    interests.change(enumerate([("fire", -number) for number in range(50)]), [])
+    moment = running.Moment(NOW, PREVIOUS, {one.since: 1 for one in query.watched})
+    try:
+        with shown(spark, World({REPORTS.name: ROWS})) as world:
+
+            def view_of(read: Scan | Called) -> str:
+                assert isinstance(read, Scan)
+                return world.tokens[read.dataset.name, read.new]
+
+            table = running.answer(spark, query, interests, view_of, moment, how=Grouping(in_one_task=in_one_task))
+    finally:
+        interests.close()
+    fires = [one for one in ROWS if one.record["kind"] == "fire"]
+    assert table.num_rows == len(fires)
+    assert [len(matches) for matches in table.column("matches").to_pylist()] == [50] * len(fires)
 
 
 # ---------------------------------------------------------------- what Spark would get wrong

@@ -22,6 +22,16 @@ class FakeEngine:
         self.deadlines: list[float | None] = []
         self.ended: list[str] = []
         self.error: Exception | None = None
+        self.looks = 0
+        self.alive_from = 0  # so many looks find it gone
+        self.trouble: Callable[[], str | None] = lambda: None
+
+    def is_alive(self) -> bool:
+        self.looks += 1
+        return self.looks > self.alive_from
+
+    async def pause(self, _seconds: float) -> None:
+        await asyncio.sleep(0)
 
     async def execution(self, work: Callable[[], Any], what: str, *, deadline_s: float | None = None) -> Any:
         self.deadlines.append(deadline_s)
@@ -45,6 +55,21 @@ async def test_every_question_of_an_execution_has_the_deadline() -> None:
 
     assert await runs_of(engine).lead(execute, "c") == 3
     assert engine.deadlines == [5.0, 5.0]
+
+
+async def test_a_question_may_have_a_shorter_deadline_and_no_longer_one() -> None:
+    engine = FakeEngine()
+    await runs_of(engine).lead(lambda ask: [ask(lambda: 1, deadline_s=seconds) for seconds in (2.0, 9.0)], "c")
+    assert engine.deadlines == [2.0, 5.0]
+
+
+async def test_an_engine_that_is_being_replaced_is_waited_for() -> None:
+    engine, troubles = FakeEngine(), ["it does not answer"]
+    engine.alive_from = 2
+    engine.trouble = lambda: troubles.pop() if troubles else None
+    assert await runs_of(engine).lead(lambda ask: ask(lambda: 1), "c") == 1
+    assert engine.looks == 3
+    assert not troubles
 
 
 async def test_an_overrun_is_want_of_time_and_a_lost_engine_is_not() -> None:

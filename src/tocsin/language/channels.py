@@ -109,11 +109,14 @@ class SharedQuery:
     is_numbered: bool = False  # every result has a number: none depends on the interest
     parted_by: tuple[Dataset, ...] = ()  # whose new rows, one after another, may be given to it in parts
 
-    def grouped(self, sql: str) -> str:
-        """The same with each result once, beside all its `matches`: whose it is, and at which place."""
+    def grouped(self, sql: str, *, in_one_task: bool) -> str:
+        """The same with each result once, beside all its `matches`: whose it is, and at which place. Matches that one
+        task has found need no exchange between tasks."""
         match = "named_struct('interest', `interest`, 'place', `place`)"
         columns = f"`number`, any_value(`result`) AS `result`, collect_list({match}) AS `matches`"
-        return f"SELECT {columns} FROM ({sql}) GROUP BY `number`"  # noqa: S608 - our own query
+        assert sql.startswith("SELECT ")
+        found = f"SELECT /*+ COALESCE(1) */ {sql.removeprefix('SELECT ')}" if in_one_task else sql
+        return f"SELECT {columns} FROM ({found}) GROUP BY `number`"  # noqa: S608 - our own query
 
 
 def shared_query(

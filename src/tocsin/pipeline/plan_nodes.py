@@ -17,7 +17,8 @@ NODES_BY_KIND: Final[dict[str, tuple[str, ...]]] = {
     for kind, names in {
         "relations": "CTERelationDef CTERelationRef LocalRelation OneRowRelation Range SubqueryAlias WithCTE",
         "rows": (
-            "Aggregate Distinct Expand Filter Generate GlobalLimit LocalLimit Offset Project ResolvedHint Sort Window"
+            "Aggregate Distinct Expand Filter Generate GlobalLimit LocalLimit Offset Project Repartition ResolvedHint"
+            " Sort Window"
         ),
         "several relations": "Except Intersect Join LateralJoin Union",
     }.items()

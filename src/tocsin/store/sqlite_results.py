@@ -61,7 +61,7 @@ def commit(
     if matches_at_most is not None and found > matches_at_most:
         order, over = _within(order, interests, matches_at_most)
     first = rows.give(connection, "result", len(order))
-    new = _NewRows(first, execution.number << ORDINAL_BITS)
+    new = _NewRows(first, execution.number << ORDINAL_BITS, frozenset(over))
     connection.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?)", new.of(order, interests, payloads))
     rows.add_execution(connection, channel_id, execution, first=first, count=len(order), size_bytes=new.size_bytes)
     position = Position(rows.current_epoch(connection), rows.given(connection, "result"))
@@ -84,8 +84,10 @@ def _within(order: Sequence[int], interests: Sequence[int], at_most: int) -> tup
 class _NewRows:
     """Rows as they are kept, numbered from `first` on: a payload that comes again names the row that has it."""
 
-    def __init__(self, first: int, first_place: int) -> None:
+    def __init__(self, first: int, first_place: int, over: frozenset[int]) -> None:
+        """`over`: of these interests the first place stands for the results that are not kept."""
         self.size_bytes = 0
+        self._over = over
         self._first = first
         self._first_place = first_place
 
@@ -101,7 +103,7 @@ class _NewRows:
                 if place & LAST_ORDINAL == 0:
                     raise LimitError(f"an execution found more than {LAST_ORDINAL} results for one interest")
             else:
-                previous, place = interest, self._first_place
+                previous, place = interest, self._first_place + (interest in self._over)
             held_by = holder.setdefault(payload, id_)
             if held_by == id_:
                 size_bytes += len(payload)

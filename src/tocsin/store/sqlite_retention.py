@@ -20,7 +20,6 @@ from typing import Final
 from tocsin.rules.model.cursors import ORDINAL_BITS, Cursor
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_shares
-from tocsin.store.epochs import end_of
 from tocsin.store.sqlite_news import places_of
 from tocsin.store.sqlite_results import ROW_BYTES
 
@@ -128,8 +127,9 @@ def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: 
 
 
 def overflow(connection: sqlite3.Connection, channel_id: int, number: int, interests: Sequence[int]) -> None:
-    """These interests had more results of an execution than they may: what was before those that are kept is gone."""
-    before = end_of(number - 1)
+    """These interests had more results of an execution than they may: what was before those that are kept is gone, also
+    for those who had everything up to this execution."""
+    before = number << ORDINAL_BITS
     lose(connection, channel_id, [(interest, before) for interest in interests])
     connection.executemany(
         "UPDATE interests SET lost = max(lost, ?) WHERE id = ?", [(before, interest) for interest in interests]

@@ -95,9 +95,9 @@ async def test_of_more_matches_than_an_interest_may_have_the_last_are_kept_and_t
     assert (done.results, done.left_out) == (5, 2)
     assert await channel.texts(one) == ["3", "5", "6"]
     assert await channel.texts(two) == ["old", "1", "4"]
-    # Who had everything so far, and who had nothing, is told that some is missing.
-    for after in (START, Cursor(store.epoch, 1, 0)):
-        assert await channel.gap(one, after) == Cursor(store.epoch, 1, LAST_ORDINAL)
+    # Who had everything so far, who had nothing, and who subscribed since then is told that some is missing.
+    for after in (START, Cursor(store.epoch, 1, 0), Cursor(store.epoch, 1, LAST_ORDINAL)):
+        assert await channel.gap(one, after) == Cursor(store.epoch, 2, 0)
         assert await channel.gap(two, after) is None
     assert await channel.gap(one, Cursor(store.epoch, 2, 0)) is None
     assert (await store.state(channel.id)).results == 6

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
 
 from tocsin.cluster.channels.culprits import Culprit, Part, Search, collected, identity_of
-from tocsin.cluster.channels.execution_parts import LACKS, ExecutionPart, ExecutionSize, PartedExecution, PartedRun
+from tocsin.cluster.channels.execution_parts import (
+    LACKS,
+    MOST_LOSSES,
+    ExecutionPart,
+    ExecutionSize,
+    Lack,
+    PartedExecution,
+    PartedRun,
+)
 from tocsin.cluster.channels.execution_runs import Ask
 from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.reading import Reading, folder_of
+from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.entries import DatasetEntry
 from tocsin.language.channels import Called, Scan
 from tocsin.pipeline.channels import running
 from tocsin.pipeline.channels.interests import Ids, Interests
-from tocsin.pipeline.channels.running import Found, Moment, together
+from tocsin.pipeline.channels.running import Found, Grouping, Moment, together
 from tocsin.rules.model.columns import COMMIT
-from tocsin.wire.errors import (
-    CapacityError,
-    DeadlineError,
-    StatementError,
-    StorageFullError,
-    TocsinError,
-    UnavailableError,
-)
+from tocsin.wire.errors import CapacityError, DeadlineError, StatementError, TocsinError, UnavailableError
 
 Record = tuple[str, tuple[str, ...], int]
 """A record version: its dataset, its key and its commit."""
@@ -100,7 +104,7 @@ class _Runs:
         self._rows: dict[str, pa.Table] = {}
         self._lost: dict[int, TocsinError] = {}  # interests that are set aside
         self._lost_records: dict[int, dict[Record, TocsinError]] = {}  # and records, each for one interest
-        self._is_forced = False  # payloads leave Spark once per record, since there was no room for more
+        self._took_s = 0.0  # for the last answer
 
     @property
     def doubtful(self) -> set[int]:
@@ -117,11 +121,9 @@ class _Runs:
         return interests + records
 
     def learn(self, found: Found) -> None:
-        """How the next execution's results should leave Spark."""
-        size = self._size
-        if self._is_forced:
-            size.grouped_from_bytes = min(size.grouped_from_bytes, found.repeated_bytes() // 2)
-        size.is_grouped = self._reading.query.is_numbered and found.repeated_bytes() > size.grouped_from_bytes
+        """What the next execution should know of this one, which has come to its end."""
+        self._size.grouping = running.choose_grouping(len(self._interests), found)
+        self._size.losses = 0
 
     def prepare(self) -> None:
         """Hands the interests over. That cannot be done in parts."""
@@ -142,13 +144,15 @@ class _Runs:
 
     def run(self, part: Part, among: Ids | None) -> Found:
         """For all new records or some, and for all interests or some."""
-        failed: CapacityError | StorageFullError | None = None
+        failed: Lack | None = None
         ids = (among or Ids()).among(self._interests.identities())
         if self._is_thought_to_pass(part, ids):
             try:
                 return self._asked(part, among)
             except LACKS as error:
-                if self._is_stopped():
+                self._size.losses += isinstance(error, EngineLostError)
+                is_first_loss = isinstance(error, EngineLostError) and self._size.losses < MOST_LOSSES
+                if self._is_stopped() or is_first_loss:
                     raise
                 failed = error
                 self._parts_begin(error)
@@ -167,6 +171,8 @@ class _Runs:
     def _is_thought_to_pass(self, part: Part, ids: Sequence[int]) -> bool:
         if not self.doubtful.isdisjoint(ids) or not self._size.slow.isdisjoint(ids):
             return False
+        if self._size.losses >= MOST_LOSSES:
+            return False
         if self._size.pairs is None:
             return True
         return self._size.fits(len(ids) * max(1, sum(map(len, self._axis(part).values()))))
@@ -176,20 +182,21 @@ class _Runs:
         folders = [entry.folder for entry in self._reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
-    def _parted(self, ids: Sequence[int], part: Part, failed: CapacityError | StorageFullError | None) -> Found:
+    def _parted(self, ids: Sequence[int], part: Part, failed: Lack | None) -> Found:
         suspects = self._interests.suspects
         apart = [one for one in ids if one in suspects] if len(ids) > 1 else []
         together_ids = [one for one in ids if one not in suspects] if apart else list(ids)
         ordered, axis = [*together_ids, *apart], self._axis(part)
         records = sum(map(len, axis.values()))
 
-        def run(piece: ExecutionPart, alone: bool) -> Found:
+        def run(piece: ExecutionPart, *, alone: bool, deadline_s: float | None) -> Found:
             rows = part if len(piece.records) >= max(1, records) else {**part, **_slices(axis, piece.records)}
-            return self._asked(rows, self._ids(ordered, piece.interests), alone=alone)
+            return self._asked(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
 
         made = PartedRun(
             len(ordered), max(1, records), run,
             splits_records=records > 1, apart=len(apart), pairs=self._size.pairs, probe=self._probe,
+            took_s=lambda: self._took_s, has_lost_engine=self._size.losses >= MOST_LOSSES,
         ).run_parts(None if apart else failed)  # fmt: skip
         self._size.parts += len(made.passed) + len(made.failed)
         if not part:
@@ -219,12 +226,11 @@ class _Runs:
         for place in {piece.interests.start for piece, _ in made.aside}:
             one = ordered[place]
             self._size.slow.add(one)
-            if any(place in piece.interests for piece, _ in made.passed):
+            if one not in self._lost and any(place in piece.interests for piece, _ in made.passed):
                 self._interests.doubt(one)
             else:
-                self._interests.strike(
-                    one, next(error.message for piece, error in made.aside if place in piece.interests)
-                )
+                reasons = [error.message for piece, error in made.aside if place in piece.interests]
+                self._interests.strike(one, reasons[-1])
 
     # ------------------------------------------------------------ records
 
@@ -250,20 +256,32 @@ class _Runs:
 
     # ------------------------------------------------------------ one question
 
-    def _asked(self, part: Part, among: Ids | None, *, alone: bool = False) -> Found:
-        if self._is_stopped():
-            raise UnavailableError("the channel was stopped")
-        grouped = self._size.is_grouped
-        try:
-            return self._ask(lambda: self._answer(part, among, grouped=grouped), alone=alone)
-        except CapacityError as error:
-            if grouped or isinstance(error, DeadlineError) or not self._reading.query.is_numbered:
-                raise
-            # Payloads that are the same for all interests need less room when they come once.
-            self._size.is_grouped = self._is_forced = True
-            return self._ask(lambda: self._answer(part, among, grouped=True), alone=alone)
+    def _asked(self, part: Part, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None) -> Found:
+        """Raises EngineLostError where the engine was lost while it was at work on this."""
+        has_begun, grouping = False, self._size.grouping
 
-    def _answer(self, part: Part, among: Ids | None, *, grouped: bool) -> Found:
+        def answer() -> Found:
+            nonlocal has_begun
+            has_begun, began_s = True, time.monotonic()
+            found = self._answer(part, among, grouping)
+            self._took_s = time.monotonic() - began_s
+            return found
+
+        while True:
+            if self._is_stopped():
+                raise UnavailableError("the channel was stopped")
+            try:
+                return self._ask(answer, alone=alone, deadline_s=deadline_s)
+            except EngineLostError:
+                if has_begun:
+                    raise
+            except CapacityError as error:
+                if grouping.is_grouped or isinstance(error, DeadlineError) or not self._reading.query.is_numbered:
+                    raise
+                # Payloads that are the same for all interests need less room when they come once.
+                self._size.grouping = grouping = replace(grouping, is_grouped=True)
+
+    def _answer(self, part: Part, among: Ids | None, grouping: Grouping) -> Found:
         """On a thread of the engine's."""
         reading, engine = self._reading, self._reading.engine
         with ExitStack() as held:
@@ -285,7 +303,7 @@ class _Runs:
 
             return engine.asked(
                 lambda: running.run(
-                    engine.spark, reading.query, self._interests, name_of, self._moment, among, grouped=grouped
+                    engine.spark, reading.query, self._interests, name_of, self._moment, among, grouping
                 )
             )
 

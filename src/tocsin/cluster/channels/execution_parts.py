@@ -1,33 +1,76 @@
-"""An execution that the engine has no room, memory or time for, run in parts: ranges of interests, then of records.
+"""An execution that the engine lacks room, memory or time for, or is lost over, run in parts: ranges of interests, then
+of records.
 
-A part that fails is cut along its interests, and one interest by itself along the records. What cannot be cut, one
-interest with one record, is tried twice more while no other execution runs, and then set aside. So every execution
-ends. With `p` parts that pass and `a` that are set aside, of `i` interests and `r` records, the runner is asked at most
-`2 p + log2 i + log2 r + a (4 + WAYS_IN_TIME log2 r)` times.
+A part that fails is cut along its interests into four (into 32 where each further failure would cost a deadline, or an
+engine), and one interest by itself along the records. What cannot be cut, one interest with one record, is tried until
+it has failed twice while no other execution runs, and then set aside. So every execution ends.
+
+An example: the interests 0–7 and the records 0–3, where interest 5 with record 2 needs more memory than there is. Each
+line is a part that the engine is asked for, as interests × records.
+
+    0–7 × 0–3   fails: it is cut into parts of two interests
+    0–1 × 0–3   passes
+    2–3 × 0–3   passes
+    4–5 × 0–3   fails: it is cut into single interests, and so are those that follow
+    4 × 0–3     passes
+    5 × 0–3     fails: an interest that fails by itself waits until the others are done
+    6 × 0–3     passes
+    7 × 0–3     passes
+    5 × 0       passes: it is cut along its records, of which there are just four
+    5 × 1       passes
+    5 × 2       fails
+    5 × 2       fails: by itself, while no other execution runs
+    5 × 2       fails: for the second time, and is set aside
+    5 × 3       passes
+
+Where not even one interest passes with all records, as when any record takes a minute, it is the records that are too
+many: from then on each part has fewer of them.
+
+An interest that overruns its time again and again would cost deadlines for each record. After `MOST_OVERRUNS` of its
+records were set aside for that, the others have a short deadline, a multiple of what parts that pass take. When tries
+with that have failed for `LONGEST_SHORT_S` in all, the interest itself is set aside, with what is left of its records.
+
+An engine may be lost over a part (it took all memory, or crashed the JVM), or beside it. The first loss proves nothing,
+and the part is tried again; from then on each part runs while no other execution does. Each loss holds up the whole
+cluster: so an interest that was set aside over `MOST_LOST_RECORDS` records is set aside as a whole, and a record over
+which `LETHAL_INTERESTS` were is so for all others, unless it has passed with one of them.
+
+With `p` parts that pass and `a` that are set aside, of `i` interests and `r` records, the engine is asked at most
+`2 p + log2 i + log2 r + a (4 + WAYS_IN_TIME log2 r)` times, and once more for a lost engine.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from tocsin.cluster.engine_session import EngineLostError
+from tocsin.pipeline.channels.running import UNGROUPED, Grouping
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 
-LACKS: Final = (CapacityError, StorageFullError)
+Lack: TypeAlias = CapacityError | StorageFullError | EngineLostError
+LACKS: Final = (CapacityError, StorageFullError, EngineLostError)
 WAYS: Final = 4
 # A part that overruns has cost its whole deadline: fewer such tries are worth more parts that pass.
 WAYS_IN_TIME: Final = 32
 TRIES_ALONE: Final = 2
-# After so many records on which one interest overran by themselves, what is left of it is tried once, in one part.
+# After so many records on which one interest overran by themselves, its others have a short deadline.
 MOST_OVERRUNS: Final = 3
+SHORTEST_S: Final = 1.0
+# After so much time in tries with the short deadline that failed, the interest is set aside as a whole.
+LONGEST_SHORT_S: Final = 120.0
+_SLOWER: Final = 4  # so many times as long as the slowest part that passed may a part take that is to be short
 _PATIENCE: Final = 8
-# Results that many interests have leave Spark once from so many bytes on: below, the exchange for it costs more.
-GROUPED_FROM_BYTES: Final = 8 << 20
+MOST_LOST_RECORDS: Final = 2
+LETHAL_INTERESTS: Final = 3
+# An execution that has lost so many engines as a whole is run in parts; the first may have been lost to something else.
+MOST_LOSSES: Final = 2
 _LONGEST_PAUSE: Final = 1_024
 
 
@@ -45,12 +88,12 @@ class ExecutionPart:
 
 @dataclass(slots=True)
 class ExecutionSize:
-    """What a channel's executions have shown: how large a part passes (None: there was no need for parts yet), and
-    whether payloads are to leave Spark once per record."""
+    """What a channel's executions have shown: how large a part passes (None: there was no need for parts yet), and how
+    results should leave Spark."""
 
     pairs: int | None = None
-    is_grouped: bool = False
-    grouped_from_bytes: int = GROUPED_FROM_BYTES
+    grouping: Grouping = UNGROUPED
+    losses: int = 0  # of the engine, over this execution as a whole
     slow: set[int] = field(default_factory=set)  # interests of which something was set aside
     parts: int = 0  # since the channel was started, those that failed, too
     _pause: int = 0  # executions until a larger size is tried
@@ -102,7 +145,7 @@ class PartedExecution(Generic[A]):
     """The answers of the parts that passed; those set aside, and what they lacked."""
 
     passed: list[tuple[ExecutionPart, A]] = field(default_factory=list)
-    aside: list[tuple[ExecutionPart, CapacityError | StorageFullError]] = field(default_factory=list)
+    aside: list[tuple[ExecutionPart, Lack]] = field(default_factory=list)
     failed: list[ExecutionPart] = field(default_factory=list)
 
     @property
@@ -115,8 +158,11 @@ class PartedExecution(Generic[A]):
         return any(not any(interest in part.interests for interest in aside) for part in self.failed)
 
 
-RunPart = Callable[[ExecutionPart, bool], A]
-"""Answers for a part, maybe while no other execution runs; raises what it lacks."""
+class RunPart(Protocol[A_co]):
+    """Answers for a part, maybe while no other execution runs, and maybe with a deadline shorter than usual; raises
+    what it lacks."""
+
+    def __call__(self, part: ExecutionPart, /, *, alone: bool, deadline_s: float | None) -> A_co: ...
 
 
 class PartedRun(Generic[A]):
@@ -133,8 +179,12 @@ class PartedRun(Generic[A]):
         apart: int = 0,
         pairs: int | None = None,
         probe: Callable[[], None] = lambda: None,
+        took_s: Callable[[], float] = lambda: 0.0,
+        has_lost_engine: bool = False,
     ) -> None:
+        """`took_s`: how long the last part that passed was at work."""
         self._run = run
+        self._took_s = took_s
         self._splits_records = splits_records
         self._probe = probe
         self._records = range(records)
@@ -147,17 +197,25 @@ class PartedRun(Generic[A]):
         self._queue = deque([ExecutionPart(range(together), self._records)] if together else [])
         self._queue.extend(ExecutionPart(range(at, at + 1), self._records) for at in range(together, interests))
         self._passed_records = 0  # the most with which some part passed
-        self._heavy: list[tuple[ExecutionPart, CapacityError | StorageFullError]] = []
-        self._overruns: Counter[int] = Counter()
+        self._heavy: list[tuple[ExecutionPart, Lack]] = []
+        self._overruns: Counter[int] = Counter()  # records of an interest that were set aside for that
+        self._short_s: defaultdict[int, float] = defaultdict(float)  # in tries with a short deadline that failed
+        self._failures_alone: Counter[ExecutionPart] = Counter()
+        self._slowest_s = 0.0  # of the parts that passed
+        self._has_lost_engine = has_lost_engine
+        self._lost_records: Counter[int] = Counter()  # of an interest: they were set aside over a lost engine
+        self._lost_interests: Counter[int] = Counter()  # of a record, by its place
         self._made: PartedExecution[A] = PartedExecution()
 
-    def run_parts(self, failed: CapacityError | StorageFullError | None = None) -> PartedExecution[A]:
+    def run_parts(self, failed: Lack | None = None) -> PartedExecution[A]:
         """All parts. `failed`: what the whole, which was tried, has lacked."""
         if failed is not None and self._queue:
             self._made.failed.append(self._queue[0])
             self._fail(self._queue.popleft(), failed)
         while self._queue:
-            part = self._cut(self._queue.popleft())
+            part = self._cut(self._without_lethal(self._queue.popleft()))
+            if not part.pairs:
+                continue
             error = self._failure(part)
             if error is not None:
                 self._fail(part, error)
@@ -180,7 +238,7 @@ class PartedRun(Generic[A]):
                 self._queue.appendleft(ExecutionPart(interests, records))
         return ExecutionPart(part.interests[: self._most_interests.size], part.records[: self._most_records.size])
 
-    def _fail(self, part: ExecutionPart, error: CapacityError | StorageFullError) -> None:
+    def _fail(self, part: ExecutionPart, error: Lack) -> None:
         interests, records, ways = len(part.interests), len(part.records), ways_for(error)
         if self._splits_records and records > self._passed_records > 0:
             # Fewer records have passed: it is not known yet whether so many do, with whichever interests.
@@ -190,6 +248,8 @@ class PartedRun(Generic[A]):
             self._most_interests.shrink(interests, ways)
             pieces = [ExecutionPart(piece, part.records) for piece in pieces_of(part.interests, ways)]
             self._queue.extendleft(reversed(pieces))
+        elif isinstance(error, EngineLostError):
+            self._part_records(part, error)  # at once: others may be lost over the same record
         elif self._splits_records and records > 1 and not self._passed_records and self._others_wait(part):
             # Nothing has passed: the records may be too many for whichever interest, and the others are tried first.
             self._most_records.shrink(records, ways)
@@ -197,40 +257,58 @@ class PartedRun(Generic[A]):
         else:
             self._heavy.append((part, error))
 
+    def _without_lethal(self, part: ExecutionPart) -> ExecutionPart:
+        """Its records before the first one that is lost with whichever interest; those after it come next."""
+        for place in part.records if self._lost_interests else ():
+            if self._is_lethal(place):
+                stop = place + 1 if self._splits_records else part.records.stop
+                for interest in part.interests:
+                    pair = ExecutionPart(range(interest, interest + 1), range(place, stop))
+                    self._made.aside.append((pair, EngineLostError(LETHAL)))
+                if stop < part.records.stop:
+                    self._queue.appendleft(ExecutionPart(part.interests, range(stop, part.records.stop)))
+                return ExecutionPart(part.interests, range(part.records.start, place))
+        return part
+
+    def _is_lethal(self, place: int) -> bool:
+        return self._lost_interests[place] >= LETHAL_INTERESTS and not any(
+            place in part.records for part, _ in self._made.passed
+        )
+
     def _others_wait(self, part: ExecutionPart) -> bool:
         return any(other.interests != part.interests for other in self._queue)
 
     # ------------------------------------------------------------ one interest
 
-    def _part_records(self, part: ExecutionPart, error: CapacityError | StorageFullError) -> None:
+    def _part_records(self, part: ExecutionPart, error: Lack) -> None:
         """An interest that fails by itself with these records."""
         if not self._splits_records or len(part.records) == 1:
             self._set_aside_alone(part, error)
             return
-        waiting = [part.records]  # the first of them has failed
         (interest,) = part.interests
-        failed: CapacityError | StorageFullError | None = error
+        waiting = list(reversed(list(pieces_of(part.records, ways_for(error)))))
         while waiting:
             records = waiting.pop()
-            if self._overruns[interest] >= MOST_OVERRUNS:
-                rest = ExecutionPart(part.interests, range(records.start, part.records.stop))
-                left = self._failure(rest, alone=True)
-                if left is not None:
-                    self._made.aside.append((rest, left))
+            rest = ExecutionPart(part.interests, range(records.start, part.records.stop))
+            if self._short_s[interest] >= LONGEST_SHORT_S and rest.pairs > 1:
+                self._made.aside.append((rest, _too_slow(self._overruns[interest])))
+                return
+            if self._lost_records[interest] >= MOST_LOST_RECORDS and rest.pairs > 1:
+                self._made.aside.append((rest, EngineLostError(LOST)))
                 return
             piece = ExecutionPart(part.interests, records)
-            failed = failed or self._failure(piece)
+            is_hurried = self._short_deadline_s(piece) is not None
+            failed = self._failure(piece, alone=is_hurried and len(records) == 1)
             if failed is None:
                 continue
             if len(records) > 1:
                 waiting.extend(reversed(list(pieces_of(records, ways_for(failed)))))
             elif self._set_aside_alone(piece, failed):
                 self._overruns[interest] += isinstance(failed, DeadlineError)
-            failed = None
 
-    def _set_aside_alone(self, part: ExecutionPart, error: CapacityError | StorageFullError) -> bool:
+    def _set_aside_alone(self, part: ExecutionPart, error: Lack) -> bool:
         """Whether it fails also while no other execution runs: then it is set aside."""
-        for _ in range(TRIES_ALONE):
+        while self._failures_alone[part] < TRIES_ALONE:
             again = self._failure(part, alone=True)
             if again is None:
                 return False
@@ -238,16 +316,48 @@ class PartedRun(Generic[A]):
         if isinstance(error, StorageFullError):
             raise error  # a full disk is nobody's fault, and says nothing about this part
         self._probe()
-        self._made.aside.append((part, error))
+        is_lost = isinstance(error, EngineLostError)
+        self._made.aside.append((part, EngineLostError(LOST) if is_lost else error))
+        if is_lost:
+            self._lost_records[part.interests.start] += 1
+            self._lost_interests[part.records.start] += 1
         return True
 
-    def _failure(self, part: ExecutionPart, *, alone: bool = False) -> CapacityError | StorageFullError | None:
-        try:
-            self._made.passed.append((part, self._run(part, alone)))
-        except LACKS as error:
-            self._made.failed.append(part)
-            return error
-        return None
+    # ------------------------------------------------------------ one try
+
+    def _failure(self, part: ExecutionPart, *, alone: bool = False) -> Lack | None:
+        deadline_s = self._short_deadline_s(part)
+        while True:
+            alone = alone or self._has_lost_engine
+            try:
+                self._made.passed.append((part, self._run(part, alone=alone, deadline_s=deadline_s)))
+            except LACKS as error:
+                if isinstance(error, EngineLostError) and not self._has_lost_engine:
+                    # Something else may have ended it, and what it was comes again: so from now on nothing runs beside.
+                    self._has_lost_engine = True
+                    continue
+                self._made.failed.append(part)
+                self._failures_alone[part] += alone
+                self._short_s[part.interests.start] += deadline_s or 0.0
+                return error
+            self._slowest_s = max(self._slowest_s, self._took_s())
+            return None
+
+    def _short_deadline_s(self, part: ExecutionPart) -> float | None:
+        """For an interest that has overrun often enough; None: the usual one."""
+        if self._overruns[part.interests.start] < MOST_OVERRUNS:
+            return None
+        return max(SHORTEST_S, _SLOWER * self._slowest_s)
+
+
+LOST: Final = "the engine was lost whenever this was run"
+LETHAL: Final = "the engine was lost whenever this record was run, with other interests"
+
+
+def _too_slow(records: int) -> DeadlineError:
+    return DeadlineError(
+        f"it overran its time on {records} records, each by itself; the ones after them were not tried"
+    )
 
 
 def _joined(parts: Sequence[ExecutionPart]) -> Iterator[ExecutionPart]:
@@ -263,7 +373,7 @@ def _joined(parts: Sequence[ExecutionPart]) -> Iterator[ExecutionPart]:
 
 
 def ways_for(error: Exception) -> int:
-    return WAYS_IN_TIME if isinstance(error, DeadlineError) else WAYS
+    return WAYS_IN_TIME if isinstance(error, DeadlineError | EngineLostError) else WAYS
 
 
 def pieces_of(whole: range, ways: int) -> Iterator[range]:

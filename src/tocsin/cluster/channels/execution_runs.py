@@ -16,12 +16,14 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 DEADLINE_S: Final = 60.0
+LOOK_EVERY_S: Final = 0.5  # whether there is an engine again
 
 
 class Ask(Protocol):
-    """Carries work out on a thread of the engine's; DeadlineError where it takes too long. Not on the event loop."""
+    """Carries work out on a thread of the engine's; DeadlineError where it takes too long: `deadline_s`, or the usual
+    time where that is shorter. Not on the event loop."""
 
-    def __call__(self, work: Callable[[], T], *, alone: bool = False) -> T: ...
+    def __call__(self, work: Callable[[], T], *, alone: bool = False, deadline_s: float | None = None) -> T: ...
 
 
 class SharedLock:
@@ -71,15 +73,15 @@ class ExecutionRuns:
         current: asyncio.Task[object] | None = None
         is_cancelled = threading.Event()
 
-        async def asked(question: Callable[[], A], alone: bool) -> A:
+        async def asked(question: Callable[[], A], alone: bool, deadline_s: float | None) -> A:
             nonlocal current
             current = asyncio.current_task()
             if is_cancelled.is_set():
                 raise asyncio.CancelledError
-            return await self.ask(question, what, alone=alone)
+            return await self.ask(question, what, alone=alone, deadline_s=deadline_s)
 
-        def ask(work: Callable[[], A], *, alone: bool = False) -> A:
-            return asyncio.run_coroutine_threadsafe(asked(work, alone), loop).result()
+        def ask(work: Callable[[], A], *, alone: bool = False, deadline_s: float | None = None) -> A:
+            return asyncio.run_coroutine_threadsafe(asked(work, alone, deadline_s), loop).result()
 
         leading = loop.run_in_executor(self._leaders, execute, ask)
         try:
@@ -95,10 +97,15 @@ class ExecutionRuns:
                 leading.exception()  # nobody else looks at it
             raise
 
-    async def ask(self, question: Callable[[], T], what: str, *, alone: bool = False) -> T:
-        """What the engine answers; DeadlineError where it takes too long."""
+    async def ask(
+        self, question: Callable[[], T], what: str, *, alone: bool = False, deadline_s: float | None = None
+    ) -> T:
+        """What the engine answers; DeadlineError where it takes too long. One that is being replaced is waited for."""
+        deadline_s = self.deadline_s if deadline_s is None else min(deadline_s, self.deadline_s)
         async with self._lock.acquire(alone=alone):
-            return await self._engine.execution(question, what, deadline_s=self.deadline_s)
+            while self._engine.trouble() is not None or not self._engine.is_alive():
+                await self._engine.pause(LOOK_EVERY_S)
+            return await self._engine.execution(question, what, deadline_s=deadline_s)
 
     def close(self) -> None:
         self._leaders.shutdown(wait=False, cancel_futures=True)

@@ -21,6 +21,11 @@ from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query_once
 from tocsin.rules.model.jsonform import plain
 
+# Results that many interests have leave Spark once from so many repeated bytes on: below, grouping costs more.
+GROUPED_FROM_BYTES: Final = 4 << 20
+# One task groups its own matches, for 20 to 50 ms of CPU; several need an exchange, for 70 to 280 ms.
+ONE_TASK_INTERESTS: Final = 1 << 20
+ONE_TASK_MATCHES: Final = 1 << 17
 _BRANCH_BITS: Final = 56  # of a record's number: above them is its query's
 _OURS: Final = re.compile(r"\btocsin_channel_[0-9a-f]{32}_\w+", re.IGNORECASE)
 
@@ -49,6 +54,24 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Grouping:
+    """How results that do not depend on the interest leave Spark: once (grouped) or with every match; and whether one
+    task finds all matches, so that grouping takes no exchange."""
+
+    is_grouped: bool = True
+    in_one_task: bool = True
+
+
+UNGROUPED: Final = Grouping(is_grouped=False)
+
+
+def choose_grouping(interests: int, found: Found) -> Grouping:
+    """For the next execution, after one that has found this for so many interests."""
+    is_small = interests <= ONE_TASK_INTERESTS and len(found) <= ONE_TASK_MATCHES
+    return Grouping(found.repeated_bytes() > GROUPED_FROM_BYTES, is_small)
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """When an execution takes place, and from where on records are new to it."""
 
@@ -65,13 +88,10 @@ def run(  # noqa: PLR0917
     name_of: NameOf,
     moment: Moment,
     among: Ids | None = None,
-    *,
-    grouped: bool = False,
+    how: Grouping = UNGROUPED,
 ) -> Found:
-    """The results of all interests, or of those alone. `grouped`: a result leaves Spark once, and not with every match;
-    that takes an exchange more, which small answers are not worth. It is for numbered results only."""
-    table = answer(spark, query, interests, name_of, moment, among, grouped=grouped)
-    return encoded(table, query, interests.gone)
+    """The results of all interests, or of those alone."""
+    return encoded(answer(spark, query, interests, name_of, moment, among, how), query, interests.gone)
 
 
 def answer(  # noqa: PLR0917
@@ -81,15 +101,14 @@ def answer(  # noqa: PLR0917
     name_of: NameOf,
     moment: Moment,
     among: Ids | None = None,
-    *,
-    grouped: bool = False,
+    how: Grouping = UNGROUPED,
 ) -> pa.Table:
     """What Spark finds: the one job over all interests."""
     if among is None:
-        return _answer(spark, query, interests, name_of, moment, interests.prepared(), grouped=grouped)
+        return _answer(spark, query, interests, name_of, moment, interests.prepared(), how)
     view = interests.part(among)
     try:
-        return _answer(spark, query, interests, name_of, moment, view, grouped=grouped)
+        return _answer(spark, query, interests, name_of, moment, view, how)
     finally:
         interests.drop_part(view)
 
@@ -101,8 +120,7 @@ def _answer(  # noqa: PLR0917
     name_of: NameOf,
     moment: Moment,
     view: str,
-    *,
-    grouped: bool,
+    how: Grouping,
 ) -> pa.Table:
     names = {scan.view: name_of(scan) for scan in query.scans} | {one.name: name_of(one) for one in query.calls}
     names[query.interests_view] = view
@@ -124,7 +142,9 @@ def _answer(  # noqa: PLR0917
             interests.remembered[level.name] = found_levels
         arguments[level.name] = _array(found_levels or [level.nothing])
     sql = query.sql_for_many if moment.many else query.sql
-    frame: Any = query_of(query.grouped(sql) if grouped else sql, query.arguments)
+    if query.is_numbered and how.is_grouped:
+        sql = query.grouped(sql, in_one_task=how.in_one_task and not moment.many)
+    frame: Any = query_of(sql, query.arguments)
     # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
     frame._jdf.queryExecution().executedPlan()
     found: pa.Table = frame.toArrow()
