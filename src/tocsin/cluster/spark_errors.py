@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException, PythonException
 from tocsin.cluster.engine_session import engine_lost
 from tocsin.pipeline.analysis import reason
 from tocsin.pipeline.python.called import CallError, found_in
+from tocsin.pipeline.regular_expressions import regex_problem
 from tocsin.wire.errors import CapacityError, ConflictError, StatementError, StorageFullError, TocsinError
 
 _DEEPEST: Final = 20
@@ -35,7 +36,8 @@ _NO_MEMORY_KINDS: Final = ("java.lang.OutOfMemoryError", "org.apache.spark.memor
 _NO_MEMORY: Final = re.compile(
     r"(?:\[\w+\] )?(?:Cannot broadcast the table that is larger|Not enough memory to build and broadcast)"
 )
-_ROW_KINDS: Final = ("java.lang.IllegalArgumentException", "org.apache.spark.SparkIllegalArgumentException")
+_WRONG_ARGUMENT: Final = "java.lang.IllegalArgumentException"
+_ROW_KINDS: Final = (_WRONG_ARGUMENT, "org.apache.spark.SparkIllegalArgumentException")
 _LARGE_ROW: Final = re.compile(r"(?:\[\w+\] )?Cannot grow BufferHolder")
 _LOST_KINDS: Final = ("ExecutorLostFailure", "FetchFailed", "org.apache.spark.shuffle.FetchFailedException")
 _LATE_BROADCAST: Final = re.compile(r"(?:\[\w+\] )?Could not execute broadcast in \d+ secs")
@@ -67,6 +69,9 @@ def told(error: Exception) -> TocsinError:
     for cause in causes:
         if cause.kind == _PYTHON and (failed := found_in(cause.message)) is not None:
             return called(failed)
+    for cause in causes:
+        if cause.kind == _WRONG_ARGUMENT and (problem := regex_problem(cause.message)) is not None:
+            return StatementError(problem[0], hint=problem[1])
     if (lacked := _capacity(causes)) is not None:
         return lacked
     if any(cause.message.startswith("Python worker exited unexpectedly") for cause in causes):

@@ -18,8 +18,12 @@ from tocsin.language.typed import FunctionError, build, constant_string, enclose
 ESCAPE: Final = "\\"
 WILDCARDS: Final = 1_000
 """One pattern may have so many % and _: Java's matcher takes a stack frame for each of them."""
+LETTERS: Final = 10_000
+"""One pattern may be so long: a text can take as many steps as it has characters, times those of the pattern."""
 
+_TOO_LONG: Final = f"a pattern of LIKE has at most {LETTERS:,} characters"
 _TOO_MANY: Final = f"a pattern of LIKE has at most {WILDCARDS} wildcards"
+_LIMITS: Final = {"_letters": exp.Literal.number(LETTERS), "_limit": exp.Literal.number(WILDCARDS)}
 _OPENING, _NEXT, _CLOSING = r"(?s)\A(?>", r")(?>.*?", r"\z)"
 _QUOTE, _UNQUOTE = r"\Q", r"\E"
 _QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E within a quoted text
@@ -55,6 +59,8 @@ def escape_of(node: exp.Expr) -> str:
 
 def tokens(pattern: str, escape: str) -> Iterator[str]:
     """`%` (once for several), `_`, and between them texts, each behind a space."""
+    if len(pattern) > LETTERS:
+        raise FunctionError(_TOO_LONG)
     plain, several = "", False
     letters = iter(pattern)
     count = 0
@@ -123,6 +129,7 @@ def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
         "_end": string(f"{_UNQUOTE})"),
         "_wrong": string(f"in a pattern of LIKE, {escape} must stand before %, _ or {escape}"),
         "_many": string(_TOO_MANY),
+        "_long": string(_TOO_LONG),
     }
     plain = build("replace(replace(replace(_p, _u, _quoted), '%', _next), '_', _any)", _p=pattern, **texts)
     each = build(
@@ -136,8 +143,11 @@ def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
     escaped = build("array_join(transform(_found, __t -> _each), '')", _found=found, _each=each)
     body = build("if(contains(_p, _e), _escaped, _plain)", _p=pattern, _escaped=escaped, _plain=plain, **texts)
     made = build("replace(concat(_open, _body, _close), _rest, _end)", _body=body, **texts)
-    return build("if(_n > _limit, raise_error(_many), _made)",
-                 _n=_wildcards(pattern), _limit=exp.Literal.number(WILDCARDS), _made=made, **texts)  # fmt: skip
+    return build(
+        "CASE WHEN length(_p) > _letters THEN raise_error(_long) WHEN _n > _limit THEN raise_error(_many)"
+        " ELSE _made END",
+        _p=pattern, _n=_wildcards(pattern), _made=made, **_LIMITS, **texts,
+    )  # fmt: skip
 
 
 def _wildcards(pattern: exp.Expr) -> exp.Expr:
@@ -153,5 +163,7 @@ def readable(pattern: exp.Expr, escape: str) -> exp.Expr:
     """The pattern, or NULL where matching by it would fail."""
     quoted = f"\\{escape}" if not escape.isalnum() else escape
     rest = dynamic.call("regexp_replace", pattern, string(rf"{quoted}[{quoted}%_]"), string(""))
-    parts = {"_rest": rest, "_e": string(escape), "_n": _wildcards(pattern), "_limit": exp.Literal.number(WILDCARDS)}
-    return build("if(NOT contains(_rest, _e) AND _n <= _limit, _p, NULL)", _p=pattern, **parts)
+    return build(
+        "if(length(_p) <= _letters AND _n <= _limit AND NOT contains(_rest, _e), _p, NULL)",
+        _p=pattern, _rest=rest, _e=string(escape), _n=_wildcards(pattern), **_LIMITS,
+    )  # fmt: skip

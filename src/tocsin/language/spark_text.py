@@ -10,6 +10,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language import call_limits, functions, like_patterns
+from tocsin.language.regular_expressions import rewrite_regexes
 from tocsin.language.typed import FunctionError, enclosed
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -55,12 +56,13 @@ _HINTS: Final = frozenset(("BROADCAST",))
 
 def render(tree: exp.Expr) -> str:
     """The text of a query or an expression that Spark is to run."""
-    return _text(_linear(tree) if tree.find(exp.Like, exp.ILike) else tree)
+    linear = _linear(tree) if tree.find(exp.Like, exp.ILike) else tree
+    return _text(rewrite_regexes(_checked(linear)))
 
 
 def render_question(tree: exp.Expr) -> str:
     """The text of a query that Spark is only asked about: it says what LIKE would take, and matches nothing."""
-    return _text(tree)
+    return _text(_checked(tree))
 
 
 def _linear(tree: exp.Expr) -> exp.Expr:
@@ -73,9 +75,13 @@ def _linear(tree: exp.Expr) -> exp.Expr:
     return made.pop()
 
 
-def _text(tree: exp.Expr) -> str:
+def _checked(tree: exp.Expr) -> exp.Expr:
     for node in tree.walk():
         _check(node)
+    return tree
+
+
+def _text(tree: exp.Expr) -> str:
     # Comments are no part of what is asked, and could hold hints.
     return tree.sql(dialect="spark", comments=False)
 

@@ -76,6 +76,8 @@ def start(
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    from tocsin.pipeline.regular_expressions import register_regex_functions
+
     if _is_running(SparkContext._active_spark_context):
         raise RuntimeError("this process already has a Spark session; there is one per process")
     scratch = scratch.resolve()
@@ -108,11 +110,13 @@ def start(
             _forget_session()
             started = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
         _forget_functions(started)
+        register_regex_functions(started, scratch / "tmp")
     except Exception as error:
+        said_of_it = str(error)  # which asks the JVM
         _end(gateway)
         with SparkContext._lock:
             _forget_session()
-        raise UnavailableError(f"Spark did not start: {error}") from error
+        raise UnavailableError(f"Spark did not start: {said_of_it}") from error
     return started
 
 
