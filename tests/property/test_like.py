@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from tests.shared_channels import Version, World, compiled, shown
@@ -125,7 +126,7 @@ def test_one_like_may_stand_within_another() -> None:
     inner = exp.Like(this=exp.column("t"), expression=string("%a_b%"))
     chosen = exp.Case(ifs=[exp.If(this=inner, true=exp.column("t"))], default=string("x"))
     tree = exp.Not(this=exp.Escape(this=exp.ILike(this=chosen, expression=exp.column("p")), expression=string("!")))
-    assert "LIKE" not in render(exp.select(tree)).replace("RLIKE", "").replace("pattern of LIKE", "")
+    assert "LIKE" not in render(exp.select(tree)).replace("TOCSIN_REGEXP_LIKE", "").replace("pattern of LIKE", "")
 
 
 @pytest.mark.parametrize("pattern", ["a\\", "\\a", "%\\x%", "\\\\\\"])
@@ -137,6 +138,13 @@ def test_a_wrong_pattern_is_refused(pattern: str) -> None:
 def test_there_is_a_limit_to_wildcards() -> None:
     with pytest.raises(FunctionError, match="at most 1000 wildcards"):
         list(like_patterns.tokens("_" * 1_001, "\\"))
+
+
+def test_there_is_a_limit_to_characters(spark: SparkSession) -> None:
+    long = "ab" * 5_000
+    assert answers(spark, [(long, long), (long, f"%{long[2:]}_")], "\\", exp.Like) == [(True, True), (False, False)]
+    with pytest.raises(PySparkException, match="at most 10,000 characters"):
+        answers(spark, [("a", f"%{long}")], "\\", lambda **parts: exp.Like(**{**parts, "expression": exp.column("p")}))
 
 
 def test_one_subscriptions_wildcards_do_not_stop_its_channel(spark: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -63,6 +64,29 @@ def test_what_is_no_query_of_ours_is_refused_before_it_runs(spark: SparkSession,
     if what:
         assert isinstance(refused.value, StatementError)
         assert refused.value.hint
+
+
+_FOREIGN = """
+public class Foreign implements org.apache.spark.sql.api.java.UDF1, java.io.Serializable {
+  public Object call(Object value) { return value; }
+}
+"""
+
+
+def test_no_function_in_java_is_called_but_ours(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(_FOREIGN)
+    nothing = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 0)  # type: ignore[union-attr]
+    made = compiler.getClassLoader().loadClass("Foreign").getConstructors()[0].newInstance(nothing)
+    functions: Any = spark._jsparkSession.udf()
+    functions.register("foreign", made, jvm.org.apache.spark.sql.types.DataTypes.StringType)
+    try:
+        with pytest.raises(StatementError, match="ScalaUDF"):
+            analyse_query(spark, "SELECT foreign('tocsin_split')")
+    finally:
+        spark.sql("DROP TEMPORARY FUNCTION foreign")
+    assert analyse_query(spark, "SELECT tocsin_split('a,b', ',', -1)").columns
 
 
 @pytest.mark.parametrize("kind", ["text", "parquet", "csv", "binaryFile"])

@@ -397,8 +397,11 @@ public final class RegexSplit extends RegexFunction implements UDF3 {
     if (text == null || regex == null || limit == null) return null;
     String value = (String) text;
     int most = ((Integer) limit).intValue();
-    if (((String) regex).length() == 0 && value.length() > 0) return characters(value, most);
-    Matcher matcher = matcher(value, (String) regex);
+    String between = (String) regex;
+    if (between.length() == 0 && value.length() > 0) return characters(value, most);
+    // Java needs no matcher for a character without a meaning, which most expressions here are.
+    if (between.length() == 1 && ".$|()[{^?*+\\".indexOf(between) < 0) return value.split(between, most <= 0 ? -1 : most);
+    Matcher matcher = matcher(value, between);
     ArrayList found = new ArrayList();
     int begin = 0;
     while ((most <= 0 || found.size() < most - 1) && find(matcher)) {
@@ -411,14 +414,15 @@ public final class RegexSplit extends RegexFunction implements UDF3 {
     return found.toArray();
   }
 
-  /** The first characters: without an expression the rest is left out, as Spark does. */
+  /** Without an expression: single characters, and the rest as the last one. */
   private static Object[] characters(String value, int most) {
     ArrayList found = new ArrayList();
-    int i = 0;
-    while (i < value.length() && (most <= 0 || found.size() < most)) {
-      int end = value.offsetByCodePoints(i, 1);
-      found.add(value.substring(i, end));
-      i = end;
+    int begin = 0;
+    while (begin < value.length()) {
+      boolean isLast = most > 0 && found.size() == most - 1;
+      int end = isLast ? value.length() : value.offsetByCodePoints(begin, 1);
+      found.add(value.substring(begin, end));
+      begin = end;
     }
     return found.toArray();
   }
