@@ -95,7 +95,7 @@ NAMES: Final = frozenset(_REWRITES)
 """Functions of Spark's that take a regular expression."""
 
 # Of our own templates, for which sqlglot has classes.
-_PARSED: Final = {
+_PARSED: Final[dict[type[exp.Expr], tuple[str, tuple[str, ...]]]] = {
     exp.RegexpLike: ("rlike", ("this", "expression")),
     exp.RegexpExtract: ("regexp_extract", ("this", "expression", "group")),
     exp.RegexpExtractAll: ("regexp_extract_all", ("this", "expression", "group")),

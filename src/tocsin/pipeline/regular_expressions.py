@@ -42,7 +42,7 @@ def register_regex_functions(spark: SparkSession, folder: Path, *, steps: int = 
     with zipfile.ZipFile(jar, "w") as archive:
         for name, code in dict(compiler.getBytecodes()).items():
             archive.writestr(f"{name.replace('.', '/')}.class", bytes(code))
-    spark.sparkContext._jsc.addJar(str(jar))  # type: ignore[attr-defined]
+    spark.sparkContext._jsc.addJar(str(jar))
     loader = compiler.getClassLoader()
     for name, (kind, result) in _FUNCTIONS.items():
         function = loader.loadClass(f"tocsin.{kind}").getConstructors()[0].newInstance(_none(spark))
