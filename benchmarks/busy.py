@@ -1,6 +1,7 @@
-"""A process that has nothing to do with anybody and burns so much of a core: what harm does any neighbour do?
+"""A process that has nothing to do with anybody and burns CPU: what harm does any neighbour do?
 
-Told how much in lines of JSON, `{"share": 0.4}`, and answers when it has begun; 0 rests.
+Told in lines of JSON how much of a core to burn in each step of STEP_S, `{"steps": [0.4, 0.0, 1.0]}`; it answers when
+it has begun, and rests after the last of them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.child import Child
 
-_STEP_S: Final = 0.02
+STEP_S: Final = 0.25
+_PAUSE_S: Final = 0.02
+_LATE_S: Final = 1.0
+"""What a busy machine did not let it burn is made up for within this time, or not at all."""
 
 
 class Busy(Child):
@@ -22,30 +27,37 @@ class Busy(Child):
     def __init__(self) -> None:
         super().__init__("benchmarks.busy")
 
-    def burn(self, share: float) -> None:
-        self.ask(share=share)
+    def burn(self, steps: Sequence[float]) -> None:
+        self.ask(steps=list(steps))
 
 
 class _Burner(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.share = 0.0
+        self._steps: Sequence[float] = ()
+        self._begun_s = 0.0
+
+    def begin(self, steps: Sequence[float]) -> None:
+        self._steps, self._begun_s = steps, time.monotonic()
 
     def run(self) -> None:
         owed_s, used_s, at_s = 0.0, time.process_time(), time.monotonic()
         while True:
-            time.sleep(_STEP_S)
+            time.sleep(_PAUSE_S)
             now_s = time.monotonic()
-            # What a busy machine did not let it burn is not made up for later than in the next second.
-            owed_s, at_s = min(1.0, owed_s + self.share * (now_s - at_s)), now_s
+            owed_s, at_s = min(_LATE_S, owed_s + self._share(now_s) * (now_s - at_s)), now_s
             while time.process_time() - used_s < owed_s:
                 pass
             owed_s, used_s = owed_s - (time.process_time() - used_s), time.process_time()
+
+    def _share(self, now_s: float) -> float:
+        steps, step = self._steps, int((now_s - self._begun_s) / STEP_S)
+        return steps[step] if step < len(steps) else 0.0
 
 
 if __name__ == "__main__":
     burner = _Burner()
     burner.start()
     for line in sys.stdin:
-        burner.share = float(json.loads(line)["share"])
+        burner.begin(json.loads(line)["steps"])
         print("{}", flush=True)

@@ -8,9 +8,11 @@ opens a thousand subscriptions a second. Stretches without, with and again witho
 round; the second without against the first is the noise. Delivery is from the execution to the client that has it.
 
 The rest (benchmarks/hostile_attacks.py tells what each does) are against a cluster with Spark and a broker. Who attacks
-has a token of its own, and so have the others. A round is three stretches: nobody hostile; the attack; and, instead of
-it, a process that burns as much CPU as the attack took, its own and the servers'. The bars are for p99 of all rounds,
-against p99 beside that process; "noise" is that against p99 with nobody at all.
+has a token of its own, and so have the others. First they warm the servers up, until these use the same CPU in stretch
+after stretch. A round is three stretches: nobody hostile; the attack; and, instead of it, processes that burn as much
+CPU as the attack took, its own and the servers', step by step: a burst is compared with a burst. The bars are for p99
+of all rounds, against p99 beside those processes; "noise" is that against p99 with nobody at all. On a machine that is
+busy otherwise, the figures say nothing.
 
 What an attack took is what the servers and it used beyond what they use for the others. Where there is no CPU left to
 use more of, that is nothing, though the attack took much of it from the others: so each attack is also made once while
@@ -26,7 +28,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,7 @@ import psutil
 
 from benchmarks import running, stand_in
 from benchmarks.busy import Busy
+from benchmarks.cpu_steps import CpuMeter, extra_steps, is_flat, steps_used
 from benchmarks.crowd import Crowd, many_files
 from benchmarks.harness import Bench, Compared
 from benchmarks.hostile_attacks import ATTACKS, WEBHOOKS, Attack
@@ -65,11 +68,15 @@ class Size:
     stretch_s: float = 8.0
     rounds: int = 7
     heavy: int = 2_000
-    attack_s: float = 6.0
-    attacks: int = 2
+    attack_s: float = 9.0
+    quiet_s: float = 4.0
+    attacks: int = 5
+    warm_ups: int = 20
 
 
-SMALL: Final = Size(clients=100, stretch_s=2.0, rounds=3, heavy=1_000, attack_s=4.0, attacks=1)
+SMALL: Final = Size(clients=100, stretch_s=2.0, rounds=3, heavy=1_000, attack_s=4.0, quiet_s=2.0, attacks=1, warm_ups=3)
+FLAT: Final = 0.1
+"""The servers are warm when three stretches use the same CPU, but for this part of it."""
 GRACE_S: Final = 10.0
 """After a stretch, for what has not come; and for the others to be served again."""
 BARRED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -172,31 +179,32 @@ class Servers:
     """Of those who attack, for the cluster."""
     tokens: list[str]
 
-    def cpu_s(self, attack: Attack | None = None) -> float:
-        used_s = self.cluster.cpu_s() + self.broker.cpu_s()
-        if attack is not None:
-            own = psutil.Process(attack.pid).cpu_times()
-            used_s += own.user + own.system
-        return used_s
-
-    def burn(self, cores: float) -> None:
+    def burn(self, steps: Sequence[float]) -> None:
         for each in self.busy:
-            each.burn(min(1.0, cores / len(self.busy)))
+            each.burn([min(1.0, cores / len(self.busy)) for cores in steps])
 
-    async def alone(self, size: Size, attack: Attack | None = None) -> float:
-        """How many cores the servers and the attack use while the others do nothing."""
-        used_s = self.cpu_s(attack)
-        await asyncio.sleep(size.attack_s)
-        return (self.cpu_s(attack) - used_s) / size.attack_s
+    async def alone(self, seconds: float, attack: Attack | None = None) -> list[float]:
+        """How many cores the servers and the attack use in each step; nobody else does anything by this."""
+        attacking = [] if attack is None else [psutil.Process(attack.pid)]
+        meter = CpuMeter([*self.cluster.processes(), self.broker.process, *attacking])
+        return await steps_used(meter.used_s, seconds)
 
-    async def stretch(self, size: Size, attack: Attack | None = None) -> tuple[Late, float]:
-        """How late the others were, and how many cores the servers and the attack used."""
-        used_s = self.cpu_s(attack)
-        stretch = asyncio.create_task(self.others.stretch(size.attack_s, GRACE_S))
-        await asyncio.sleep(size.attack_s)
-        # Not later: what is still to come then is waited for, however long that takes.
-        used_s = self.cpu_s(attack) - used_s
-        return await stretch, used_s / size.attack_s
+    async def stretch(self, seconds: float, attack: Attack | None = None) -> tuple[Late, list[float]]:
+        """How late the others were, and how many cores the servers and the attack used, step by step."""
+        # Only as long as the others begin something: what is to come then is waited for, however long that takes.
+        metering = asyncio.create_task(self.alone(seconds, attack))
+        late = await self.others.stretch(seconds, GRACE_S)
+        return late, await metering
+
+    async def warm_up(self, size: Size) -> str:
+        """What became of it, in words."""
+        used: list[float] = []
+        while len(used) < size.warm_ups and not is_flat(used, FLAT):
+            _, steps = await self.stretch(size.quiet_s)
+            used.append(statistics.mean(steps))
+            progress(f"warm-up, {len(used)} of at most {size.warm_ups}: {used[-1]:.2f} cores")
+        flat = "flat" if is_flat(used, FLAT) else "not yet flat"
+        return f"warmed up for {len(used) * size.quiet_s:g} s, from {used[0]:.2f} to {used[-1]:.2f} cores, {flat}"
 
 
 async def attacked(bench: Bench, names: list[str], size: Size) -> list[str]:
@@ -224,7 +232,7 @@ async def attacked(bench: Bench, names: list[str], size: Size) -> list[str]:
         servers = Servers(cluster, broker, others, busy, bad, tokens)
         if not await others.are_served(60.0):
             raise RuntimeError("nobody is served, and nobody has done anything yet")
-        await others.stretch(size.attack_s, GRACE_S)
+        bench.note(await servers.warm_up(size))
         for place, name in enumerate(names):
             if not await one_attack(bench, servers, name, size):
                 return names[place + 1 :]
@@ -236,35 +244,37 @@ async def one_attack(bench: Bench, servers: Servers, name: str, size: Size) -> b
     quiet: list[Late] = []
     beside_attack: list[Late] = []
     beside_busy: list[Late] = []
+    usual: list[float] = []
     cores: list[float] = []
     seen: Counter[str] = Counter()
     served = True
-    idle = await servers.alone(size)
+    idle = statistics.mean(await servers.alone(size.quiet_s))
     theirs = [servers.tokens.pop() for _ in range(WEBHOOKS)]
     with Attack(name, servers.cluster.address, servers.broker.address) as attack:
         await asyncio.to_thread(attack.begin, servers.token, theirs, CHANNELS)
-        alone = max(0.0, await servers.alone(size, attack) - idle)
+        alone = extra_steps(await servers.alone(size.attack_s, attack), idle)
         await asyncio.to_thread(attack.end)
     await left(servers.broker.address, theirs)
-    progress(f"{name}, with the others silent: {alone:.2f} cores")
+    progress(f"{name}, with the others silent: {statistics.mean(alone):.2f} cores")
     for turn in range(size.attacks):
-        without, used = await servers.stretch(size)
+        without, used = await servers.stretch(size.quiet_s)
         quiet.append(without)
+        usual += used
         theirs = [servers.tokens.pop() for _ in range(WEBHOOKS)]
         with Attack(name, servers.cluster.address, servers.broker.address) as attack:
             await asyncio.to_thread(attack.begin, servers.token, theirs, CHANNELS)
-            among, used_among = await servers.stretch(size, attack)
+            among, used_among = await servers.stretch(size.attack_s, attack)
             seen.update(await asyncio.to_thread(attack.end))
         beside_attack.append(among)
         await left(servers.broker.address, theirs)
-        cores.append(max(alone, used_among - used))
+        extra = max(alone, extra_steps(used_among, statistics.mean(usual)), key=sum)
+        cores.append(statistics.mean(extra))
         progress(f"{name}, round {turn + 1} of {size.attacks}: {cores[-1]:.2f} cores, {shown(among)}")
         served = await servers.others.are_served(GRACE_S)
         if not served:
             break
-        servers.burn(cores[-1])
-        burnt, _ = await servers.stretch(size)
-        servers.burn(0.0)
+        servers.burn(extra)
+        burnt, _ = await servers.stretch(size.attack_s)
         beside_busy.append(burnt)
         progress(f"{name}, beside as much CPU: {shown(burnt)}")
     bench.bar(f"{name}: others are not served afterwards", float(not served), bar=0.0, unit="")
@@ -278,12 +288,18 @@ async def one_attack(bench: Bench, servers: Servers, name: str, size: Size) -> b
         bench.compared(what, found, bar=BAR if is_judged else None, baseline=baseline)
         if measure in BARRED[name] and not is_judged:
             bench.note(f"{what}: not judged, they are not served within {GRACE_S:g} s beside {baseline} either")
+    counts = ", ".join(f"{len(of):,} {measure}" for measure, of in together(beside_attack).items())
+    bench.note(f"{name}: beside {statistics.mean(usual):.2f} cores for the others alone; p99 of {counts}")
     bench.note(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in sorted(seen.items())))
     return served
 
 
+def together(stretches: list[Late]) -> Late:
+    return {measure: sorted(late_s for one in stretches for late_s in one[measure]) for measure in stretches[0]}
+
+
 def p99(stretches: list[Late], measure: str) -> float:
-    return at(sorted(late_s for stretch in stretches for late_s in stretch[measure]), 0.99)
+    return at(together(stretches)[measure], 0.99)
 
 
 def shown(late: Late) -> str:

@@ -32,12 +32,13 @@ class RunningCluster:
 
     def cpu_s(self) -> float:
         """Of the cluster's process and of Spark's."""
-        return sum(one.user + one.system for one in (each.cpu_times() for each in self._all()))
+        return sum(one.user + one.system for one in (each.cpu_times() for each in self.processes()))
 
     def memory_bytes(self) -> int:
-        return sum(each.memory_info().rss for each in self._all())
+        return sum(each.memory_info().rss for each in self.processes())
 
-    def _all(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
+        """The cluster's and Spark's."""
         return [self.process, *self.process.children(recursive=True)]
 
 

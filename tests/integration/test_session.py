@@ -111,7 +111,7 @@ def test_the_callers_settings_win_and_their_java_options_are_added(tmp_path: Pat
     assert "UseSerialGC" in ours["spark.driver.extraJavaOptions"]
 
 
-@pytest.mark.parametrize(("cores", "slots"), [(1, 4), (2, 4), (8, 16)])
+@pytest.mark.parametrize(("cores", "slots"), [(1, 6), (2, 6), (8, 24)])
 def test_there_are_more_slots_than_cores(cores: int, slots: int) -> None:
     assert session.slots(cores) == slots
 

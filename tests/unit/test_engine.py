@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
 from types import SimpleNamespace
@@ -81,6 +82,24 @@ def engine_of(spark: Any, tmp_path: Path, give_up_s: float = 0.01) -> Iterator[E
     made = Engine(spark, lambda _spark: SimpleNamespace(), tmp_path, threads=2, lost_limit=4, give_up_s=give_up_s)  # type: ignore[arg-type, return-value]
     yield made
     made.close()
+
+
+async def test_large_bodies_are_read_one_after_the_other_while_others_compute(tmp_path: Path) -> None:
+    begun: list[int] = []
+    let = threading.Event()
+
+    def read(number: int) -> int:
+        begun.append(number)
+        let.wait()
+        return number
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        reading = [asyncio.create_task(engine.read_body(partial(read, number))) for number in range(3)]
+        await until(lambda: begun)
+        assert await engine.compute(lambda: list(begun)) == [0]
+        let.set()
+        assert await asyncio.gather(*reading) == [0, 1, 2]
+    assert begun == [0, 1, 2]
 
 
 def raising(error: Exception) -> Callable[[], None]:

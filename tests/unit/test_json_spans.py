@@ -37,6 +37,25 @@ def test_more_items_than_wanted_are_told_before_the_rest_is_looked_at() -> None:
         array_items(b"[1, {}, 3, broken", 0, most=2)
 
 
+@pytest.mark.parametrize("item", [b"{}", b"1", b'{"a": "b"}', b'{"a": {}}', b"[]"])
+@pytest.mark.parametrize("most", [0, 1, 99, 100, 101, 250])
+def test_many_small_items_are_counted_exactly(item: bytes, most: int) -> None:
+    def text(count: int, end: bytes) -> bytes:
+        return b"[" + b" ,".join([item] * count) + end
+
+    assert len(array_items(text(most, b"]"), 0, most=most)) == most
+    with pytest.raises(TooManyItemsError):
+        array_items(text(most + 1, b"]"), 0, most=most)
+    with pytest.raises(TooManyItemsError):
+        array_items(text(most + 1, b", broken"), 0, most=most)
+    if most:
+        with pytest.raises(BrokenArrayError, match="Expecting value"):
+            array_items(text(most, b", ]"), 0, most=most)
+        with pytest.raises(BrokenArrayError) as caught:
+            array_items(text(most, b', "x'), 0, most=most)
+        assert (len(caught.value.spans), caught.value.is_inside) == (most, True)
+
+
 @pytest.mark.parametrize(
     ("text", "at", "is_inside"),
     [

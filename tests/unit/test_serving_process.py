@@ -18,7 +18,7 @@ import uvloop
 from tests.fake_statements import FakeCredentials, FakeStatements
 from tests.waiting import WITHIN_S
 from tocsin.cluster.http import cluster_application
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import SWITCH_INTERVAL_S, bound, listening
 from tocsin.serving.file_limit import connections_within
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ConflictError
@@ -42,7 +42,7 @@ port, slow, grace_s = int(sys.argv[1]), sys.argv[2] == "slow", float(sys.argv[3]
 async def start(address):
     # As Spark does.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    print("starting", address, flush=True)
+    print("starting", address, sys.getswitchinterval(), flush=True)
     try:
         if slow:
             await asyncio.Event().wait()
@@ -95,6 +95,12 @@ def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
         process.send_signal(number)
         assert process.wait(timeout=WITHIN_S) == 0
         assert rest(process) == "stopped"
+
+
+def test_a_thread_that_computes_soon_lets_the_event_loop_have_its_turn() -> None:
+    with server(slow=True) as process:
+        assert float(line(process)[2]) == pytest.approx(SWITCH_INTERVAL_S)
+    assert sys.getswitchinterval() > SWITCH_INTERVAL_S, "Python's own is longer"
 
 
 def test_a_signal_while_it_starts_gives_the_start_up() -> None:

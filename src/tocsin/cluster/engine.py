@@ -92,6 +92,8 @@ class Engine:
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
         self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
+        # One: with each more thread that computes in Python the event loop waits longer for its turn.
+        self._bodies = ThreadPoolExecutor(1, thread_name_prefix="body")
         self._needed = ((self._threads, threads), (self._channels, CHANNEL_THREADS))
         self._work_threads = WorkThreads(give_up_s)
         self._bound = threading.local()
@@ -181,7 +183,7 @@ class Engine:
         return self._work_threads.asked_by(asker)
 
     def close(self) -> None:
-        for threads in (self._threads, self._landing, self._channels, self._errands):
+        for threads in (self._threads, self._landing, self._channels, self._errands, self._bodies):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def pause(self, seconds: float) -> None:
@@ -255,6 +257,11 @@ class Engine:
                 raise explained from error
 
         return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
+
+    async def read_body(self, work: Callable[[], T]) -> T:
+        """Runs what Python does by itself with a large body, to its end. Bodies wait for each other, and nothing else
+        waits for them."""
+        return await self._work_threads.carry_out(self._bodies, work, stop=lambda: False)
 
     async def _carry_out(
         self,

@@ -19,7 +19,7 @@ from tocsin.wire.errors import LimitError, TocsinError
 
 NDJSON: Final = "application/x-ndjson"
 
-_WRITE_BYTES = 64 * 1024
+_WRITE_BYTES = 256 * 1024  # each piece that goes to a file changes threads twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +128,12 @@ class StreamedAnswer:
         # Not sooner: a query that fails before its first row is then still answered with the status of its error.
         await self._prepare()
         self._count += len(batch)
-        head = b'{"statement":%d,"row":' % outcome.statement
-        pending = bytearray()
-        for row in batch:
-            pending += head
-            pending += row
-            pending += b"}\n"
-            if len(pending) >= _WRITE_BYTES:
-                await self._spool.put(bytes(pending))
-                pending.clear()
-        if pending:
-            await self._spool.put(bytes(pending))
+        head, tail = b'{"statement":%d,"row":' % outcome.statement, b"}\n"
+        # About as large as wanted, and joined without looking at each row: this is the event loop's time.
+        rows_at_once = max(1, len(batch) * _WRITE_BYTES // (sum(map(len, batch)) or 1))
+        for begin in range(0, len(batch), rows_at_once):
+            rows = batch[begin : begin + rows_at_once]
+            await self._spool.put(b"".join((head, (tail + head).join(rows), tail)))
 
     async def end(self, outcome: Outcome) -> None:
         line: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}

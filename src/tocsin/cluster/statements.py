@@ -15,12 +15,13 @@ import orjson
 import pyarrow as pa
 
 from tocsin.cluster.catalog import DEFAULT, CatalogStore
-from tocsin.cluster.changes import Changes, decoded
+from tocsin.cluster.changes import Changes
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.procedures import Procedures
 from tocsin.cluster.definitions import Definitions
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.outcome import Outcome
+from tocsin.cluster.row_encoder import RowEncoder
 from tocsin.cluster.scope import StatementScope
 from tocsin.cluster.tables import Tables
 from tocsin.language import script as scripts
@@ -28,7 +29,6 @@ from tocsin.language import statements as st
 from tocsin.language.expressions import TranslationError
 from tocsin.language.queries import Translated
 from tocsin.language.typed import FunctionError
-from tocsin.rules.model.jsonform import plain
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
@@ -69,6 +69,7 @@ class ScriptRunner:
         self._engine = engine
         self._data = data
         self._rows_limit = settings.statements.rows_limit
+        self._encoder = RowEncoder()
         self._definitions = Definitions(catalog, tables, engine, settings.datasets.history)
         self._changes = changes
         self._procedures = procedures
@@ -161,7 +162,7 @@ class ScriptRunner:
     async def _whole(self, statement: st.Query, scope: StatementScope) -> AsyncIterator[list[bytes]]:
         def work() -> list[bytes]:
             translated = scope.translated(statement.query)
-            return encoded(self._engine.rows(translated.sql, self._rows_limit + 1), translated)
+            return self._encoder.encode(self._engine.rows(translated.sql, self._rows_limit + 1), translated)
 
         try:
             rows = await self._engine.work(work, statement.text)
@@ -183,7 +184,7 @@ class ScriptRunner:
         def following() -> list[bytes] | None:
             assert translated is not None
             batch = next(batches, None)
-            return None if batch is None else encoded(pa.Table.from_batches([batch]), translated)
+            return None if batch is None else self._encoder.encode(pa.Table.from_batches([batch]), translated)
 
         try:
             step: Callable[[], list[bytes] | None] = begin
@@ -197,10 +198,6 @@ class ScriptRunner:
                 with suppress(ValueError):  # a thread that was given up is in it, and cleans up when it ends
                     await asyncio.shield(asyncio.to_thread(close))
             scope.close()
-
-
-def encoded(rows: pa.Table, translated: Translated) -> list[bytes]:
-    return [orjson.dumps(plain(value)) for value in decoded(rows, translated)]
 
 
 async def _several(rows: list[bytes]) -> AsyncIterator[list[bytes]]:

@@ -251,8 +251,9 @@ class Sessions:
 
 
 def slots(cores: int | None = None) -> int:
-    """Tasks at once. More than cores: tasks are not preempted, and a long one on every core would stall short ones."""
-    return max(4, 2 * (cores or os.cpu_count() or 1))
+    """Tasks at once. More than cores: tasks are not preempted, and a long one on every core would stall short ones.
+    Also more than the scripts of one token take together, on two cores two scripts of two tasks each."""
+    return max(6, 3 * (cores or os.cpu_count() or 1))
 
 
 def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:

@@ -80,7 +80,7 @@ class SparkSettings(Section):
     """The engine."""
 
     master: Annotated[str, Field(min_length=1)] = "local[*]"
-    """Where Spark runs. `local[*]`: in this machine, with more slots than cores (twice as many, at least 4)."""
+    """Where Spark runs. `local[*]`: in this machine, with more slots than cores (three times as many, at least 6)."""
     driver_memory: Memory = "1g"
     """The most memory for the JVM's heap, such as 512m or 4g."""
     ping_timeout_s: Annotated[Seconds, Field(le=30)] = 20.0

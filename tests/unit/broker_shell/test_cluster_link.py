@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from aiohttp import web
 from tests.broker_shell import BrokerHere, Listener, both, broker
 from tests.broker_world import World, world
 from tests.waiting import WITHIN_S, until
+from tocsin.broker.shell.link import TURN_EVENTS
 from tocsin.cluster.catalog import DataverseEntry, Remove
 from tocsin.rules.model import types as t
 from tocsin.serving.application import bound
@@ -41,6 +43,43 @@ async def test_pushed_results_need_no_fetch(cluster: Any, tmp_path: Path) -> Non
             for n in range(3):
                 await here.execute(channel, {int(held["interest"]): [n, n]})
             assert await ada.values_until(6) == [0, 0, 1, 1, 2, 2]
+        assert made.service.figures.fetches == 0
+
+
+class LoopTurns:
+    """A trace that counts events by the turn of the event loop in which they happened."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.events: Counter[int] = Counter()
+
+    async def count(self) -> None:
+        while True:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def happened(self, _event: object, _now_s: float) -> None:
+        self.events[self.turn] += 1
+
+    def flush(self) -> None: ...
+
+    def close(self, _now_s: float) -> None: ...
+
+
+async def test_a_large_announcement_lets_others_have_their_turns(cluster: Any, tmp_path: Path) -> None:
+    turns: Any = LoopTurns()
+    async with cluster as here, both(tmp_path / "broker", here) as made:
+        channel = await here.channel("p", push=True)
+        held = await made.subscribe("ada", "v.p", 1)
+        async with Listener(made.url, made.tokens["ada"]) as ada:
+            await until(lambda: made.service.presence.listeners)
+            made.service.machine.trace = turns
+            counting = asyncio.create_task(turns.count())
+            await here.execute(channel, {int(held["interest"]): list(range(2_000))})
+            assert await ada.values_until(2_000) == list(range(2_000))
+            counting.cancel()
+        assert turns.events.total() >= 2_000
+        assert max(turns.events.values()) <= TURN_EVENTS + 1, "some acknowledgements may come between"
         assert made.service.figures.fetches == 0
 
 

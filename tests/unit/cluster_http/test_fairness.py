@@ -21,6 +21,7 @@ from tocsin.cluster.outcome import Outcome
 from tocsin.cluster.replies import StatementLimits
 from tocsin.cluster.work_threads import WorkThreads
 from tocsin.serving.limits import GZIP_MEMBERS_LIMIT, Gate, GzipReader, Room
+from tocsin.settings import StatementSettings
 from tocsin.wire.errors import InputError, LimitError
 
 EMPTY_MEMBER = gzip.compress(b"")
@@ -216,6 +217,32 @@ async def test_one_token_cannot_take_all_places() -> None:
         await fake.until(lambda it: it.waiting == 3)
         assert (await ask(url, data="insert 1", headers=holder("bob")))[0] == 200
         for number in range(6):
+            await ask(url, "DELETE", f"/v1/statements/cy{number}", headers=holder("cy"))
+
+
+@pytest.mark.parametrize(
+    ("concurrent", "asked", "cores", "own"),
+    [(8, 0, 1, 2), (8, 0, 2, 2), (8, 0, 4, 4), (8, 0, 64, 6), (8, 5, 2, 5), (1, 0, 4, 1)],
+)
+def test_one_token_runs_as_many_scripts_as_there_are_cores(concurrent: int, asked: int, cores: int, own: int) -> None:
+    settings = StatementSettings(concurrent=concurrent, token_concurrent=asked)
+    assert StatementLimits.of(settings, cores).own_concurrent == own
+
+
+async def test_scripts_of_one_token_wait_for_each_other_and_for_nobody_else() -> None:
+    fake = FakeStatements()
+    limits = StatementLimits.of(StatementSettings(), 2)
+    async with serving(fake, limits=limits, auth="on") as url, asyncio.TaskGroup() as tasks:
+        for number in range(16):
+            headers = holder("cy", **{"Tocsin-Request-Id": f"cy{number}"})
+            tasks.create_task(ask(url, data="wait", headers=headers))
+        async with asyncio.timeout(WITHIN_S):
+            while len((await ask(url, "GET", headers=holder("cy")))[1]["running"]) < 16:
+                await asyncio.sleep(0.01)
+        await fake.until(lambda it: it.waiting == 2)
+        assert len(fake.scripts) == 2
+        assert (await ask(url, data="insert 1", headers=holder("bob")))[0] == 200
+        for number in reversed(range(16)):
             await ask(url, "DELETE", f"/v1/statements/cy{number}", headers=holder("cy"))
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -38,6 +39,10 @@ SECRET_EVERY_S: Final = 60.0
 """A message with a bad signature makes us ask for a new secret at most so often."""
 DOUBT_EVERY_S: Final = 10.0
 """And look at the cluster at most so often: anybody can send such a message."""
+TURN_EVENTS: Final = 100
+"""So much of an announcement is taken before whatever else waits for the event loop has its turn."""
+LARGE_BYTES: Final = 64 << 10
+"""A larger announcement is parsed on a thread."""
 
 
 class Link:
@@ -258,7 +263,8 @@ class Link:
             self._doubtful = True
             self._doubt()
             raise
-        told = parse_announcement(body)
+        large = len(body) > LARGE_BYTES
+        told = await asyncio.to_thread(parse_announcement, body) if large else parse_announcement(body)
         if told.dropped > self._dropped:
             self._wake.set()
         async with self._news:
@@ -296,26 +302,20 @@ class Link:
 
     async def _take(self, told: Announcement) -> None:
         heads: dict[int, Cursor] = {}
-        events: list[ev.Event] = []
-        for interests in told.news.values():
-            for interest, cursor in interests:
-                heads[interest] = cursor
-                events.append(ev.Announced(interest, cursor))
-        for one in told.pushed:
-            heads[one.interest] = one.results[-1].cursor
-            for result in one.results:
-                here = kept(result)
-                events.append(ev.Arrived(one.interest, here.cursor, here.size_bytes, here.payload))
-        for interest, cursor in heads.items():
-            holding = self._holdings.get(interest)
-            if holding is None:
-                self._holder.told_early(interest, cursor)
-            else:
-                holding.head = max(holding.head, cursor)
-        for event in events:
-            self._machine.handle(event)
-        for one in told.pushed:
-            self._machine.arrived(one.interest)
+        events = _events_of(told)
+        while some := list(islice(events, TURN_EVENTS)):
+            for interest, event in some:
+                heads[interest] = event.cursor
+                holding = self._holdings.get(interest)
+                if holding is None:
+                    self._holder.told_early(interest, event.cursor)
+                else:
+                    holding.head = max(holding.head, event.cursor)
+                self._machine.handle(event)
+            for interest in {interest for interest, event in some if isinstance(event, ev.Arrived)}:
+                self._machine.arrived(interest)
+            # Whoever waits for what has come gets it now, however much there is of somebody else.
+            await asyncio.sleep(0)
         faults.reach("delivery.news.taken")
         if told.position > self._position or heads:
             await self._store.record_news(max(told.position, self._position), heads)
@@ -385,3 +385,14 @@ class Link:
                 _log.debug("the cluster was not told what is acknowledged", error=str(error))
                 self._reports = {**now, **self._reports}
                 return
+
+
+def _events_of(told: Announcement) -> Iterator[tuple[int, ev.Announced | ev.Arrived]]:
+    """What it tells, with the interest that it is about."""
+    for interests in told.news.values():
+        for interest, cursor in interests:
+            yield interest, ev.Announced(interest, cursor)
+    for one in told.pushed:
+        for result in one.results:
+            here = kept(result)
+            yield one.interest, ev.Arrived(one.interest, here.cursor, here.size_bytes, here.payload)

@@ -28,6 +28,8 @@ FIRST_RETRY_S: Final = 0.25
 LAST_RETRY_S: Final = 60.0
 # A broker is told now and then that there was nothing for it, so that a restart does not look far back.
 PASSED_OVER: Final = 100_000
+MANY_PUSHED: Final = 200
+"""An announcement with results of more interests than these is written on a thread."""
 
 
 @dataclass(slots=True)
@@ -132,7 +134,8 @@ class Teller:
         return longest * self._chance.uniform(0.5, 1.0)
 
     async def _tell(self, url: str, message: Announcement) -> None:
-        body = message.to_bytes()
+        many = len(message.pushed) > MANY_PUSHED
+        body = await asyncio.to_thread(message.to_bytes) if many else message.to_bytes()
         headers = signed(self._secret, message.id, int(self._rooms.clock_s()), body)
         # Not followed elsewhere: whoever it was meant for has said where.
         async with self._rooms.session.post(

@@ -156,7 +156,7 @@ class RunningFeed:
             if len(body) <= _SMALL_BYTES:
                 payload, rows, status, answer = self._read(body)
             else:
-                payload, rows, status, answer = await asyncio.to_thread(self._read, body)
+                payload, rows, status, answer = await self._engine.read_body(partial(self._read, body))
             if rows == 0:
                 return Accepted(status, answer, self._log.end)
             digest = "" if key is None else blake2b(body, digest_size=16).hexdigest()

@@ -56,6 +56,8 @@ def array_items(text: bytes, at: int, *, most: int) -> Spans:
     if text[at : at + 1] == b"]":
         spans.end = at + 1
         return spans
+    if _has_more(text, at, most):
+        raise TooManyItemsError(f"more than {most} items")
     while True:
         end = _value_end(text, at)
         if end is None:
@@ -73,6 +75,22 @@ def array_items(text: bytes, at: int, *, most: int) -> Spans:
         if sign != b",":
             raise BrokenArrayError("Expecting ',' delimiter", at, spans)
         at = _past(_SPACE, text, at + 1)
+
+
+def _has_more(text: bytes, at: int, most: int) -> bool:
+    """Whether there surely are more items from `at` on: many together are found twenty times as fast as one by one. It
+    goes on only while as many may come, by the size of those before."""
+    begin, count = at, 0
+    while count < most:
+        pattern, step = (_TOGETHER, _ITEMS_TOGETHER) if count + _ITEMS_TOGETHER <= most else (_ITEM, 1)
+        found = pattern.match(text, at)
+        if found is None:
+            return False
+        at, count = found.end(), count + step
+        if (len(text) - at) * count < (most - count) * (at - begin):
+            return False
+    end = _value_end(text, at)
+    return end is not None and end > at
 
 
 def object_fields(text: bytes, at: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -123,5 +141,10 @@ _NAME: Final = re.compile(rb"(" + _STRING + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOT
 _FLAT: Final = re.compile(
     rb'\{[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)*+\}|' + _STRING + rb'|[^{}\[\]", \t\r\n]++', re.DOTALL
 )
+# Such an item with the comma behind it, and many of them.
+_COMMA: Final = rb"[ \t\r\n]*+,[ \t\r\n]*+"
+_ITEMS_TOGETHER: Final = 100
+_ITEM: Final = re.compile(rb"(?:" + _FLAT.pattern + rb")" + _COMMA, re.DOTALL)
+_TOGETHER: Final = re.compile(rb"(?:%s){%d}+" % (_ITEM.pattern, _ITEMS_TOGETHER), re.DOTALL)
 # To the next bracket, over every string that ends.
 _CALM: Final = re.compile(rb'[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)*+', re.DOTALL)
