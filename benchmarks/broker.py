@@ -10,9 +10,17 @@ from typing import Final
 from benchmarks import cache
 from benchmarks.baselines.caching import PlainCaches
 from benchmarks.harness import Bench, compare
-from tocsin.broker.core.actions import Deliver, Notify
+from tocsin.broker.core.actions import Deliver, NotifyAvailable
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.events import Acked, Arrived, BackendReady, GetResults, LoggedIn, Mode, Subscribe
+from tocsin.broker.core.events import (
+    BackendSubscribed,
+    Mode,
+    ResultArrived,
+    ResultsAcknowledged,
+    ResultsRequested,
+    SubscribeRequested,
+    SubscriberLoggedIn,
+)
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.model.cursors import START, Cursor
 
@@ -36,32 +44,32 @@ class Live:
         self._number = 0
         for interest in range(INTERESTS):
             for each in range(subscribers):
-                self.broker.handle(Subscribe((interest, each), each, interest, None, mode), 0.0)
-            self.broker.handle(BackendReady(interest, START), 0.0)
+                self.broker.handle(SubscribeRequested((interest, each), each, interest, None, mode), 0.0)
+            self.broker.handle(BackendSubscribed(interest, START), 0.0)
         for each in range(subscribers):
-            self.broker.handle(LoggedIn(each), 0.0)
+            self.broker.handle(SubscriberLoggedIn(each), 0.0)
 
-    def arrive(self) -> tuple[int, Cursor, list[Deliver | Notify]]:
+    def arrive(self) -> tuple[int, Cursor, list[Deliver | NotifyAvailable]]:
         self._number += 1
         interest, cursor = self._number % INTERESTS, Cursor(1, self._number, 0)
-        found = self.broker.handle(Arrived(interest, cursor, 500), self._number / 100)
-        return interest, cursor, [one for one in found if isinstance(one, Deliver | Notify)]
+        found = self.broker.handle(ResultArrived(interest, cursor, 500), self._number / 100)
+        return interest, cursor, [one for one in found if isinstance(one, Deliver | NotifyAvailable)]
 
     def acknowledged_as_one(self) -> None:
         for _ in range(ARRIVALS):
             interest, cursor, (delivered,) = self.arrive()
-            self.broker.handle(Acked(interest, cursor, delivered.audience), self._number / 100)
+            self.broker.handle(ResultsAcknowledged(interest, cursor, delivered.audience), self._number / 100)
 
     def acknowledged_in_batches(self) -> None:
         for _ in range(ARRIVALS):
             interest, cursor, (delivered,) = self.arrive()
-            self.broker.handle(Acked(interest, cursor, list(delivered.audience)), self._number / 100)
+            self.broker.handle(ResultsAcknowledged(interest, cursor, list(delivered.audience)), self._number / 100)
 
     def pulled(self) -> None:
         for _ in range(ARRIVALS):
             interest, cursor, (told,) = self.arrive()
-            self.broker.handle(GetResults(interest, told.audience), self._number / 100)
-            self.broker.handle(Acked(interest, cursor, told.audience), self._number / 100)
+            self.broker.handle(ResultsRequested(interest, told.audience), self._number / 100)
+            self.broker.handle(ResultsAcknowledged(interest, cursor, told.audience), self._number / 100)
 
 
 class Plain:

@@ -12,7 +12,7 @@ from typing import Final
 from benchmarks.baselines.caching import PlainCaches
 from benchmarks.harness import Bench, Compared, beside, process_cpu_s
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.eviction import EVICTION
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import START, Cursor
@@ -61,7 +61,7 @@ class Full:
     def _arrive(self) -> None:
         self._number += 1
         self._now_s += 0.001
-        result = Result(Cursor(1, self._number, 0), 1 + int(self._rng.random() * 2 * MEAN_SIZE))
+        result = BrokerResult(Cursor(1, self._number, 0), 1 + int(self._rng.random() * 2 * MEAN_SIZE))
         self.caches.put(self._rng.choice(self._all), result, self._now_s)
 
     def reckon(self) -> None:

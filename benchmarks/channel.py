@@ -25,14 +25,14 @@ from benchmarks.harness import Bench, beside, with_children_cpu_s
 from tocsin.language.channels import SharedQuery, shared_query
 from tocsin.language.script import parsed_body
 from tocsin.pipeline import session
-from tocsin.pipeline.analysis import SparkOracle
+from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import running
-from tocsin.pipeline.channels.interests import Interests
-from tocsin.pipeline.channels.running import Found, Moment
+from tocsin.pipeline.channels.interests import InterestTable
+from tocsin.pipeline.channels.running import ExecutionMoment, ExecutionResults
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.store.channel_rows import Broker, Execution, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName, Execution
 from tocsin.store.sqlite_channels import SqliteChannelStore
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +42,7 @@ RECORD: Final = ObjectType(
     open=False,
 )
 _ROUNDS: Final = 5
-_BROKER: Final = Broker("bench", "broker")
+_BROKER: Final = BrokerName("bench", "broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ def new_rows(count: int, interests: int) -> pa.Table:
 class Channel:
     """One channel with its interests, and a store for what it finds."""
 
-    def __init__(self, spark: SparkSession, oracle: SparkOracle, count: int) -> None:
+    def __init__(self, spark: SparkSession, oracle: SparkTypeAnalyser, count: int) -> None:
         self.spark = spark
         began_s = time.perf_counter()
         self.query: SharedQuery = shared_query(
             parsed_body(BODY), ["wanted"], {}, names=_Names(), oracle=oracle, dataverse="bench", continuous=True
         )
         self.plan_s = time.perf_counter() - began_s
-        self.interests = Interests(spark, self.query)
+        self.interests = InterestTable(spark, self.query)
         choice = kinds(count)
         self.interests.change(((i, (f"k{i % choice}",)) for i in range(count)), ())
         self.interests.prepared()
@@ -93,12 +93,12 @@ class Channel:
 
     def join(self, rows: pa.Table) -> pa.Table:
         self.spark.createDataFrame(rows).createOrReplaceTempView("tocsin_records")
-        moment = Moment(NOW, NOW, {one.since: 1 for one in self.query.watched})
+        moment = ExecutionMoment(NOW, NOW, {one.since: 1 for one in self.query.watched})
         return running.answer(
             self.spark, self.query, self.interests, lambda _: "tocsin_records", moment, how=self.grouping
         )
 
-    def encode(self, table: pa.Table) -> Found:
+    def encode(self, table: pa.Table) -> ExecutionResults:
         found = running.encoded(table, self.query, self.interests.gone)
         self.grouping = running.choose_grouping(len(self.interests), found)
         return found
@@ -111,7 +111,7 @@ class Kept:
         self._store = store
         self._channel = channel_id
 
-    async def commit(self, found: Found) -> None:
+    async def commit(self, found: ExecutionResults) -> None:
         state = await self._store.state(self._channel)
         payloads = [found.texts[one] for one in found.payloads.tolist()]
         execution = Execution(number=state.last_execution + 1, started_us=0, ended_us=1, vector={"records": 2})
@@ -127,13 +127,13 @@ def measured(work: Callable[[], Any]) -> tuple[float, Any]:
 async def subscribed(store: SqliteChannelStore, count: int) -> Kept:
     channel_id = await store.add_channel()
     for begin in range(0, count, 50_000):
-        wanted = [Wanted(f"[{i}]", _BROKER) for i in range(begin, min(begin + 50_000, count))]
+        wanted = [BackendRequest(f"[{i}]", _BROKER) for i in range(begin, min(begin + 50_000, count))]
         await store.subscribe(channel_id, wanted, created_us=0)
     return Kept(store, channel_id)
 
 
 async def sizes(bench: Bench, spark: SparkSession, folder: Path, counts: list[int], published: int) -> None:
-    oracle = SparkOracle(spark)
+    oracle = SparkTypeAnalyser(spark)
     store = SqliteChannelStore(folder / "channels.db")
     await store.open()
     try:
@@ -221,7 +221,7 @@ def extrapolated(bench: Bench, bare: BareJoin, rows: pa.Table, count: int) -> No
 
 def hundred(bench: Bench, spark: SparkSession, published: int) -> None:
     """A hundred channels that watch one dataset."""
-    oracle = SparkOracle(spark)
+    oracle = SparkTypeAnalyser(spark)
     channels = [Channel(spark, oracle, 1_000) for _ in range(100)]
     rows = new_rows(published, 1_000)
     for channel in channels[:10]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.baselines.engine import bare_heap
 from benchmarks.harness import Bench, compare
-from tocsin.lab.engine.engine import Engine
+from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, Network
 from tocsin.lab.engine.streams import Streams
 
@@ -42,7 +42,7 @@ def main() -> None:
 
 def timed(timers: int, delays_s: list[float]) -> None:
     """The baseline's work with the engine."""
-    engine = Engine(1)
+    engine = SimulationEngine(1)
     left = EVENTS
 
     def happen(number: int) -> None:
@@ -58,7 +58,7 @@ def timed(timers: int, delays_s: list[float]) -> None:
 
 def messages(places: int, delays_s: list[float]) -> None:
     """As many messages over the links of a network."""
-    engine = Engine(1)
+    engine = SimulationEngine(1)
     network = Network(engine, lambda _source, _target: LinkSettings(0.01, 1e6))
     names = [str(number) for number in range(min(places, 1_000))]
     left = EVENTS

@@ -22,9 +22,9 @@ import resource
 from typing import Final
 
 from benchmarks.harness import Bench, beside, process_cpu_s
-from tocsin.lab.bodies.edge import Edge, core_settings
+from tocsin.lab.bodies.edge import FastBrokerSim, core_settings
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
-from tocsin.lab.workloads.events import Events
+from tocsin.lab.workloads.events import WorkloadEvents
 from tocsin.rules.caching.settings import CachingSettings
 
 BUDGET_BYTES: Final = 200_000_000
@@ -56,9 +56,9 @@ def workload(part: int, span_s: float, lifetimes: str) -> EdgeWorkload:
     return EdgeWorkload(subscribers=10_000 // part, interests=1_000 // part, span_s=span_s, lifetimes=lifetimes)
 
 
-def edge(part: int, *, page_results: int = 1 << 30) -> Edge:
+def edge(part: int, *, page_results: int = 1 << 30) -> FastBrokerSim:
     settings = CachingSettings(budget_bytes=BUDGET_BYTES // part, eviction="lsc")
-    return Edge(core_settings(settings, page_results=page_results), 1_000 // part)
+    return FastBrokerSim(core_settings(settings, page_results=page_results), 1_000 // part)
 
 
 def whole_run(bench: Bench, part: int, span_s: float) -> float:
@@ -79,7 +79,7 @@ def whole_run(bench: Bench, part: int, span_s: float) -> float:
 class Stretches:
     """One run of six hours, a stretch of each hour measured: together as all the rest, or each alone."""
 
-    def __init__(self, events: Events, run: Edge, hour_s: float, *, together: bool) -> None:
+    def __init__(self, events: WorkloadEvents, run: FastBrokerSim, hour_s: float, *, together: bool) -> None:
         self._events = events
         self._edge = run
         self._hour_s = hour_s

@@ -17,7 +17,7 @@ from tests.broker_world import World
 from tests.waiting import WITHIN_S, until
 from tocsin import compose_broker
 from tocsin.broker.shell.running import RunningBroker
-from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.service import BrokerService
 from tocsin.serving.application import bound, listening
 from tocsin.settings import Settings
 
@@ -33,7 +33,7 @@ class BrokerHere:
     tokens: dict[str, str] = field(default_factory=dict)
 
     @property
-    def service(self) -> Service:
+    def service(self) -> BrokerService:
         return self.running.service
 
     async def ask(

@@ -18,12 +18,12 @@ from aiohttp import web
 from tests.fake_statements import FakeCredentials, FakeStatements
 from tests.waiting import WITHIN_S
 from tocsin.cluster.catalog import CatalogStore, DataverseEntry, Put, Remove
-from tocsin.cluster.channels.announcer import Announcer, Pace
+from tocsin.cluster.channels.announcer import Announcer, AnnouncerTiming
 from tocsin.cluster.channels.brokers import Brokers
-from tocsin.cluster.channels.news import NewsDesk
+from tocsin.cluster.channels.news import AnnouncementBuilder
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
-from tocsin.cluster.door import BrokerDoor
+from tocsin.cluster.door import BrokerApi
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.http import cluster_application
 from tocsin.cluster.results_http import FetchLimits
@@ -34,15 +34,15 @@ from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.application import bound, listening
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings
-from tocsin.store.channel_rows import Broker, Execution
+from tocsin.store.channel_rows import BrokerName, Execution
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.errors import UnauthorizedError
-from tocsin.wire.results import FetchedPart, FrameReader, Next, fetch_request
+from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 from tocsin.wire.signatures import verify
 
-QUICK = Pace(timeout_s=5.0, first_retry_s=0.01, last_retry_s=0.05)
+QUICK = AnnouncerTiming(timeout_s=5.0, first_retry_s=0.01, last_retry_s=0.05)
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class World:
     announcer: Announcer
     brokers: Brokers
     retention: Retention
-    door: BrokerDoor
+    door: BrokerApi
     url: str = ""
     token: str | None = None
 
@@ -90,7 +90,7 @@ class World:
         self.announcer.committed(committed)
         self.retention.wake()
 
-    async def until_kept(self, broker: Broker) -> None:
+    async def until_kept(self, broker: BrokerName) -> None:
         """Until it is kept that the broker knows everything: killed before, it would be told some of it again."""
         async with asyncio.timeout(WITHIN_S):
             while (
@@ -119,7 +119,7 @@ class World:
         assert status == 200, said
         return [one["interest"] for one in said["subscriptions"]]
 
-    async def fetch(self, *ranges: Range) -> tuple[list[FetchedPart], Next | None]:
+    async def fetch(self, *ranges: Range) -> tuple[list[FetchedPart], NextRange | None]:
         status, body = await self.ask("POST", "/v1/results:fetch", data=fetch_request(ranges))
         assert status == 200, body
         reader = FrameReader()
@@ -138,7 +138,7 @@ async def opened(
     data: Path,
     *,
     limits: FetchLimits | None = None,
-    pace: Pace = QUICK,
+    pace: AnnouncerTiming = QUICK,
     news: Mapping[str, int] | None = None,
     upkeep_s: float = 3_600.0,
     guard: AddressGuard = UNGUARDED,
@@ -152,11 +152,13 @@ async def opened(
     settings = ClusterSettings.model_validate({"channels": {"upkeep_period_s": upkeep_s, **channels}})
     catalog = CatalogStore(store)
     await catalog.load()
-    announcer = Announcer(catalog, kept, news=NewsDesk(catalog, kept, **(news or {})), pace=pace, guard=guard)
+    announcer = Announcer(
+        catalog, kept, news=AnnouncementBuilder(catalog, kept, **(news or {})), pace=pace, guard=guard
+    )
     brokers = Brokers(catalog, kept, announcer)
     retention = Retention(catalog, kept, settings.channels)
     subscriptions = Subscriptions(catalog, kept, settings.channels.interests_limit)
-    door = BrokerDoor(kept, subscriptions, brokers, announcer, retention, limits)
+    door = BrokerApi(kept, subscriptions, brokers, announcer, retention, limits)
     made = World(catalog, kept, announcer, brokers, retention, door)
     try:
         await announcer.start()
@@ -182,7 +184,7 @@ async def world(data: Path, *, auth: str = "auto", port: int = 0, **options: Any
 
 
 @asynccontextmanager
-async def furnished(data: Path) -> AsyncIterator[BrokerDoor]:
+async def furnished(data: Path) -> AsyncIterator[BrokerApi]:
     """A door with a channel v.c, a push channel v.p and a broker v.b behind it, who holds interests with results."""
     async with opened(data) as made:
         channels = [await made.channel("c"), await made.channel("p", push=True)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tocsin.rules.caching.admission import admission
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Cached, Missing, Result
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
 
@@ -103,7 +103,7 @@ class PlainCaches:
         if kept and self.settings.put_is_access:
             model.last_access_s = self.now_s
         self._came(made)
-        result = Result(cursor, size, f"{interest}:{cursor.execution}")
+        result = BrokerResult(cursor, size, f"{interest}:{cursor.execution}")
         if self.settings.eviction in QUEUES:
             resident = self.real.put(self.real[interest], result, self.now_s)
             self._follow(None if self.settings.newcomer_may_go else made)
@@ -138,17 +138,17 @@ class PlainCaches:
             place = run.to
         assert place == at(max(after, to)) or (not runs and after >= to)
         for one, other in itertools.pairwise(runs):
-            assert not (isinstance(one, Missing) and isinstance(other, Missing))
+            assert not (isinstance(one, MissingRun) and isinstance(other, MissingRun))
         for one in model.objects:
             if at(after) < one.cursor <= at(to):
                 (run,) = [run for run in runs if run.after < one.cursor <= run.to]
-                assert isinstance(run, Cached) == one.resident
+                assert isinstance(run, CachedRun) == one.resident
                 one.reads += 1
                 one.worth = self.level + one.reads / max(1, one.size)
         for run in runs:
-            if isinstance(run, Cached):
+            if isinstance(run, CachedRun):
                 inside = [one for one in model.objects if run.after < one.cursor <= run.to]
-                expected = [Result(one.cursor, one.size, f"{interest}:{one.cursor.execution}") for one in inside]
+                expected = [BrokerResult(one.cursor, one.size, f"{interest}:{one.cursor.execution}") for one in inside]
                 assert list(run.results) == expected
 
     def fetched(self, interest: int, took_s: float) -> None:

@@ -9,9 +9,9 @@ from tests.caching_model import at
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.cohorts import Cohort, Group
+from tocsin.broker.core.cohorts import Cohort, CohortSnapshot
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import START, Cursor
 
 
@@ -19,7 +19,7 @@ from tocsin.rules.model.cursors import START, Cursor
 class Channel:
     """What the cluster knows of one interest."""
 
-    results: list[Result] = field(default_factory=list)
+    results: list[BrokerResult] = field(default_factory=list)
     held: bool = False
     told: Cursor = START
     gone: Cursor = START
@@ -29,7 +29,7 @@ class Channel:
     def head(self) -> Cursor:
         return self.results[-1].cursor if self.results else at(0)
 
-    def between(self, after: Cursor, to: Cursor) -> list[Result]:
+    def between(self, after: Cursor, to: Cursor) -> list[BrokerResult]:
         return [one for one in self.results if max(after, self.gone) < one.cursor <= to]
 
 
@@ -60,14 +60,14 @@ class World:
         self.asked: list[str] = []
         self.cohorts: dict[str, Collection[Hashable]] = {}
         self.told: dict[str, Cohort] = {}
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, CohortSnapshot] = {}
         self.reports: dict[Hashable, Cursor] = {}
         self.pulled_from: dict[Hashable, Cursor] = {}
         self.log: list[ac.Action] = []
 
     # --- what happens
 
-    def handle(self, event: ev.Event) -> list[ac.Action]:
+    def handle(self, event: ev.BrokerEvent) -> list[ac.Action]:
         found = self.broker.handle(event, self.now_s)
         for action in found:
             self._perform(action)
@@ -84,11 +84,11 @@ class World:
         since: Cursor | None = None,
     ) -> list[ac.Action]:
         self.clients[name] = Client(subscriber, interest, mode)
-        return self.handle(ev.Subscribe(name, subscriber, interest, since, mode))
+        return self.handle(ev.SubscribeRequested(name, subscriber, interest, since, mode))
 
     def unsubscribe(self, name: str) -> list[ac.Action]:
         del self.clients[name]
-        return self.handle(ev.Unsubscribe(name))
+        return self.handle(ev.UnsubscribeRequested(name))
 
     def backend_ready(self, interest: str) -> list[ac.Action]:
         """The cluster has made the subscription that was asked for first."""
@@ -96,19 +96,19 @@ class World:
         channel = self.channels[interest]
         channel.held = True
         channel.told = channel.head
-        return self.handle(ev.BackendReady(interest, channel.head))
+        return self.handle(ev.BackendSubscribed(interest, channel.head))
 
     def make(self, interest: str, count: int = 1, size: int = 10) -> None:
         """The cluster has new results, and has told nobody yet."""
         channel = self.channels[interest]
         for _ in range(count):
             number = channel.head.execution + 1
-            channel.results.append(Result(at(number), size, f"{interest}{number}"))
+            channel.results.append(BrokerResult(at(number), size, f"{interest}{number}"))
 
     def announce(self, interest: str) -> list[ac.Action]:
         channel = self.channels[interest]
         channel.told = channel.head
-        return self.handle(ev.Announced(interest, channel.head))
+        return self.handle(ev.ResultsAnnounced(interest, channel.head))
 
     def push(self, interest: str, size: int = 10) -> list[ac.Action]:
         """The next result, sent along; what was made before it and not told is announced first."""
@@ -117,7 +117,7 @@ class World:
         self.make(interest, 1, size)
         channel.told = channel.head
         one = channel.results[-1]
-        return found + self.handle(ev.Arrived(interest, one.cursor, one.size_bytes, one.payload))
+        return found + self.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
 
     def retain(self, interest: str, keep: int) -> None:
         channel = self.channels[interest]
@@ -129,9 +129,9 @@ class World:
     def answer_together(self, *, limit: int = 1000, took_s: float = 0.1) -> list[ac.Action]:
         """Everything that is asked for comes at once."""
         answers = tuple(self.answer_to(number, limit, took_s) for number in sorted(self.fetches))
-        return self.handle(ev.FetchedTogether(answers))
+        return self.handle(ev.FetchesSucceeded(answers))
 
-    def answer_to(self, number: int, limit: int, took_s: float) -> ev.Fetched:
+    def answer_to(self, number: int, limit: int, took_s: float) -> ev.FetchSucceeded:
         fetch = self.fetches.pop(number)
         channel = self.channels[str(fetch.interest)]
         found = channel.between(fetch.after, fetch.to)
@@ -142,7 +142,7 @@ class World:
                 break
         to = fetch.to if len(results) == len(found) else results[-1].cursor
         gap = channel.gone if channel.gone > fetch.after else None
-        return ev.Fetched(number, to, tuple(results), took_s, gap)
+        return ev.FetchSucceeded(number, to, tuple(results), took_s, gap)
 
     def fail(self, number: int) -> list[ac.Action]:
         del self.fetches[number]
@@ -155,11 +155,11 @@ class World:
                 if one.subscriber == subscriber:
                     # A new connection knows what was acknowledged, and no more.
                     one.position, one.behind, one.wants_more, one.notified = one.acked, False, False, START
-        return self.handle(ev.LoggedIn(subscriber))
+        return self.handle(ev.SubscriberLoggedIn(subscriber))
 
     def log_out(self, subscriber: str) -> list[ac.Action]:
         self.online.discard(subscriber)
-        return self.handle(ev.LoggedOut(subscriber))
+        return self.handle(ev.SubscriberLoggedOut(subscriber))
 
     def ack(self, interest: str, cursor: Cursor, names: Collection[Hashable]) -> list[ac.Action]:
         head = self.channels[interest].head
@@ -168,7 +168,7 @@ class World:
             if one is not None and one.interest == interest and one.since is not None:
                 one.acked = max(one.acked, min(cursor, self.head(interest), head))
                 one.position = max(one.position, one.acked)
-        return self.handle(ev.Acked(interest, cursor, names))
+        return self.handle(ev.ResultsAcknowledged(interest, cursor, names))
 
     def ack_each(self, subscriber: str) -> list[ac.Action]:
         """Somebody acknowledges all that it has, in all its subscriptions at once."""
@@ -177,12 +177,12 @@ class World:
         ]
         for _, one in mine:
             one.acked = max(one.acked, min(one.position, self.head(one.interest)))
-        return self.handle(ev.AckedEach(tuple((name, one.position) for name, one in mine)))
+        return self.handle(ev.ResultsAcknowledgedByMany(tuple((name, one.position) for name, one in mine)))
 
     def pull_each(self, subscriber: str) -> list[ac.Action]:
         """Somebody asks for all that it lacks at once."""
         mine = tuple(name for name, one in self.clients.items() if one.subscriber == subscriber)
-        return self.handle(ev.GetEach(mine))
+        return self.handle(ev.ResultsRequestedByMany(mine))
 
     def ack_as_one(self, interest: str) -> None:
         """The audience of the last live delivery acknowledges what all of it has."""
@@ -204,21 +204,21 @@ class World:
             self.ack(interest, min(have), audience)
 
     def pull(self, interest: str, names: Collection[Hashable]) -> list[ac.Action]:
-        return self.handle(ev.GetResults(interest, names))
+        return self.handle(ev.ResultsRequested(interest, names))
 
     def fall_behind(self, name: str) -> list[ac.Action]:
         one = self.clients[name]
         one.behind = True
-        return self.handle(ev.FellBehind(name, one.position))
+        return self.handle(ev.SubscriberFellBehind(name, one.position))
 
     def ready(self, name: str) -> list[ac.Action]:
         one = self.clients[name]
         one.behind = one.wants_more = False
-        return self.handle(ev.Ready(name))
+        return self.handle(ev.SubscriberReady(name))
 
     def pass_time(self, by_s: float) -> list[ac.Action]:
         self.now_s += by_s
-        return self.handle(ev.Tick())
+        return self.handle(ev.TimePassed())
 
     def head(self, interest: str) -> Cursor:
         """How far the broker has come."""
@@ -294,12 +294,12 @@ class World:
                     same = other.interest == action.interest and other.fetch != action.fetch
                     assert not same or other.to <= action.after or action.to <= other.after, "one range, one fetch"
                 self.fetches[action.fetch] = action
-            case ac.Report(lowest):
+            case ac.ReportConsumed(lowest):
                 self.reports |= lowest
                 for interest, cursor in lowest.items():
                     mine = [one.acked for one in self.clients.values() if one.interest == interest and one.since]
                     assert cursor <= min(mine, default=self.head(str(interest))), "nothing that somebody still lacks"
-            case ac.Notify(interest, to, audience):
+            case ac.NotifyAvailable(interest, to, audience):
                 assert len(audience) > 0
                 for name in audience:
                     one = self._listening(name, interest)
@@ -309,10 +309,10 @@ class World:
                     self.told[str(interest)] = audience
             case ac.Deliver():
                 self._delivered(action)
-            case ac.Ended(_, audience):
+            case ac.EndSubscriptions(_, audience):
                 for name in audience:
                     del self.clients[name]
-            case ac.Refused():
+            case ac.RefuseEvent():
                 pass
 
     def _delivered(self, action: ac.Deliver) -> None:
@@ -328,7 +328,7 @@ class World:
             assert action.after < action.gap <= action.to
             assert all(cursor <= min(action.gap, channel.gone) for cursor in lacking)
         for name in action.audience:
-            if action.why is ac.Why.PULLED:
+            if action.why is ac.DeliveryReason.PULLED:
                 one = self.clients[name]
                 assert one.interest == action.interest
                 assert one.since is not None
@@ -339,10 +339,10 @@ class World:
                 assert action.after == one.position, "what comes follows what has come"
                 one.wants_more = action.more
             # Who is served inline and pulls besides gets those twice: it has asked for it.
-            inline_pull = one.mode is ev.Mode.INLINE and action.why is ac.Why.PULLED
+            inline_pull = one.mode is ev.Mode.INLINE and action.why is ac.DeliveryReason.PULLED
             if action.after <= one.position and not inline_pull:
                 one.position = max(one.position, action.to)
-        if action.why is ac.Why.LIVE:
+        if action.why is ac.DeliveryReason.LIVE:
             self.cohorts[str(action.interest)] = action.audience
 
     def _listening(self, name: Hashable, interest: Hashable) -> Client:

@@ -16,14 +16,21 @@ from aiohttp import WSMsgType, web
 
 from tocsin import sdk
 from tocsin.serving.answers import answer, guarded, refusal
-from tocsin.wire.answers import LoggedIn, Subscription, error_reply, events_page, ok_reply, subscriptions_page
+from tocsin.wire.answers import (
+    LoginAnswer,
+    Subscription,
+    error_reply,
+    events_page,
+    ok_reply,
+    subscriptions_page,
+)
 from tocsin.wire.cursors import START, Cursor, parse_cursor
 from tocsin.wire.envelopes import EnvelopeWriter, item
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError, TocsinError, UnauthorizedError
 from tocsin.wire.subscriber import (
-    Acks,
+    AckRequest,
     BadRequest,
-    Login,
+    LoginRequest,
     parse_acks,
     parse_credentials,
     parse_request,
@@ -80,7 +87,7 @@ class FakeBroker:
     """The next requests are refused with these."""
     deaf: bool = False
     """Acknowledgements over WebSockets are lost."""
-    acked: list[Acks] = field(default_factory=list)
+    acked: list[AckRequest] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     published: list[tuple[str, str, bytes]] = field(default_factory=list)
     groups: dict[str, Any] = field(default_factory=dict)
@@ -161,7 +168,7 @@ class FakeBroker:
     def logged_in(self, user: str) -> web.Response:
         token = f"token{next(self._numbers)}"
         self.tokens[token] = user
-        told = LoggedIn(token, datetime.now(UTC) + timedelta(seconds=self.token_s), user, "default")
+        told = LoginAnswer(token, datetime.now(UTC) + timedelta(seconds=self.token_s), user, "default")
         return answer(told.to_json())
 
     async def register(self, request: web.Request) -> web.Response:
@@ -259,7 +266,7 @@ class FakeBroker:
         first = "after" not in request.query
         return answer({**told, "members": members[:1] if first else members[1:], "next": members[0] if first else None})
 
-    def take_acks(self, acks: Acks) -> None:
+    def take_acks(self, acks: AckRequest) -> None:
         self.acked.append(acks)
         for interest, cursor in acks.cursors.items():
             if (one := self.interests.get(interest)) is not None:
@@ -303,7 +310,7 @@ class FakeBroker:
             said = parse_request((await socket.receive()).data)
             try:
                 assert not isinstance(said, BadRequest)
-                assert isinstance(said.body, Login)
+                assert isinstance(said.body, LoginRequest)
                 self.owner(said.body.token)
             except TocsinError as error:
                 await socket.send_str(error_reply(None, error).decode())
@@ -326,7 +333,7 @@ class FakeBroker:
                 request_ = parse_request(message.data)
                 if isinstance(request_, BadRequest):
                     await socket.send_str(error_reply(request_.ref, request_.error).decode())
-                elif isinstance(request_.body, Acks) and not self.deaf:
+                elif isinstance(request_.body, AckRequest) and not self.deaf:
                     self.take_acks(request_.body)
                     if request_.ref is not None:
                         await socket.send_str(ok_reply(request_.ref, {"acknowledged": 0}).decode())

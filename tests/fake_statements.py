@@ -30,13 +30,13 @@ from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.clock_guard import ClockGuard
-from tocsin.cluster.door import BrokerDoor
+from tocsin.cluster.door import BrokerApi
 from tocsin.cluster.engine_watch import EngineWatch
-from tocsin.cluster.feeds.feed import Accepted
+from tocsin.cluster.feeds.feed import AcceptedRecords
 from tocsin.cluster.feeds.feeds import Feeds
-from tocsin.cluster.feeds.figures import FeedFigures
+from tocsin.cluster.feeds.figures import FeedMetrics
 from tocsin.cluster.http import cluster_application
-from tocsin.cluster.outcome import Outcome
+from tocsin.cluster.outcome import StatementOutcome
 from tocsin.cluster.replies import StatementLimits
 from tocsin.cluster.work_threads import WorkThreads
 from tocsin.pipeline.readers.decoding import decoder
@@ -84,7 +84,7 @@ class FakeStatements:
 
     async def run(
         self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
-    ) -> AsyncIterator[Outcome]:
+    ) -> AsyncIterator[StatementOutcome]:
         self.scripts.append(script)
         parts = [(part.strip(), place) for part, place in _parts(script) if part.strip()]
         for number, (part, line) in enumerate(parts, start=1):
@@ -98,13 +98,13 @@ class FakeStatements:
             elif verb == "insert" and not may_write:
                 raise ForbiddenError("this token may only run queries", statement=number)
             elif verb == "insert" and rest.isdecimal():
-                yield Outcome(number, "insert", {"inserted": int(rest)}, None)
+                yield StatementOutcome(number, "insert", {"inserted": int(rest)}, None)
             elif verb == "refused":
                 raise ConnectionRefusedError("something behind the executor is away")
             elif verb.lower() == "use" and rest.strip("`") not in self.dropped:
-                yield Outcome(number, "use", {"dataverse": rest.strip("`")}, None)
+                yield StatementOutcome(number, "use", {"dataverse": rest.strip("`")}, None)
             elif (rows := self._query(verb, rest)) is not None:
-                yield Outcome(number, "query", {}, rows)
+                yield StatementOutcome(number, "query", {}, rows)
             else:
                 raise StatementError(
                     f"{verb} is not a statement", statement=number, line=line, column=1, hint="write another"
@@ -164,7 +164,7 @@ class FakeFeeds:
         self.taken: list[tuple[str, bytes, str | None, bool]] = []
         self._decode = decoder("json", ObjectType((Field("id", t.BIGINT),), open=True))
 
-    async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> Accepted:
+    async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> AcceptedRecords:
         if name == "Stopped":
             raise ConflictError("the feed Stopped is stopped")
         if name == "Nowhere":
@@ -176,14 +176,14 @@ class FakeFeeds:
         ]
         accepted = len(decoded) - len(refused)
         status = 200 if accepted else 422
-        return Accepted(status, {"accepted": accepted, "rejected": refused}, len(decoded))
+        return AcceptedRecords(status, {"accepted": accepted, "rejected": refused}, len(decoded))
 
     def described(self, name: str) -> dict[str, Any]:
         if name == "Nowhere":
             raise NotFoundError(f"there is no feed {name}")
         return {"feed": f"Default.{name}", "adapter": "http_adapter", "format": "json"}
 
-    def figures(self) -> list[FeedFigures]:
+    def figures(self) -> list[FeedMetrics]:
         return []
 
     def as_feeds(self) -> Feeds:
@@ -191,12 +191,12 @@ class FakeFeeds:
         return cast("Feeds", self)
 
 
-def idle_door() -> BrokerDoor:
+def idle_door() -> BrokerApi:
     """The door for brokers, and nothing behind it."""
     catalog, store = CatalogStore(SqliteStore(Path("nowhere"))), SqliteChannelStore(Path("nowhere"))
     announcer = Announcer(catalog, store)
     brokers, retention = Brokers(catalog, store, announcer), Retention(catalog, store, ChannelSettings())
-    return BrokerDoor(store, Subscriptions(catalog, store), brokers, announcer, retention)
+    return BrokerApi(store, Subscriptions(catalog, store), brokers, announcer, retention)
 
 
 async def fake_backup(to: Path) -> dict[str, Any]:
@@ -248,7 +248,7 @@ async def serving(
     auth: str = "auto",
     host: str = "127.0.0.1",
     feeds: FakeFeeds | None = None,
-    door: Callable[[], AbstractAsyncContextManager[BrokerDoor]] | None = None,
+    door: Callable[[], AbstractAsyncContextManager[BrokerApi]] | None = None,
     guard: ClockGuard | None = None,
     **http: object,
 ) -> AsyncIterator[str]:

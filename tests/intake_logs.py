@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tocsin.cluster.intake.log import Entry, IntakeLog
+from tocsin.cluster.intake.log import IntakeLog, LogEntry
 
 ALL = {"max_rows": 1 << 40, "max_bytes": 1 << 40}
 
@@ -29,7 +29,7 @@ async def opened(folder: Path, **options: Any) -> AsyncIterator[IntakeLog]:
         await log.close()
 
 
-def payloads(entries: list[Entry]) -> list[bytes]:
+def payloads(entries: list[LogEntry]) -> list[bytes]:
     return [entry.payload for entry in entries]
 
 

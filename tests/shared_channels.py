@@ -16,12 +16,12 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tocsin.language.channels import Called, Scan, SharedQuery, shared_query
+from tocsin.language.channels import CalledFunction, Scan, SharedQuery, shared_query
 from tocsin.language.names import Dataset
 from tocsin.language.script import parsed_body
-from tocsin.pipeline.analysis import SparkOracle
+from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import planning, running
-from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.running import UNGROUPED, Grouping
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
@@ -111,13 +111,13 @@ def compiled(
 ) -> SharedQuery:
     return shared_query(
         parsed_body(body), parameters, declared or {},
-        names=Names(functions), oracle=SparkOracle(spark), dataverse="d", continuous=continuous,
+        names=Names(functions), oracle=SparkTypeAnalyser(spark), dataverse="d", continuous=continuous,
     )  # fmt: skip
 
 
 def planned(spark: SparkSession, query: SharedQuery) -> str:
     """Spark's plan of it; StatementError where it would test every pair."""
-    return planning.checked_plan(spark, query, Interests(spark, query).schema, lambda one: one.name)
+    return planning.checked_plan(spark, query, InterestTable(spark, query).schema, lambda one: one.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def shown(spark: SparkSession, world: World) -> Iterator[World]:
 
 
 def executed(
-    spark: SparkSession, query: SharedQuery, world: World, interests: Interests, among: Ids | None = None
+    spark: SparkSession, query: SharedQuery, world: World, interests: InterestTable, among: Ids | None = None
 ) -> Counter[tuple[int, str]]:
     """(interest, result as text), each as often as it is told."""
     return Counter(_told(spark, query, world, interests, among))
@@ -176,16 +176,16 @@ def _told(
     spark: SparkSession,
     query: SharedQuery,
     world: World,
-    interests: Interests,
+    interests: InterestTable,
     among: Ids | None = None,
     how: Grouping = UNGROUPED,
     many: bool = False,
 ) -> list[tuple[int, str]]:
-    def view_of(read: Scan | Called) -> str:
+    def view_of(read: Scan | CalledFunction) -> str:
         assert isinstance(read, Scan)
         return world.tokens[read.dataset.name, read.new]
 
-    moment = running.Moment(NOW, PREVIOUS, {one.since: world.since for one in query.watched}, many)
+    moment = running.ExecutionMoment(NOW, PREVIOUS, {one.since: world.since for one in query.watched}, many)
     found = running.run(spark, query, interests, view_of, moment, among, how)
     texts = [canonical(json.loads(one)) for one in found.texts]
     return [(int(one), texts[which]) for one, which in zip(found.interests, found.payloads, strict=True)]
@@ -201,7 +201,7 @@ def answers(
     many: bool = False,
 ) -> list[list[str]]:
     """For each set of values what the channel tells it, as texts with sorted keys, in the order it is told."""
-    interests = Interests(spark, query)
+    interests = InterestTable(spark, query)
     interests.change(enumerate(values), [])
     told: list[list[str]] = [[] for _ in values]
     try:

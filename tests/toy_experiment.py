@@ -9,9 +9,9 @@ from tocsin.lab.experiments.declaration import (
     Axis,
     Claim,
     Experiment,
-    Judged,
+    ExperimentParameter,
+    Judgement,
     Metric,
-    Parameter,
     Plot,
     Run,
     Sweep,
@@ -19,7 +19,7 @@ from tocsin.lab.experiments.declaration import (
 )
 from tocsin.lab.experiments.judging import surely_more
 from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.results import Results
+from tocsin.lab.experiments.results import RunResults
 from tocsin.lab.experiments.running import run
 
 
@@ -37,9 +37,9 @@ TOY = Experiment(
     source="nowhere",
     model=toy_model,
     parameters=(
-        Parameter("policy", "low", "a word"),
-        Parameter("size", 1.0, "a number", quick=2.0),
-        Parameter("on", True, "?"),
+        ExperimentParameter("policy", "low", "a word"),
+        ExperimentParameter("size", 1.0, "a number", quick=2.0),
+        ExperimentParameter("on", True, "?"),
     ),
     sweeps=(
         Sweep(
@@ -57,7 +57,9 @@ TOY = Experiment(
             "high-wins",
             "High scores | more",
             "p. 1",
-            lambda r: Judged("reproduced" if surely_more(r, "score", "sizes", HIGH, LOW) else "not reproduced", "10"),
+            lambda r: Judgement(
+                "reproduced" if surely_more(r, "score", "sizes", HIGH, LOW) else "not reproduced", "10"
+            ),
         ),
     ),
     replications=3,
@@ -68,5 +70,5 @@ LOW: Mapping[str, str | float] = {"policy": "low", "size": 1.0}
 TOY_PLACE = f"{__name__}:TOY"
 
 
-def toy_results(tmp_path: Path) -> Results:
+def toy_results(tmp_path: Path) -> RunResults:
     return run(plan(TOY), TOY_PLACE, tmp_path)[0]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from examples.emergency.data import Place, Report, Shelter, distance_m
-from tocsin.sdk import Cursor, Notification, Subscription, Told
+from tocsin.sdk import Cursor, Event, Result, Subscription
 
 BORDER_M: Final = 1.0  # so near to the border of a zone it is open on which side somebody is
 BORDER_S: Final = 0.05  # and so near to the end of a window
@@ -80,7 +80,7 @@ class Heard:
     """`online_since_s`: since when they had been online when they heard it. `live`: they were when it was sent."""
 
     user: str
-    notification: Notification
+    notification: Result
     at_s: float
     online_since_s: float
     live: bool
@@ -122,8 +122,8 @@ class History:
         given = dict(zip(rule.parameters, made.parameters, strict=True))
         self.watches[user, made.interest] = Watch(user, channel, rule, given, asked_s, answered_s)
 
-    def told(self, user: str, told: Told, at_s: float, online_since_s: float = math.inf) -> None:
-        if not isinstance(told, Notification):
+    def told(self, user: str, told: Event, at_s: float, online_since_s: float = math.inf) -> None:
+        if not isinstance(told, Result):
             self.trouble.append(f"{user} was told: {told}")
             return
         number = int(told.result["report"]["number"])

@@ -29,7 +29,7 @@ from examples.emergency.auditor import LATE_S, History, Verdict, channel_of, jud
 from examples.emergency.own_cluster import DemoError, Servers
 from examples.emergency.people import Agency, Person, lighthouse, passed, townspeople
 from examples.emergency.view import View, table_of
-from tocsin.cli.client import Client
+from tocsin.cli.client import ClusterConnection
 from tocsin.wire.errors import TocsinError
 
 HERE = Path(__file__).parent
@@ -107,7 +107,7 @@ class Demo:
                 *map(channel_text, channels),
             ]
         )
-        async with Client(cluster) as client, contextlib.aclosing(client.run(script)) as events:
+        async with ClusterConnection(cluster) as client, contextlib.aclosing(client.run(script)) as events:
             async for _ in events:
                 pass
         self._note(f"created after {perf_counter() - began_s:.1f} s")

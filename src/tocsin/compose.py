@@ -21,17 +21,17 @@ from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.backup.restoring import restore as restored
 from tocsin.cluster.backup.writing import write_backup
 from tocsin.cluster.catalog import CatalogStore
-from tocsin.cluster.changes import Changes
-from tocsin.cluster.channels.announcer import Announcer, Pace
+from tocsin.cluster.changes import DmlHandler
+from tocsin.cluster.channels.announcer import Announcer, AnnouncerTiming
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.lost_channels import LostChannels, refuse_lost_channels
 from tocsin.cluster.channels.procedures import AT_ONCE, Procedures
 from tocsin.cluster.channels.retention import Retention
-from tocsin.cluster.channels.shows import Shows
+from tocsin.cluster.channels.shows import VirtualDatasets
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
-from tocsin.cluster.door import BrokerDoor
+from tocsin.cluster.door import BrokerApi
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_watch import EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
@@ -42,7 +42,7 @@ from tocsin.cluster.lock import FolderLock
 from tocsin.cluster.lost_folder import LostFolder, refuse_lost_catalog
 from tocsin.cluster.removals import Removals, list_paths
 from tocsin.cluster.statements import ScriptRunner
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.cluster.watchdog import WatchdogLimits
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.commits import TableClock
@@ -50,7 +50,7 @@ from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.tombstones import find_newest_time_us
 from tocsin.pipeline.python.functions import PythonFunctions
-from tocsin.pipeline.session import Sessions
+from tocsin.pipeline.session import SparkSessions
 from tocsin.serving import tokens as minting
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import serve
@@ -58,7 +58,7 @@ from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
 from tocsin.store import saved_broker
-from tocsin.store.channel_rows import Committed
+from tocsin.store.channel_rows import CommittedExecution
 from tocsin.store.channel_store import ChannelStore
 from tocsin.store.private_folder import PRIVATE, make_private
 from tocsin.store.sqlite import SqliteStore
@@ -83,15 +83,15 @@ class Cluster:
     statements: ScriptRunner
     store: ClusterStore
     catalog: CatalogStore
-    tables: Tables
+    tables: DatasetTables
     feeds: Feeds
     channels: Channels
     channel_store: ChannelStore
 
 
-def tables_of(settings: Settings, guard: ClockGuard | None = None) -> Tables:
+def tables_of(settings: Settings, guard: ClockGuard | None = None) -> DatasetTables:
     chosen = settings.cluster.datasets
-    return Tables(
+    return DatasetTables(
         settings.data.absolute() / DATASETS,
         key_index_limit=chosen.key_index_limit,
         upkeep_period_s=chosen.upkeep_period_s,
@@ -159,7 +159,7 @@ async def held_folder(settings: Settings, address: str | None = None) -> AsyncIt
 
 
 @asynccontextmanager
-async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, Sessions]]:
+async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, SparkSessions]]:
     """The first session, and what makes the next ones."""
     scratch = _scratch(settings)
     # What a killed cluster left there nobody needs.
@@ -170,7 +170,7 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[t
     def start() -> Any:
         return session.start(scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf)
 
-    sessions = Sessions(start, lock.record_child)
+    sessions = SparkSessions(start, lock.record_child)
     starting = asyncio.create_task(asyncio.to_thread(sessions.start))
     try:
         yield await asyncio.shield(starting), sessions
@@ -184,7 +184,7 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[t
 async def assembled(
     settings: Settings,
     spark: Any,
-    sessions: Sessions | None = None,
+    sessions: SparkSessions | None = None,
     *,
     set_aside: bool = False,
     clock: Callable[[], datetime] | None = None,
@@ -228,12 +228,14 @@ async def assembled(
         intake = settings.data.absolute() / INTAKE
         sockets = SocketLimits(chosen.feeds.socket_connections_limit, chosen.feeds.socket_address_connections_limit)
         feeds = Feeds(catalog, tables, engine, intake, polled, socket_limits=sockets, function_deadline_s=deadline_s)
-        changes = Changes(tables, engine)
+        changes = DmlHandler(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes, deadline_s=deadline_s)
-        announcer = Announcer(catalog, channel_store, pace=Pace(chosen.channels.announcement_timeout_s), guard=told)
+        announcer = Announcer(
+            catalog, channel_store, pace=AnnouncerTiming(chosen.channels.announcement_timeout_s), guard=told
+        )
         retention = Retention(catalog, channel_store, chosen.channels, now=lambda: from_us(guard.age_us()))
 
-        def committed(one: Committed) -> None:
+        def committed(one: CommittedExecution) -> None:
             if one.results:
                 announcer.committed(one)
             retention.wake()
@@ -244,7 +246,7 @@ async def assembled(
             matches_limit=chosen.channels.matches_limit,
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
-        engine.shows = Shows(channel_store, procedures.runs)
+        engine.shows = VirtualDatasets(channel_store, procedures.runs)
         rooms = (feeds, brokers, channels)
         statements = ScriptRunner(
             catalog, tables, engine, changes, procedures, channels, rooms, chosen, settings.data.absolute()
@@ -262,7 +264,7 @@ async def assembled(
             app = cluster_application(
                 chosen, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
                 channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
-                brokers=BrokerDoor(channel_store, subscriptions, brokers, announcer, retention),
+                brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention),
                 spool_folder=_scratch(settings),
             )  # fmt: skip
             yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store)
@@ -422,7 +424,7 @@ async def accept_clock(settings: Settings) -> datetime:
 class LiveTables(Mapping[str, DatasetTable]):
     """Every dataset's table by its folder, as the catalog has them when asked."""
 
-    def __init__(self, catalog: CatalogStore, tables: Tables) -> None:
+    def __init__(self, catalog: CatalogStore, tables: DatasetTables) -> None:
         self._catalog = catalog
         self._tables = tables
 
@@ -486,6 +488,6 @@ def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, st
     return Inspection(settings.data.absolute(), layouts, deep=deep, on_progress=on_progress).run().to_json()
 
 
-def folder_holder(settings: Settings) -> holder.Holder | None:
+def folder_holder(settings: Settings) -> holder.LockOwner | None:
     """The process that works on the data folder now."""
     return holder.find(settings.data)

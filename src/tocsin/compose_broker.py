@@ -10,7 +10,7 @@ from pathlib import Path
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy
-from tocsin.broker.shell.instance import Instance
+from tocsin.broker.shell.instance import BrokerGeneration
 from tocsin.broker.shell.running import RunningBroker, running
 from tocsin.serving.application import serve
 from tocsin.settings import BrokerSettings, Settings
@@ -56,7 +56,7 @@ async def broker(
     await store.open()
     try:
         if take_over:
-            await Instance.renew(store)
+            await BrokerGeneration.renew(store)
         accounts = LocalAccounts(store, account_policy(chosen))
         await accounts.open()
         try:

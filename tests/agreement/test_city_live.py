@@ -16,8 +16,8 @@ from tocsin.lab.bodies.edge import core_settings
 from tocsin.lab.bodies.town import Links, play_town
 from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.scenarios.city import City, city_scenario
-from tocsin.lab.scenarios.scenario import LogIn, LogOut, Scenario, Subscribe, Unsubscribe
-from tocsin.lab.workloads.city_channels import CityRun, Found, find
+from tocsin.lab.scenarios.scenario import LogInStep, LogOutStep, Scenario, SubscribeStep, UnsubscribeStep
+from tocsin.lab.workloads.city_channels import CityResult, CityRun, find
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.sdk.client import Client
 
@@ -48,24 +48,24 @@ class Live:
 
     async def perform(self, act: Any) -> None:
         match act:
-            case LogIn(name):
+            case LogInStep(name):
                 self._online.add(name)
                 for number in list(self._held[name]):
                     await self._pull(name, number)
-            case LogOut(name):
+            case LogOutStep(name):
                 self._online.discard(name)
-            case Subscribe(name, channel, parameters):
+            case SubscribeStep(name, channel, parameters):
                 number = self._run.interest(channel, parameters)
                 self._held[name][number] = await self._clients[name].subscribe("v.c", [number], mode="notify")
-            case Unsubscribe(name, channel, parameters):
+            case UnsubscribeStep(name, channel, parameters):
                 number = self._run.interest(channel, parameters)
                 await self._clients[name].unsubscribe(self._held[name].pop(number))
-            case Found():
+            case CityResult():
                 await self._execute(act)
             case _:
                 pass
 
-    async def _execute(self, found: Found) -> None:
+    async def _execute(self, found: CityResult) -> None:
         holders = [name for name, held in self._held.items() if found.interest in held]
         assert holders, "only what somebody holds is found"
         figures = self._made.service.machine.core.caches.figures
@@ -113,7 +113,7 @@ async def test_the_live_broker_and_the_simulated_one_agree_on_a_city(policy: str
         live = Live(here, broker, run, stack)
         await live.begin()
         for what in in_order(made, run):
-            if not isinstance(what, Found) or what.at_s < CITY.span_s:
+            if not isinstance(what, CityResult) or what.at_s < CITY.span_s:
                 await live.perform(what)
         measured = broker.service.machine.core.caches.figures
     assert measured.arrived == simulated.arrived

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.edge import FastBrokerSim, RoundTrips, core_settings
 from tocsin.lab.bodies.policies import named
 from tocsin.lab.engine.trace import TraceFile
 from tocsin.lab.experiments import registry
@@ -23,10 +23,10 @@ from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, OURS, PAP
 from tocsin.lab.experiments.edge_caching.optimum import Requests, bound, requests
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.results import Results, Row
+from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.lab.experiments.running import run
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
-from tocsin.lab.workloads.events import Events, Kind, in_order
+from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order
 from tocsin.rules.caching.settings import CachingSettings
 
 SMALL = EdgeWorkload(subscribers=60, subscriptions_each=5, interests=12, span_s=1500.0)
@@ -76,7 +76,7 @@ def test_who_pulls_together_gets_what_each_would_get_alone(policy: str) -> None:
     events = make_edge_events(SMALL, 3)
     found = []
     for together in (True, False):
-        edge = Edge(core_settings(settings), SMALL.interests, together=together)
+        edge = FastBrokerSim(core_settings(settings), SMALL.interests, together=together)
         edge.play(events, SMALL.span_s)
         figures = edge.broker.caches.figures
         found.append((figures.hits, figures.misses, figures.evicted, figures.expired, figures.consumed))
@@ -89,7 +89,7 @@ def test_who_pulls_together_gets_what_each_would_get_alone(policy: str) -> None:
 @pytest.mark.parametrize("policy", [*PAPER, *MODERN, *OURS])
 def test_a_run_leaves_nothing_to_a_collector(policy: str) -> None:
     """It plays without one."""
-    edge = Edge(core_settings(spelled(policy, 2_000_000)), SMALL.interests)
+    edge = FastBrokerSim(core_settings(spelled(policy, 2_000_000)), SMALL.interests)
     events = make_edge_events(replace(SMALL, lifetimes="renewed"), 3)
     gc.collect()
     gc.disable()
@@ -108,13 +108,16 @@ def test_what_is_made_when_everybody_has_left_for_good_concerns_nobody() -> None
     one = {"subscriber": np.array([0]), "interest": np.array([0])}
     events = in_order(
         [
-            (Kind.SUBSCRIBED, {"at_s": np.array([0.0]), **one}),
-            (Kind.UNSUBSCRIBED, {"at_s": np.array([0.5]), **one}),
-            (Kind.PRODUCED, {"at_s": np.array([at_s]), "interest": np.array([0]), "size_bytes": np.array([10])}),
+            (WorkloadEventKind.SUBSCRIBED, {"at_s": np.array([0.0]), **one}),
+            (WorkloadEventKind.UNSUBSCRIBED, {"at_s": np.array([0.5]), **one}),
+            (
+                WorkloadEventKind.PRODUCED,
+                {"at_s": np.array([at_s]), "interest": np.array([0]), "size_bytes": np.array([10])},
+            ),
         ],
         {},
     )
-    edge = Edge(core_settings(CachingSettings(budget_bytes=1_000)), 1)
+    edge = FastBrokerSim(core_settings(CachingSettings(budget_bytes=1_000)), 1)
     edge.play(events, at_s + 1.0)
     assert edge.broker.caches.figures.arrived == 0
     assert edge.lives_s == 0
@@ -123,7 +126,7 @@ def test_what_is_made_when_everybody_has_left_for_good_concerns_nobody() -> None
 def test_every_result_that_is_due_is_asked_for_once() -> None:
     """What the simulated subscribers retrieve is what the bound counts from the workload alone."""
     events = make_edge_events(SMALL, 5)
-    edge = Edge(core_settings(CachingSettings(budget_bytes=1 << 40)), SMALL.interests)
+    edge = FastBrokerSim(core_settings(CachingSettings(budget_bytes=1 << 40)), SMALL.interests)
     edge.play(events, SMALL.span_s)
     figures = edge.broker.caches.figures
     assert figures.misses == 0, "a cache that holds everything misses nothing"
@@ -157,12 +160,12 @@ def spelled(policy: str, budget_bytes: int) -> CachingSettings:
     return CachingSettings(budget_bytes=budget_bytes, **named(policy))
 
 
-def assert_below_the_bound(policy: str, events: Events, budget: int, window: tuple[float, float]) -> None:
+def assert_below_the_bound(policy: str, events: WorkloadEvents, budget: int, window: tuple[float, float]) -> None:
     """The same trace, played: hits, hit ratio and saved bytes of the window stay below what was computed for it."""
     begin_s, end_s = window
     asked = requests(events, ANSWERED_S, begin_s, end_s)
     found = bound(asked, budget, end_s - begin_s)
-    edge = Edge(core_settings(spelled(policy, budget)), int(events.interest.max()) + 1)
+    edge = FastBrokerSim(core_settings(spelled(policy, budget)), int(events.interest.max()) + 1)
     number = edge.play(events, begin_s)
     before, area = replace(edge.broker.caches.figures), edge.area_bytes_s
     edge.play(events, end_s, number)
@@ -193,10 +196,10 @@ def test_the_bound_knows_that_who_asks_gets_what_was_made_a_moment_ago(policy: s
     sizes = np.concatenate([np.full(many, 10), np.full(many, large)])
     events = in_order(
         [
-            (Kind.SUBSCRIBED, {"at_s": np.zeros(many), "subscriber": people, "interest": people}),
-            (Kind.LOGGED_IN, {"at_s": np.full(many, 0.5), "subscriber": people}),
+            (WorkloadEventKind.SUBSCRIBED, {"at_s": np.zeros(many), "subscriber": people, "interest": people}),
+            (WorkloadEventKind.LOGGED_IN, {"at_s": np.full(many, 0.5), "subscriber": people}),
             (
-                Kind.PRODUCED,
+                WorkloadEventKind.PRODUCED,
                 {"at_s": np.concatenate([at_s, at_s + 0.24]), "interest": np.tile(people, 2), "size_bytes": sizes},
             ),
         ],
@@ -215,8 +218,8 @@ def test_a_policy_that_passes_the_bound_is_told_and_not_passed_over() -> None:
         for cell in cells:
             value = found[str(dict(cell.values)["policy"])] if cell.sweep == "sizes" else 0.1
             held = 55.0 if value == ttl else 50.0
-            rows.append(Row(cell, {"hit_ratio": value, "hit_gb": value, "mean_mb": held}))
-        return judge(claim, Results(rows)).verdict
+            rows.append(ResultsRow(cell, {"hit_ratio": value, "hit_gb": value, "mean_mb": held}))
+        return judge(claim, RunResults(rows)).verdict
 
     assert judged(0.4, 0.54) == "reproduced", "a tenth more bytes may have a tenth more hits"
     assert judged(0.4, 0.56) == "not reproduced"
@@ -234,7 +237,7 @@ def test_every_open_choice_runs(choice: str) -> None:
 def test_what_is_fetched_and_kept_is_held_as_well() -> None:
     """By Little's law: as many results as are held on average, divided by how many came in each second."""
     events = make_edge_events(SMALL, 3)
-    edge = Edge(core_settings(replace(spelled("lru", 2_000_000), fetched_enters=True)), SMALL.interests)
+    edge = FastBrokerSim(core_settings(replace(spelled("lru", 2_000_000), fetched_enters=True)), SMALL.interests)
     edge.play(events, SMALL.span_s)
     figures, caches = edge.broker.caches.figures, edge.broker.caches
     assert figures.filled > 0

@@ -11,13 +11,21 @@ from tocsin.lab.experiments.conducting import conduct
 from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.scenarios.city import City, city_scenario
-from tocsin.lab.scenarios.scenario import LogIn, Move, Publish, Scenario, Step, Subscribe, Unsubscribe
+from tocsin.lab.scenarios.scenario import (
+    LogInStep,
+    MoveStep,
+    PublishStep,
+    Scenario,
+    Step,
+    SubscribeStep,
+    UnsubscribeStep,
+)
 from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 
 
-def report(kind: str, east_m: float, north_m: float) -> Publish:
-    return Publish(
+def report(kind: str, east_m: float, north_m: float) -> PublishStep:
+    return PublishStep(
         "ReportFeed", {"emergencyType": kind, "severity": 1, "east_m": east_m, "north_m": north_m, "radius_m": 100.0}
     )
 
@@ -25,17 +33,17 @@ def report(kind: str, east_m: float, north_m: float) -> Publish:
 def test_channels_find_what_matches_since_they_ran_last() -> None:
     here, far = (1000.0, 1000.0), (5000.0, 5000.0)
     steps = [
-        Step(0.0, LogIn("ann")),
-        Step(0.0, Move("ann", *far)),
-        Step(1.0, Subscribe("ann", "emergenciesOfType", ("flood",))),
-        Step(1.0, Subscribe("ann", "emergenciesAt", here)),
-        Step(1.0, Subscribe("ann", "emergenciesOfTypeAtWithShelters", ("fire", *here))),
-        Step(1.0, Subscribe("ann", "emergenciesNearUser", ("ann",))),
-        Step(2.0, Publish("ShelterFeed", {"name": "s", "east_m": 1010.0, "north_m": 1010.0, "beds": 3})),
+        Step(0.0, LogInStep("ann")),
+        Step(0.0, MoveStep("ann", *far)),
+        Step(1.0, SubscribeStep("ann", "emergenciesOfType", ("flood",))),
+        Step(1.0, SubscribeStep("ann", "emergenciesAt", here)),
+        Step(1.0, SubscribeStep("ann", "emergenciesOfTypeAtWithShelters", ("fire", *here))),
+        Step(1.0, SubscribeStep("ann", "emergenciesNearUser", ("ann",))),
+        Step(2.0, PublishStep("ShelterFeed", {"name": "s", "east_m": 1010.0, "north_m": 1010.0, "beds": 3})),
         Step(3.0, report("flood", 1050.0, 1000.0)),
         Step(12.0, report("fire", 1000.0, 1000.0)),
         Step(13.0, report("flood", 5000.0, 5050.0)),
-        Step(25.0, Unsubscribe("ann", "emergenciesOfType", ("flood",))),
+        Step(25.0, UnsubscribeStep("ann", "emergenciesOfType", ("flood",))),
         Step(26.0, report("flood", 9000.0, 9000.0)),
     ]
     run = find(Scenario({}, tuple(steps)))
@@ -53,8 +61,8 @@ def test_channels_find_what_matches_since_they_ran_last() -> None:
 
 def test_a_channel_that_runs_earlier_finds_what_there_is_by_then_and_the_rest_later() -> None:
     steps = [
-        Step(0.0, LogIn("ann")),
-        Step(1.0, Subscribe("ann", "emergenciesOfType", ("flood",))),
+        Step(0.0, LogInStep("ann")),
+        Step(1.0, SubscribeStep("ann", "emergenciesOfType", ("flood",))),
         Step(3.0, report("flood", 1050.0, 1000.0)),
         Step(5.0, report("flood", 5000.0, 5050.0)),
     ]

@@ -13,7 +13,7 @@ from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.kafka_admission.declared import EXPERIMENT
 from tocsin.lab.experiments.kafka_admission.model import model
 from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.results import Results, Row
+from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.lab.experiments.running import run
 from tocsin.lab.experiments.statistics import estimate
 
@@ -112,10 +112,10 @@ def test_a_dip_lies_below_both_sizes_beside_it(copies: dict[int, float], per_s: 
         # A run of each seed is a little above or below.
         about = 1 + cell.seed / 1_000
         kept = {**STEADY, **copies}[size] * about
-        rows.append(Row(cell, {"duplication": kept, "throughput_per_s": per_s.get(size, 500.0) * about}))
+        rows.append(ResultsRow(cell, {"duplication": kept, "throughput_per_s": per_s.get(size, 500.0) * about}))
     claim = next(one for one in EXPERIMENT.claims if one.name == "fluctuates")
-    assert judge(claim, Results(rows)).verdict == verdict
-    quick = Results([row for row in rows if dict(row.cell.values)["records"] in (500, 2_000)])
+    assert judge(claim, RunResults(rows)).verdict == verdict
+    quick = RunResults([row for row in rows if dict(row.cell.values)["records"] in (500, 2_000)])
     assert judge(claim, quick).verdict == ("not judged" if copies.get(2_000) == 1.6 else "not reproduced")
 
 

@@ -14,10 +14,10 @@ from tests.waiting import until
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.broker.shell.trace import Trace
+from tocsin.broker.shell.trace import BrokerTrace
 from tocsin.cli import lab as cli_lab
-from tocsin.lab.bodies.recorded import event_of, relive
-from tocsin.rules.caching.entries import Result
+from tocsin.lab.bodies.recorded import event_of, replay_trace
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import InputError
@@ -63,7 +63,7 @@ async def test_the_core_fed_with_a_live_trace_does_what_the_live_broker_did(
         chosen["cache__ttl_first_s"] = 0.05
     async with world(tmp_path / "cluster") as here, both(tmp_path / "broker", here, trace=trace, **chosen) as made:
         await live(here, made, 9)
-    done = relive(trace)
+    done = replay_trace(trace)
     assert done.differences == ()
     assert done.compared >= 1
     assert done.figures.evicted + done.figures.expired > 0
@@ -74,18 +74,32 @@ async def test_the_core_fed_with_a_live_trace_does_what_the_live_broker_did(
 
 
 def test_every_event_comes_out_of_a_trace_as_it_went_in(tmp_path: Path) -> None:
-    at, results = Cursor(1, 2, 3), (Result(Cursor(1, 2, 4), 5),)
-    fetched = ev.Fetched(7, at, results, 0.5, Cursor(1, 1, 0))
-    happened: list[ev.Event] = [
-        ev.Subscribe(1, "a", 2, None, ev.Mode.NOTIFY), ev.Unsubscribe(1), ev.LoggedIn("a"), ev.LoggedOut("a"),
-        ev.GetResults(2, (1, 3), at), ev.GetEach((1, 3)), ev.Acked(2, at, (1, 3)), ev.AckedEach(((1, at), (3, at))),
-        ev.FellBehind(1, at), ev.Ready(1), ev.BackendReady(2, at), ev.BackendGone(2, "why"), ev.Arrived(2, at, 9),
-        ev.Announced(2, at), fetched, ev.FetchedTogether((fetched, ev.Fetched(8, at, (), 0.1))), ev.FetchFailed(7),
-        ev.Tick(), ev.PoliciesChosen(CachingSettings(budget_bytes=9, eviction="lru")),
-    ]  # fmt: skip
-    assert {type(one) for one in happened} == set(get_args(ev.Event)), "one of each"
+    at, results = Cursor(1, 2, 3), (BrokerResult(Cursor(1, 2, 4), 5),)
+    fetched = ev.FetchSucceeded(7, at, results, 0.5, Cursor(1, 1, 0))
+    happened: list[ev.BrokerEvent] = [
+        ev.SubscribeRequested(1, "a", 2, None, ev.Mode.NOTIFY),
+        ev.UnsubscribeRequested(1),
+        ev.SubscriberLoggedIn("a"),
+        ev.SubscriberLoggedOut("a"),
+        ev.ResultsRequested(2, (1, 3), at),
+        ev.ResultsRequestedByMany((1, 3)),
+        ev.ResultsAcknowledged(2, at, (1, 3)),
+        ev.ResultsAcknowledgedByMany(((1, at), (3, at))),
+        ev.SubscriberFellBehind(1, at),
+        ev.SubscriberReady(1),
+        ev.BackendSubscribed(2, at),
+        ev.BackendSubscriptionLost(2, "why"),
+        ev.ResultArrived(2, at, 9),
+        ev.ResultsAnnounced(2, at),
+        fetched,
+        ev.FetchesSucceeded((fetched, ev.FetchSucceeded(8, at, (), 0.1))),
+        ev.FetchFailed(7),
+        ev.TimePassed(),
+        ev.CachePoliciesChanged(CachingSettings(budget_bytes=9, eviction="lru")),
+    ]
+    assert {type(one) for one in happened} == set(get_args(ev.BrokerEvent)), "one of each"
     path = tmp_path / "t.jsonl"
-    trace = Trace(path, Broker(CoreSettings(caching=CachingSettings(budget_bytes=9)), 0.0), 0.0)
+    trace = BrokerTrace(path, Broker(CoreSettings(caching=CachingSettings(budget_bytes=9)), 0.0), 0.0)
     for one in happened:
         trace.happened(one, 1.0)
     trace.close(2.0)
@@ -108,7 +122,7 @@ def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pyte
     ]  # fmt: skip
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"at_s": 0.5, "eve', "utf-8")
-    done = relive(path)
+    done = replay_trace(path)
     assert [one.split(": ")[1] for one in done.differences] == ["hits 0, live 1", "evicted 1, live 0"]
     assert cli_lab.relive(path) == 1
     assert "NOT the same" in capsys.readouterr().err
@@ -119,19 +133,23 @@ def test_figures_of_a_minute_are_of_what_was_written_before_them(
 ) -> None:
     path, at = tmp_path / "t.jsonl", Cursor(1, 1, 0)
     core = Broker(CoreSettings(caching=CachingSettings(budget_bytes=100)), 1_000.0)
-    trace = Trace(path, core, 1_000.0)
-    events = [ev.Subscribe(1, 1, 1, None, ev.Mode.NOTIFY), ev.BackendReady(1, Cursor(0, 0, 0)), ev.Arrived(1, at, 60)]
+    trace = BrokerTrace(path, core, 1_000.0)
+    events = [
+        ev.SubscribeRequested(1, 1, 1, None, ev.Mode.NOTIFY),
+        ev.BackendSubscribed(1, Cursor(0, 0, 0)),
+        ev.ResultArrived(1, at, 60),
+    ]
     for place, one in enumerate(events):
         # Each after a minute: figures are due before every one.
         now_s = 1_061.0 + 61 * place
         trace.happened(one, now_s)
         core.handle(one, now_s)
     trace.flush()
-    done = relive(path)
+    done = replay_trace(path)
     assert (done.compared, done.differences, done.figures.arrived) == (3, (), 1)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[2])
-    assert not relive(path).same
+    assert not replay_trace(path).same
     assert cli_lab.relive(path) == 1, "a broker that was killed in its first minute wrote no figures"
     assert "nothing was compared" in capsys.readouterr().err
     trace.close(now_s)
@@ -144,4 +162,4 @@ def test_what_is_no_trace_of_a_broker_is_named(text: str, tmp_path: Path) -> Non
     path = tmp_path / "t.jsonl"
     path.write_text(text, "utf-8")
     with pytest.raises(InputError, match=r"t\.jsonl"):
-        relive(path)
+        replay_trace(path)

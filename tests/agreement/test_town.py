@@ -10,15 +10,22 @@ import numpy as np
 import pytest
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
-from tocsin.lab.bodies.town import BROKER, CLUSTER, Links, Made, Town, play_town
+from tocsin.lab.bodies.edge import FastBrokerSim, RoundTrips, core_settings
+from tocsin.lab.bodies.town import BROKER, CLUSTER, Links, Made, NetworkBrokerSim, play_town
 from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.engine.trace import TraceList
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.scenarios.city import City, city_scenario
-from tocsin.lab.scenarios.scenario import LogIn, LogOut, Scenario, Step, Subscribe, Unsubscribe
+from tocsin.lab.scenarios.scenario import (
+    LogInStep,
+    LogOutStep,
+    Scenario,
+    Step,
+    SubscribeStep,
+    UnsubscribeStep,
+)
 from tocsin.lab.workloads.city_channels import CityRun, find
-from tocsin.lab.workloads.events import Events, Kind
+from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 from tocsin.rules.caching.settings import CachingSettings
 
 CITY = City(subscribers=60, subscriptions=500, span_s=1200.0, join_s=30.0, publish_every_s=5.0, zone_every_s=60.0)
@@ -28,23 +35,39 @@ CONSTANT = Links(LinkSettings(1 / 128), LinkSettings(1 / 128), LinkSettings(1 / 
 FAST = LinkSettings(0.0)
 
 
-def events(made: Scenario, run: CityRun) -> Events:
+def events(made: Scenario, run: CityRun) -> WorkloadEvents:
     """The same as arrays."""
-    rows = [(one.at_s, Kind.PRODUCED, -1, one.interest, one.size_bytes) for one in run.found]
+    rows = [(one.at_s, WorkloadEventKind.PRODUCED, -1, one.interest, one.size_bytes) for one in run.found]
     for step in made.steps:
         match step.act:
-            case LogIn(name):
-                rows.append((step.at_s, Kind.LOGGED_IN, run.subscriber(name), -1, 0))
-            case LogOut(name):
-                rows.append((step.at_s, Kind.LOGGED_OUT, run.subscriber(name), -1, 0))
-            case Subscribe(name, channel, parameters):
-                rows.append((step.at_s, Kind.SUBSCRIBED, run.subscriber(name), run.interest(channel, parameters), 0))
-            case Unsubscribe(name, channel, parameters):
-                rows.append((step.at_s, Kind.UNSUBSCRIBED, run.subscriber(name), run.interest(channel, parameters), 0))
+            case LogInStep(name):
+                rows.append((step.at_s, WorkloadEventKind.LOGGED_IN, run.subscriber(name), -1, 0))
+            case LogOutStep(name):
+                rows.append((step.at_s, WorkloadEventKind.LOGGED_OUT, run.subscriber(name), -1, 0))
+            case SubscribeStep(name, channel, parameters):
+                rows.append(
+                    (
+                        step.at_s,
+                        WorkloadEventKind.SUBSCRIBED,
+                        run.subscriber(name),
+                        run.interest(channel, parameters),
+                        0,
+                    )
+                )
+            case UnsubscribeStep(name, channel, parameters):
+                rows.append(
+                    (
+                        step.at_s,
+                        WorkloadEventKind.UNSUBSCRIBED,
+                        run.subscriber(name),
+                        run.interest(channel, parameters),
+                        0,
+                    )
+                )
             case _:
                 pass
     rows.sort(key=lambda row: row[:2])
-    return Events(*map(np.array, zip(*rows, strict=True)), about={})
+    return WorkloadEvents(*map(np.array, zip(*rows, strict=True)), about={})
 
 
 @pytest.mark.parametrize("policy", ["nc", "lru", "lsc", "lscz", "lsd", "exp", "worth", "saving"])
@@ -52,9 +75,9 @@ def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: st
     made = city_scenario(CITY, 2)
     made = replace(made, steps=tuple(replace(step, at_s=round(step.at_s * 1024) / 1024) for step in made.steps))
     run = find(made)
-    cell = Cell(policy, 10.0)
+    cell = LiveCell(policy, 10.0)
     settings = core_settings(cell.caching())
-    edge = Edge(settings, len(run.interests), trips=TRIPS)
+    edge = FastBrokerSim(settings, len(run.interests), trips=TRIPS)
     edge.play(events(made, run), 1260.0)
     town = play_town(made, run.made(), settings, CONSTANT, until_s=1260.0)
     figures = edge.broker.caches.figures
@@ -71,10 +94,10 @@ def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: st
 
 def ann_and_ben(
     made: list[Made], links: Links, budget_bytes: int = 0, looks_up_s: Callable[[], float] | None = None
-) -> tuple[Town, dict[str, float]]:
+) -> tuple[NetworkBrokerSim, dict[str, float]]:
     """Both are online and hold a and b; how long each waited in all."""
-    steps = [Step(0.0, LogIn(name)) for name in ("ann", "ben")]
-    steps += [Step(1.0, Subscribe(name, interest, ())) for name in ("ann", "ben") for interest in ("a", "b")]
+    steps = [Step(0.0, LogInStep(name)) for name in ("ann", "ben")]
+    steps += [Step(1.0, SubscribeStep(name, interest, ())) for name in ("ann", "ben") for interest in ("a", "b")]
     settings = CoreSettings(CachingSettings(budget_bytes=budget_bytes, eviction="lru"))
     trace, told = TraceList(), Scenario({}, tuple(steps))
     town = play_town(told, made, settings, links, until_s=100.0, trace=trace, looks_up_s=looks_up_s)
@@ -117,8 +140,12 @@ def test_a_fetch_takes_as_long_as_the_cluster_looks_it_up_and_the_core_is_told()
 
 def test_what_was_on_its_way_to_somebody_who_left_comes_when_it_is_back() -> None:
     links = Links(LinkSettings(2.0), FAST, FAST, FAST)
-    steps = [Step(0.0, LogIn("ann")), Step(0.0, Subscribe("ann", "a", ())), Step(0.0, Subscribe("ann", "b", ()))]
-    steps += [Step(13.0, LogOut("ann")), Step(13.5, Unsubscribe("ann", "b", ())), Step(20.0, LogIn("ann"))]
+    steps = [
+        Step(0.0, LogInStep("ann")),
+        Step(0.0, SubscribeStep("ann", "a", ())),
+        Step(0.0, SubscribeStep("ann", "b", ())),
+    ]
+    steps += [Step(13.0, LogOutStep("ann")), Step(13.5, UnsubscribeStep("ann", "b", ())), Step(20.0, LogInStep("ann"))]
     settings = CoreSettings(CachingSettings(budget_bytes=10_000))
     made = [(10.0, ("a", ()), 100), (10.0, ("b", ()), 100)]
     town = play_town(Scenario({}, tuple(steps)), made, settings, links, until_s=30.0)
@@ -128,7 +155,7 @@ def test_what_was_on_its_way_to_somebody_who_left_comes_when_it_is_back() -> Non
 
 
 def test_a_long_absence_is_made_up_for_page_by_page() -> None:
-    steps = [Step(0.0, Subscribe("ann", "a", ())), Step(50.0, LogIn("ann"))]
+    steps = [Step(0.0, SubscribeStep("ann", "a", ())), Step(50.0, LogInStep("ann"))]
     settings = CoreSettings(CachingSettings(budget_bytes=0), page_results=2)
     made: list[Made] = [(float(at_s), ("a", ()), 10) for at_s in range(10, 15)]
     town = play_town(Scenario({}, tuple(steps)), made, settings, Links.of_round_trips(0.25, 0.5), until_s=90.0)

@@ -13,7 +13,13 @@ from tests.waiting import WITHIN_S, wait_until
 from tocsin.cluster.channels.channel import RunningChannel
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
 from tocsin.rules.model.cursors import Range
-from tocsin.store.channel_rows import Broker, ChannelState, Recorded, Subscribed, Subscription
+from tocsin.store.channel_rows import (
+    BrokerName,
+    ChannelState,
+    RecordedExecution,
+    SubscribeOutcome,
+    SubscriptionRow,
+)
 
 SETUP = """
 CREATE TYPE R AS { id: int, kind: string, n: bigint, at: double };
@@ -45,8 +51,8 @@ class Channelled(Place):
         (made,) = self.run(f"SUBSCRIBE TO {channel}({', '.join(arguments)}) ON {broker}")
         return str(made["subscription"])
 
-    def subscribe_all(self, *requests: SubscriptionRequest, channel: str = "c") -> list[Subscribed]:
-        entry, broker = self.running(channel).entry, Broker(self.dataverse, "b")
+    def subscribe_all(self, *requests: SubscriptionRequest, channel: str = "c") -> list[SubscribeOutcome]:
+        entry, broker = self.running(channel).entry, BrokerName(self.dataverse, "b")
         subscriptions = Subscriptions(self.parts.catalog, self.parts.channel_store)
         return self.wait(subscriptions.subscribe(entry, broker, requests))
 
@@ -71,10 +77,10 @@ class Channelled(Place):
     def state(self, channel: str = "c") -> ChannelState:
         return self.wait(self.parts.channel_store.state(self._id(channel)))
 
-    def executions(self, channel: str = "c") -> list[Recorded]:
+    def executions(self, channel: str = "c") -> list[RecordedExecution]:
         return self.wait(self.parts.channel_store.executions(self._id(channel)))
 
-    def subscriptions(self, channel: str = "c") -> list[Subscription]:
+    def subscriptions(self, channel: str = "c") -> list[SubscriptionRow]:
         return self.wait(self.parts.channel_store.subscriptions(self._id(channel)))
 
     def told(self, subscription: str, channel: str = "c") -> list[Any]:

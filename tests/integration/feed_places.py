@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.local_cluster import LocalCluster
 from tests.waiting import WITHIN_S
-from tocsin.cluster.feeds.feed import Accepted
+from tocsin.cluster.feeds.feed import AcceptedRecords
 
 
 class Place:
@@ -30,7 +30,7 @@ class Place:
         """Each key of the dataset, and what was said there."""
         return {row["id"]: row["said"] for row in self.rows(f"SELECT VALUE d FROM {dataset} d")}
 
-    def send(self, *records: Any, feed: str = "F", key: str | None = None) -> Accepted:
+    def send(self, *records: Any, feed: str = "F", key: str | None = None) -> AcceptedRecords:
         """Records, or one text as it is; when this returns, a query sees them."""
         (first, *_) = records
         body = first if isinstance(first, bytes) else "\n".join(json.dumps(one) for one in records).encode()

@@ -21,8 +21,8 @@ from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry
 from tocsin.cluster.feeds.feeds import Feeds
-from tocsin.cluster.outcome import Statements
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.outcome import ScriptExecutor
+from tocsin.cluster.tables import DatasetTables
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.serving.application import bound, listening
 from tocsin.settings import Settings
@@ -67,8 +67,8 @@ class Parts:
     settings: Settings
     store: ClusterStore
     catalog: CatalogStore
-    tables: Tables
-    statements: Statements
+    tables: DatasetTables
+    statements: ScriptExecutor
     feeds: Feeds
     app: web.Application
     channel_store: ChannelStore

@@ -16,7 +16,7 @@ from tests.integration.processes import environment
 from tocsin import faults
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.serving.tokens import Token
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 
 REGISTERING = [point for point in faults.POINTS if point.startswith("broker.")]
 TELLING = [point for point in faults.POINTS if point.startswith("announcer.")]
@@ -56,7 +56,7 @@ async def test_killed_while_registering_a_broker_is_not_there_and_may_come_again
         assert here.catalog.catalog.brokers == ()
         assert await here.store.registrations() == []
         assert (await here.register("v.b")).startswith("whsec_")
-        assert await here.store.registration(Broker("v", "b")) is not None
+        assert await here.store.registration(BrokerName("v", "b")) is not None
 
 
 @pytest.mark.parametrize("nth", [1, 3, EXECUTIONS])

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.processes import environment
 from tocsin import faults
 from tocsin.rules.model.cursors import START, Cursor, Position
-from tocsin.store.broker_rows import NewBackend, Rebound, Wanted
+from tocsin.store.broker_rows import FrontendRequest, NewBackendRow, ReboundBackend
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 
 POINTS = [point for point in faults.POINTS if point.startswith("broker-store.")]
@@ -27,8 +27,8 @@ HOT = [4, 5, 7, 8]
 Step: TypeAlias = Callable[[SqliteBrokerStore], Awaitable[Any]]
 
 
-def backend(interest: int) -> NewBackend:
-    return NewBackend(interest, "v.c", f"[{interest}]", f"at-{interest}", START)
+def backend(interest: int) -> NewBackendRow:
+    return NewBackendRow(interest, "v.c", f"[{interest}]", f"at-{interest}", START)
 
 
 def register(user: str) -> Step:
@@ -42,7 +42,7 @@ LIFE: list[Step] = [
     register("cid"),
     lambda store: store.registered(epoch=7, position=Position(7, 1), secret="whsec_x"),
     lambda store: store.subscribe(
-        [Wanted(subscriber, interest) for subscriber in (1, 2, 3) for interest in (1, 2, 3)],
+        [FrontendRequest(subscriber, interest) for subscriber in (1, 2, 3) for interest in (1, 2, 3)],
         backends=[backend(1), backend(2), backend(3)],
         created_us=9,
     ),
@@ -52,7 +52,9 @@ LIFE: list[Step] = [
     lambda store: store.add_members(GROUP, [1, 2], created_us=1),
     lambda store: store.subscribe_group(GROUP, 4, backends=[backend(4)], created_us=1),
     lambda store: store.unsubscribe([3, 6, 9]),
-    lambda store: store.rebind([Rebound(1, 2, "b", Cursor(8, 0, 0)), Rebound(2, 1, "a", Cursor(8, 0, 0))]),
+    lambda store: store.rebind(
+        [ReboundBackend(1, 2, "b", Cursor(8, 0, 0)), ReboundBackend(2, 1, "a", Cursor(8, 0, 0))]
+    ),
     lambda store: store.put_webhook(3, "http://there", "whsec_z", created_us=4),
     lambda store: store.revoke("token", expires_us=5),
     lambda store: store.remove_subscribers([1]),

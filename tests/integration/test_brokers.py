@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.integration.sparkless import opened
-from tocsin.store.channel_rows import Broker, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName
 from tocsin.store.channel_store import ChannelStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import ConflictError
 
-EAST = Broker("v", "east")
+EAST = BrokerName("v", "east")
 
 
-async def registered(data: Path) -> list[Broker]:
+async def registered(data: Path) -> list[BrokerName]:
     store: ChannelStore = SqliteChannelStore(data / "channels.db")
     await store.open()
     try:
@@ -50,7 +50,7 @@ async def test_a_broker_with_subscriptions_is_not_dropped_alone(data_dir: Path) 
         assert (await parts.channel_store.state(channel)).subscriptions == 0
 
 
-async def subscribed(store: ChannelStore, broker: Broker) -> int:
+async def subscribed(store: ChannelStore, broker: BrokerName) -> int:
     channel = await store.add_channel()
-    await store.subscribe(channel, [Wanted("[1]", broker)], created_us=1)
+    await store.subscribe(channel, [BackendRequest("[1]", broker)], created_us=1)
     return channel

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.sparkless import Parts, opened
 from tests.integration.worlds import seen
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.store.sqlite import SqliteTransaction
 
 MADE = "CREATE DATAVERSE v; CREATE TYPE v.T AS { id: int, said: string };"
@@ -78,7 +78,7 @@ async def test_cancelled_before_the_catalog_knows_it_nothing_is_left(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = seen(parts)
-    await cancelled_after(parts, CREATE, monkeypatch, Tables, "create")
+    await cancelled_after(parts, CREATE, monkeypatch, DatasetTables, "create")
     assert seen(parts) == before
     await parts.run(f"{CREATE}; {INSERT}")
 

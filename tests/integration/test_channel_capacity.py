@@ -16,9 +16,9 @@ from tests.integration.python_places import Modules
 from tests.local_cluster import LocalCluster
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.cluster.engine_session import EngineLostError, engine_lost
-from tocsin.pipeline.channels.running import Found
+from tocsin.pipeline.channels.running import ExecutionResults
 from tocsin.rules.model.cursors import Range
-from tocsin.store.channel_rows import Recorded
+from tocsin.store.channel_rows import RecordedExecution
 
 SETUP = """
 CREATE TYPE Report AS { id: int, kind: string, n: bigint, said: string };
@@ -64,7 +64,7 @@ def subscribe(place: Channelled, count: int, name: str = "c") -> list[str]:
     return [subscription.id for subscription in place.subscribe_all(*wanted, channel=name)]
 
 
-def succeeded(place: Channelled, name: str = "c") -> Recorded:
+def succeeded(place: Channelled, name: str = "c") -> RecordedExecution:
     """The last execution; none before it has failed."""
     assert all(execution.reason is None for execution in place.executions(name))
     return place.executions(name)[0]
@@ -223,7 +223,7 @@ class LosingRuns:
 
     async def ask(self, question: Callable[[], Any], what: str, *, alone: bool = False, **options: Any) -> Any:
         answer = await self._ask(question, what, alone=alone, **options)
-        if what == self._what and isinstance(answer, Found) and any(map(self._is_lost, answer.texts)):
+        if what == self._what and isinstance(answer, ExecutionResults) and any(map(self._is_lost, answer.texts)):
             self.lost_alone.append(alone)
             raise engine_lost()
         return answer

@@ -99,7 +99,7 @@ def test_a_continuous_channel_follows_a_feed_batch_by_batch(
     place.run(OF_KIND + FEED)
     first, batches = place.subscribe('"a"'), 5
     if not memory:
-        monkeypatch.setattr(reading_module.Reading, "new_rows", lambda _self, _folder: None)
+        monkeypatch.setattr(reading_module.ExecutionSnapshot, "new_rows", lambda _self, _folder: None)
     for batch in range(batches):
         place.send(*(record(10 * batch + i, "ab"[i % 2]) for i in range(6)))
     second = place.subscribe('"b"')

@@ -16,18 +16,18 @@ from tests.integration.processes import environment
 from tocsin import faults
 from tocsin.rules.model.cursors import START, Cursor, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_rows import Broker, Execution, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName, Execution
 from tocsin.store.sqlite_channels import SqliteChannelStore
 
 POINTS = [point for point in faults.POINTS if point.startswith("channel-store.")]
-EAST = Broker("Default", "east")
+EAST = BrokerName("Default", "east")
 INTERESTS = 40
 
 Step: TypeAlias = Callable[[SqliteChannelStore], Awaitable[Any]]
 
 
 def subscribe(channel_id: int, first: int, count: int) -> Step:
-    wanted = [Wanted(f"[{n}]", EAST, f"{n:03}") for n in range(first, first + count)]
+    wanted = [BackendRequest(f"[{n}]", EAST, f"{n:03}") for n in range(first, first + count)]
     return lambda store: store.subscribe(channel_id, wanted, created_us=1)
 
 

@@ -15,7 +15,7 @@ from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 from tocsin.cluster.channels import channel as channel_module
 from tocsin.cluster.channels.channel import RunningChannel
-from tocsin.cluster.channels.culprits import Search
+from tocsin.cluster.channels.culprits import PoisonSearch
 from tocsin.pipeline.channels import interests
 from tocsin.wire.errors import StatementError
 
@@ -312,14 +312,14 @@ def test_a_bad_interest_goes_without_and_that_it_is_looked_for_is_told_at_once(
     place.run(POINTS.replace("(k: bigint)", "(k)").replace("g.id > k", "g.n = CAST(to_number(k, '99') AS BIGINT)"))
     _bad, good = place.subscribe('"x"', channel="p"), place.subscribe('"3"', channel="p")
     place.run(f"INSERT INTO G [{_point(1, 3)}, {_point(2, 2)}]")
-    search, counts = Search.without_culprits, place.running("p").counts
+    search, counts = PoisonSearch.without_culprits, place.running("p").counts
     meanwhile = []
 
     def searched(*args: Any) -> Any:
         meanwhile.append((counts.failing, [one["event"] for one in logged]))
         return search(*args)
 
-    monkeypatch.setattr(Search, "without_culprits", searched)
+    monkeypatch.setattr(PoisonSearch, "without_culprits", searched)
     with capture_logs() as logged:
         place.execute("p")
     assert place.told(good, "p") == [[1, 2]]

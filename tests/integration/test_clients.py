@@ -22,9 +22,9 @@ from tests.fake_broker import FakeBroker, listening
 from tests.waiting import WITHIN_S, until
 from tocsin.cluster.catalog import Remove
 from tocsin.rules.model import types as t
-from tocsin.sdk import START, Available, Client, Ended, Gap, Manager, Notification
+from tocsin.sdk import START, Available, Client, Ended, Gap, Manager, Result
 from tocsin.sdk.backoff import BackOff
-from tocsin.sdk.sync import Client as BlockingClient
+from tocsin.sdk.sync import BlockingClient
 from tocsin.serving.application import bound
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError
 
@@ -59,7 +59,7 @@ class Consumer:
 
     async def _follow(self, one: Client) -> None:
         async for told in one.notifications():
-            if isinstance(told, Notification):
+            if isinstance(told, Result):
                 self.results.append(told.result)
             else:
                 self.others.append(told)
@@ -159,7 +159,7 @@ async def test_who_is_only_told_pulls_and_who_blocks_gets_the_same(here: World, 
         await until(lambda: consumer.others)
         told = consumer.others[0]
         assert isinstance(told, Available)
-        assert [each.result async for each in one.pull(told, limit=2) if isinstance(each, Notification)] == [*range(5)]
+        assert [each.result async for each in one.pull(told, limit=2) if isinstance(each, Result)] == [*range(5)]
         assert [each async for each in one.pull(held)] == []
     loop = asyncio.get_running_loop()
 
@@ -194,7 +194,7 @@ async def test_a_consumer_that_is_slow_gets_everything_and_holds_little(tmp_path
             async with asyncio.timeout(WITHIN_S):
                 while len(found) < count:
                     told = await anext(stream)
-                    assert isinstance(told, Notification)
+                    assert isinstance(told, Result)
                     found.append(told.result["n"])
             assert found == list(range(count))
 
@@ -292,7 +292,7 @@ async def test_a_broker_that_is_killed_under_load_loses_nothing_for_its_clients(
 
         async def follow() -> None:
             async for told in one.notifications():
-                assert isinstance(told, Notification)
+                assert isinstance(told, Result)
                 found[told.interest].append(told.result)
 
         following = asyncio.create_task(follow())

@@ -17,7 +17,7 @@ from tests.local_cluster import LocalCluster
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds import sifting
 from tocsin.cluster.feeds.landing import Landing
-from tocsin.cluster.intake.log import Entry
+from tocsin.cluster.intake.log import LogEntry
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, ReusedKeyError, StoreError, TocsinError
 
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
@@ -396,7 +396,7 @@ def test_neither_do_statements_keep_records_from_landing_nor_feeds_statements_fr
     go.clear()
     land = Landing.land
 
-    def held(landing: Landing, entries: Sequence[Entry]) -> int:
+    def held(landing: Landing, entries: Sequence[LogEntry]) -> int:
         go.wait()
         return land(landing, entries)
 

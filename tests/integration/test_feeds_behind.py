@@ -16,7 +16,7 @@ from tests.integration.sparkless import ServedParts
 from tocsin.cluster.entries import feed_ref
 from tocsin.cluster.feeds import started
 from tocsin.cluster.feeds.landing import Landing
-from tocsin.cluster.intake.log import Entry, IntakeLog
+from tocsin.cluster.intake.log import IntakeLog, LogEntry
 
 LIMIT_BYTES = 100_000
 SETUP = """
@@ -46,7 +46,7 @@ def test_while_nothing_lands_publishers_are_told_to_come_again_and_nothing_ackno
 ) -> None:
     go, land = threading.Event(), Landing.land
 
-    def held(landing: Landing, entries: Sequence[Entry]) -> int:
+    def held(landing: Landing, entries: Sequence[LogEntry]) -> int:
         go.wait()
         return land(landing, entries)
 

@@ -14,10 +14,10 @@ from tests.integration.feed_places import Place
 from tests.integration.test_feed_sockets import connection, is_dropped, listening, send
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
-from tocsin.cluster.feeds.feed import Accepted
+from tocsin.cluster.feeds.feed import AcceptedRecords
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.feeds.landing import Landing
-from tocsin.cluster.intake.log import Entry
+from tocsin.cluster.intake.log import LogEntry
 from tocsin.wire.errors import ConflictError, InputError, LimitError, StorageFullError
 
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
@@ -101,16 +101,16 @@ class HeldLanding:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go = threading.Event()
-        land: Callable[[Landing, Sequence[Entry]], int] = Landing.land
+        land: Callable[[Landing, Sequence[LogEntry]], int] = Landing.land
 
-        def held(landing: Landing, entries: Sequence[Entry]) -> int:
+        def held(landing: Landing, entries: Sequence[LogEntry]) -> int:
             self.go.wait()
             return land(landing, entries)
 
         monkeypatch.setattr(Landing, "land", held)
 
 
-def post(cluster: LocalCluster, place: Place, *records: Any) -> Accepted:
+def post(cluster: LocalCluster, place: Place, *records: Any) -> AcceptedRecords:
     """Sent, not waited for."""
     body = "\n".join(json.dumps(one) for one in records).encode()
     return cluster.wait(cluster.cluster.feeds.accept(f"{place.dataverse}.F", body, None, visible=False))
@@ -154,10 +154,10 @@ def test_how_far_a_feed_is_behind_is_told(
 def test_failures_to_land_and_answers_of_429_and_507_are_counted(
     cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    land: Callable[[Landing, Sequence[Entry]], int] = Landing.land
+    land: Callable[[Landing, Sequence[LogEntry]], int] = Landing.land
     fails = iter([StorageFullError("no room"), RuntimeError("a bug")])
 
-    def failing(landing: Landing, entries: Sequence[Entry]) -> int:
+    def failing(landing: Landing, entries: Sequence[LogEntry]) -> int:
         if (error := next(fails, None)) is not None:
             raise error
         return land(landing, entries)

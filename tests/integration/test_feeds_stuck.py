@@ -17,7 +17,7 @@ from tocsin.cluster.entries import feed_ref
 from tocsin.cluster.feeds import feed as feed_module
 from tocsin.cluster.feeds import started
 from tocsin.cluster.feeds.landing import Landing
-from tocsin.cluster.intake.log import Entry
+from tocsin.cluster.intake.log import LogEntry
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, TocsinError, UnavailableError
 
 SETUP = """
@@ -52,7 +52,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, dataset: str = "D
     """Nothing lands in the dataset meanwhile."""
     land = Landing.land
 
-    def fail(self: Landing, entries: Sequence[Entry]) -> int:
+    def fail(self: Landing, entries: Sequence[LogEntry]) -> int:
         if self.dataset.name == dataset:
             raise error
         return land(self, entries)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.served_cluster import ServedCluster
 from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour
-from tocsin.lab.experiments.edge_caching_prototype.live.servers import Server, Servers
+from tocsin.lab.experiments.edge_caching_prototype.live.servers import LiveServer, LiveServers
 from tocsin.lab.experiments.journal import Journal
 
 TINY = {
@@ -26,15 +26,15 @@ def test_a_tiny_city_is_lived_through_and_its_traces_give_the_same_again(
     # A cluster on the Spark that is there already: starting one is what takes longest.
     cluster = ServedCluster(spark, tmp_path / "cluster")
 
-    class Beside(Server):
+    class Beside(LiveServer):
         def cpu_s(self) -> float:
             return 0.0
 
-    async def served(_: Servers) -> Server:
+    async def served(_: LiveServers) -> LiveServer:
         nobody: Any = None
         return Beside("cluster", nobody, tmp_path / "log", cluster.client.url)
 
-    monkeypatch.setattr(Servers, "cluster", served)
+    monkeypatch.setattr(LiveServers, "cluster", served)
     monkeypatch.setattr(hour, "_DRILLS", 1)
     said: list[str] = []
     try:

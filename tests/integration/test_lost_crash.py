@@ -25,7 +25,7 @@ from tests.integration.sparkless import opened
 from tests.waiting import WITHIN_S
 from tocsin import compose, faults
 from tocsin.cluster.catalog import Put
-from tocsin.cluster.clock_guard import RECORD, Record
+from tocsin.cluster.clock_guard import RECORD, ClockRecord
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.lost_folder import LOST
 from tocsin.cluster.refs import dataset_ref
@@ -241,7 +241,7 @@ async def test_channels_that_begin_anew_have_new_numbers_and_a_later_epoch(tmp_p
     lose_channels(data)
     # As if the machine's clock had been set back by a day since.
     ahead_us = (time.time_ns() // 1_000) + 86_400 * 10**6
-    (data / RECORD).write_text(json.dumps(asdict(Record(ahead_us, ahead_us, 1, "an earlier boot"))))
+    (data / RECORD).write_text(json.dumps(asdict(ClockRecord(ahead_us, ahead_us, 1, "an earlier boot"))))
     async with opened(data, set_aside=True) as parts:
         numbers = [entry.channel_id for entry in parts.catalog.catalog.channels]
         assert min(numbers) > max(first, second)

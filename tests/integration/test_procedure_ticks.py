@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.sparkless import Parts, Sparkless, opened
 from tests.waiting import WITHIN_S
-from tocsin.cluster.changes import Changes
+from tocsin.cluster.changes import DmlHandler
 from tocsin.cluster.channels.procedures import Procedures
 from tocsin.cluster.engine_session import engine_lost
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -52,7 +52,7 @@ async def going(parts: Parts, days: float) -> AsyncIterator[None]:
     engine = Sparkless(
         cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2, lost_limit=4
     )
-    changes = Changes(parts.tables, engine)
+    changes = DmlHandler(parts.tables, engine)
     procedures = Procedures(parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep)
     await procedures.start()
     try:
@@ -150,7 +150,7 @@ async def test_a_run_that_takes_too_long_is_stopped_and_says_so(data_dir: Path) 
             threads=2,
             lost_limit=4,
         )
-        changes = Changes(parts.tables, engine)
+        changes = DmlHandler(parts.tables, engine)
         procedures = Procedures(
             parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep, deadline_s=0.05
         )  # fmt: skip
@@ -206,7 +206,7 @@ async def test_what_ends_in_the_middle_of_its_commit_ends_all_the_same(data_dir:
                 lost_limit=4,
             )
             procedures = Procedures(
-                parts.catalog, parts.tables, engine, Changes(parts.tables, engine), clock.now, clock.sleep
+                parts.catalog, parts.tables, engine, DmlHandler(parts.tables, engine), clock.now, clock.sleep
             )
             await procedures.start()
             async with asyncio.timeout(WITHIN_S):

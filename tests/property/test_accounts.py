@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tocsin.broker.accounts.accounts import OPERATOR, Manager, Principal, Session
+from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy, PasswordCost
 from tocsin.rules.model.cursors import START
-from tocsin.store.broker_rows import Frontend, NewBackend
+from tocsin.store.broker_rows import FrontendRow, NewBackendRow
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import Credentials
@@ -86,7 +86,7 @@ class Tenants(RuleBasedStateMachine):
             if name not in self.managers:
                 self.managers[name] = (await self.accounts.create_application(OPERATOR, name)).token
                 made = await self.accounts.create_group(await self.accounts.who(self.managers[name]), "held")
-                backends = [NewBackend(1, "v.c", "[]", "s", START)]
+                backends = [NewBackendRow(1, "v.c", "[]", "s", START)]
                 await self.store.subscribe_group(made.group.id, 1, backends=backends, created_us=1)
                 self.model.members[name, "held"] = set()
 
@@ -99,7 +99,7 @@ class Tenants(RuleBasedStateMachine):
     def manager(self, application: str) -> Principal:
         return self.do(self.accounts.who(self.managers[application]))
 
-    def check_owner(self, frontends: list[Frontend], application: str) -> None:
+    def check_owner(self, frontends: list[FrontendRow], application: str) -> None:
         id_ = self.do(self.accounts.application(OPERATOR, application)).id
         for each in frontends:
             found = self.do(self.store.subscriber_by_id(each.subscriber))
@@ -253,7 +253,7 @@ class Tenants(RuleBasedStateMachine):
     def every_manager_sees_what_its_application_has(self) -> None:
         for application in APPLICATIONS[1:]:
             by = self.manager(application)
-            assert isinstance(by, Manager)
+            assert isinstance(by, ManagerIdentity)
             people = {each.user for each in self.do(self.accounts.subscribers(by))}
             assert people == {user for of, user in self.model.passwords if of == application}
             names = {

@@ -20,7 +20,7 @@ from tests.waiting import WITHIN_S, wait_until
 from tocsin.cluster.feeds import sockets
 from tocsin.cluster.feeds.figures import FeedCounts
 from tocsin.compose import StoredTokens
-from tocsin.serving.limits import Room
+from tocsin.serving.limits import MemoryBudget
 from tocsin.wire.errors import LimitError
 
 FORMATS = {
@@ -191,7 +191,7 @@ def test_a_large_body_and_a_gzip_bomb_are_refused_and_a_large_record_by_itself(f
 
 
 def test_bodies_on_their_way_share_a_bounded_room_and_small_ones_need_none_of_it() -> None:
-    room = Room(100, free_bytes=10)
+    room = MemoryBudget(100, free_bytes=10)
     with room.share() as large, room.share() as other, room.share() as small:
         large(60)
         large(110)

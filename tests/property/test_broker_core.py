@@ -148,7 +148,7 @@ class BrokerBetweenClusterAndClients(RuleBasedStateMachine):
 
     @rule(chosen=CACHING)
     def switch(self, chosen: CachingSettings) -> None:
-        self.world.handle(ev.PoliciesChosen(chosen))
+        self.world.handle(ev.CachePoliciesChanged(chosen))
 
     @invariant()
     def holds(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tocsin.rules.model.cursors import BEGINNING, START, Cursor, Position
-from tocsin.store.broker_rows import Frontend, NewBackend, Rebound, Wanted
+from tocsin.store.broker_rows import FrontendRequest, FrontendRow, NewBackendRow, ReboundBackend
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
@@ -93,12 +93,12 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         self.runner.close()
         shutil.rmtree(self.folder)
 
-    def places(self, frontends: Sequence[Frontend]) -> set[tuple[str, int]]:
+    def places(self, frontends: Sequence[FrontendRow]) -> set[tuple[str, int]]:
         user_of = {id_: user for user, id_ in self.model.people.items()}
         return {(user_of[each.subscriber], each.interest) for each in frontends}
 
-    def frontends(self) -> dict[tuple[str, int], Frontend]:
-        async def read() -> list[Frontend]:
+    def frontends(self) -> dict[tuple[str, int], FrontendRow]:
+        async def read() -> list[FrontendRow]:
             return [each async for chunk in self.store.frontends() for each in chunk]
 
         user_of = {id_: user for user, id_ in self.model.people.items()}
@@ -139,11 +139,11 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     def subscribe(self, wanted: list[tuple[str, int, str, Cursor | None]], backend_since: Cursor) -> None:
         model = self.model
         backends = [
-            NewBackend(interest, "v.c", f"[{interest}]", "s", backend_since)
+            NewBackendRow(interest, "v.c", f"[{interest}]", "s", backend_since)
             for _, interest, _, _ in wanted
             if interest not in model.heads
         ]
-        asked = [Wanted(model.people.get(user, 999), one, mode, since) for user, one, mode, since in wanted]  # type: ignore[arg-type]
+        asked = [FrontendRequest(model.people.get(user, 999), one, mode, since) for user, one, mode, since in wanted]  # type: ignore[arg-type]
         owned = {at for at, one in model.held.items() if one.own} | {(user, one) for user, one, _, _ in wanted}
         too_many = any(sum(at[0] == user for at in owned) > AT_MOST for user, *_ in wanted)
         missing = any(user not in model.people for user, *_ in wanted)
@@ -220,11 +220,11 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         """All change places. Their parameters go along; so that the model needs no more names, they come back."""
         old = sorted(self.model.heads)
         new = data.draw(st.permutations(old))
-        there = [Rebound(a, b, "t", since) for a, b in zip(old, new, strict=True)]
+        there = [ReboundBackend(a, b, "t", since) for a, b in zip(old, new, strict=True)]
         self.do(self.store.rebind(there))
         moved = dict(zip(old, new, strict=True))
         assert set(self.frontends()) == {(user, moved[interest]) for user, interest in self.model.held}
-        self.do(self.store.rebind([Rebound(b, a, "t", since) for a, b in zip(old, new, strict=True)]))
+        self.do(self.store.rebind([ReboundBackend(b, a, "t", since) for a, b in zip(old, new, strict=True)]))
         for interest in old:
             self.model.heads[interest] = max(self.model.heads[interest], since)
 
@@ -262,7 +262,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     @rule(name=names, interest=interests, mode=st.sampled_from(MODES))
     def subscribe_group(self, name: str, interest: int, mode: str) -> None:
         model = self.model
-        backends = [] if interest in model.heads else [NewBackend(interest, "v.c", f"[{interest}]", "s", START)]
+        backends = [] if interest in model.heads else [NewBackendRow(interest, "v.c", f"[{interest}]", "s", START)]
         call = self.store.subscribe_group(
             model.groups.get(name, 999),
             interest,

@@ -119,7 +119,7 @@ def one_step(world: World, rng: Random, step: int) -> None:
         case "retain":
             world.retain(interest, rng.randint(0, 6))
         case "switch":
-            world.handle(ev.PoliciesChosen(caching(rng)))
+            world.handle(ev.CachePoliciesChanged(caching(rng)))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -138,7 +138,7 @@ def test_the_walks_come_by_everything_that_can_happen() -> None:
                 seen["gap"] += action.gap is not None
                 seen["more"] += action.more
                 seen["shared"] += len(action.audience) > 1
-                seen["shared after a fetch"] += len(action.audience) > 1 and action.why is not ac.Why.LIVE
+                seen["shared after a fetch"] += len(action.audience) > 1 and action.why is not ac.DeliveryReason.LIVE
     for what in (
         "Subscribed", "Notify", "SubscribeBackend", "UnsubscribeBackend", "Fetch", "Report", "live", "pulled",
         "caught up", "gap", "more", "shared", "shared after a fetch",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.broker_world import FakeBroker, World, fake_broker, world
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 
 STEPS = 40
 
@@ -73,7 +73,7 @@ async def test_a_broker_misses_nothing_whatever_fails(seed: int, tmp_path: Path)
                 one.channel_id: [held.interest for held in await here.store.subscriptions(one.channel_id)]
                 for one in channels
             }
-            own = {one.interest for one in await here.store.subscriptions_of(Broker("v", "b"))}
+            own = {one.interest for one in await here.store.subscriptions_of(BrokerName("v", "b"))}
             away = chance.random() < 0.3
             async with fake_broker(0 if away else port) as broker:
                 broker.secret = secret

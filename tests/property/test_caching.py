@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.caching_model import PlainCaches, at
-from tocsin.rules.caching.entries import Cached, Missing, Result
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun
 from tocsin.rules.caching.eviction import EVICTION, TIES
 from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS
 from tocsin.rules.caching.ranking import Rank, RankHeap
@@ -96,7 +96,9 @@ def worn(draw: st.DrawFn) -> tuple[ResultCache, dict[str, int]]:
         markers[who] = 0
         cache.attach(at(0))
     for number, resident in enumerate(kept, 1):
-        cache.put(Result(at(number), number, str(number)), resident=resident, now_s=float(number), sequence=number)
+        cache.put(
+            BrokerResult(at(number), number, str(number)), resident=resident, now_s=float(number), sequence=number
+        )
     for who in draw(st.sets(st.sampled_from(sorted(markers)))):
         to = draw(st.integers(0, len(kept)))
         cache.advance(at(0), at(to))
@@ -116,7 +118,7 @@ def whole(cache: ResultCache, markers: dict[str, int]) -> dict[int, bool]:
     for run in cache.get(at(0), at(head)):
         assert run.after == place < run.to
         place = run.to
-        if isinstance(run, Cached):
+        if isinstance(run, CachedRun):
             numbers = [one.cursor.execution for one in run.results]
             assert numbers == list(range(run.after.execution + 1, run.to.execution + 1))
             assert [one.payload for one in run.results] == [str(number) for number in numbers]
@@ -142,7 +144,7 @@ def test_what_is_fetched_fills_what_is_missing_and_changes_nothing_else(
     head, floor = cache.head.execution, cache.floor.execution
     after = data.draw(st.integers(0, head))
     to = data.draw(st.integers(after, head))
-    results = [Result(at(number), number, str(number)) for number in range(after + 1, to + 1)]
+    results = [BrokerResult(at(number), number, str(number)) for number in range(after + 1, to + 1)]
     cache.fill(at(after), at(to), results, now_s=99.0, sequence=99)
     lowest = min(markers.values(), default=head)
     for number, resident in whole(cache, markers).items():
@@ -159,10 +161,12 @@ def test_a_get_of_any_part_says_what_a_get_of_the_whole_says(
     resident = whole(cache, markers)
     to = min(to, cache.head.execution)
     runs = cache.get(at(after), at(to))
-    covered = {n: isinstance(run, Cached) for run in runs for n in range(run.after.execution + 1, run.to.execution + 1)}
+    covered = {
+        n: isinstance(run, CachedRun) for run in runs for n in range(run.after.execution + 1, run.to.execution + 1)
+    }
     assert covered == {number: resident[number] for number in range(after + 1, to + 1)}
     beyond = cache.get(at(after), at(cache.head.execution + 3))
-    assert beyond == [] or (isinstance(beyond[-1], Missing) and beyond[-1].to == at(cache.head.execution + 3))
+    assert beyond == [] or (isinstance(beyond[-1], MissingRun) and beyond[-1].to == at(cache.head.execution + 3))
 
 
 # ---------------------------------------------------------------- the heap

@@ -17,13 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, RESULT_BYTES, START, Cursor, Position, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_rows import Broker, Execution, Failure, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName, Execution, Failure
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import ConflictError
 
 Answer = TypeVar("Answer")
 
-BROKERS = [Broker("v", "east"), Broker("v", "west")]
+BROKERS = [BrokerName("v", "east"), BrokerName("v", "west")]
 TEXTS = [f"[{n}]" for n in range(5)]
 IDS = ["a", "b", "c", "d", "e", "f"]
 PAYLOADS = [b"", b"x", b"yy" * 40, b"z" * 9_000]
@@ -32,7 +32,7 @@ PAYLOADS = [b"", b"x", b"yy" * 40, b"z" * 9_000]
 @dataclass
 class Sub:
     text: str
-    broker: Broker
+    broker: BrokerName
     interest: int
     since: Cursor
 
@@ -51,7 +51,7 @@ class Model:
     interests: dict[str, int] = field(default_factory=dict)
     results: dict[int, list[Kept]] = field(default_factory=dict)
     lost: dict[int, Cursor] = field(default_factory=dict)
-    acknowledged: dict[tuple[int, Broker], Cursor] = field(default_factory=dict)
+    acknowledged: dict[tuple[int, BrokerName], Cursor] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
 
     def lose(self, interest: int, upto: Cursor) -> int:
@@ -61,7 +61,7 @@ class Model:
             self.lost[interest] = max(gone[-1].cursor, self.lost.get(interest, START))
         return len(gone)
 
-    def holders(self, interest: int) -> set[Broker]:
+    def holders(self, interest: int) -> set[BrokerName]:
         return {sub.broker for sub in self.subs.values() if sub.interest == interest}
 
 
@@ -114,11 +114,13 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         wanted=st.lists(
-            st.builds(Wanted, st.sampled_from(TEXTS), st.sampled_from(BROKERS), st.none() | st.sampled_from(IDS)),
+            st.builds(
+                BackendRequest, st.sampled_from(TEXTS), st.sampled_from(BROKERS), st.none() | st.sampled_from(IDS)
+            ),
             max_size=4,
         ),
     )
-    def subscribe(self, data: st.DataObject, wanted: list[Wanted]) -> None:
+    def subscribe(self, data: st.DataObject, wanted: list[BackendRequest]) -> None:
         channel_id, model = self.some(data)
         there = {id_: (sub.text, sub.broker) for id_, sub in model.subs.items()}
         conflict = False
@@ -164,7 +166,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
             del model.interests[text]
 
     @rule(data=st.data(), broker=st.sampled_from(BROKERS))
-    def change_broker(self, data: st.DataObject, broker: Broker) -> None:
+    def change_broker(self, data: st.DataObject, broker: BrokerName) -> None:
         channel_id, model = self.some(data)
         if model.subs:
             id_ = data.draw(st.sampled_from(list(model.subs)))
@@ -243,7 +245,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
             assert self.do(self.store.trim(channel_id, dict.fromkeys(chosen, below))) == expected
 
     @rule(data=st.data(), broker=st.sampled_from(BROKERS), ordinal=st.sampled_from([0, LAST_ORDINAL]))
-    def acknowledge_and_trim(self, data: st.DataObject, broker: Broker, ordinal: int) -> None:
+    def acknowledge_and_trim(self, data: st.DataObject, broker: BrokerName, ordinal: int) -> None:
         channel_id, model = self.some(data)
         cursor = Cursor(self.store.epoch, model.last, ordinal)
         held = {sub.interest for sub in model.subs.values() if sub.broker == broker}
@@ -287,7 +289,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         assert model.known == {interest: text for text, interest in model.interests.items()}
 
     @rule(data=st.data(), broker=st.sampled_from(BROKERS), limit=st.sampled_from([1, 3, 1000]))
-    def catch_up(self, data: st.DataObject, broker: Broker, limit: int) -> None:
+    def catch_up(self, data: st.DataObject, broker: BrokerName, limit: int) -> None:
         position, index = data.draw(st.sampled_from(self.positions))
         told: dict[int, Cursor] = {}
         more = True

@@ -31,7 +31,7 @@ from tests.shared_channels import (
     text,
 )  # fmt: skip
 from tocsin.pipeline.channels import interests as interests_module
-from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.channels.interests import InterestTable
 from tocsin.rules.model import types as t
 from tocsin.rules.model.values import Duration
 
@@ -421,7 +421,7 @@ def test_interests_may_come_and_go_between_executions(spark: SparkSession, seed:
         patch.setattr(interests_module, "CACHED_FROM", 5)
         for parameters, body, draw, test in _CHANGING:
             query = compiled(spark, parameters, body)
-            kept, present, number = Interests(spark, query), {}, 0
+            kept, present, number = InterestTable(spark, query), {}, 0
             for step in range(4):
                 added = {number + i: draw(rng) for i in range(rng.choice((1, 8, 30)) if step else 30)}
                 number += len(added)

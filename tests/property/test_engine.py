@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.lab.engine.engine import Engine
+from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.streams import Streams
 
 TIMES = st.integers(min_value=0, max_value=5).map(float)
@@ -24,7 +24,7 @@ def wishes(draw: st.DrawFn) -> list[tuple[float, int, list[tuple[float, int]], b
 
 
 def engine_order(made: list[Any]) -> list[Any]:
-    engine = Engine(0)
+    engine = SimulationEngine(0)
     happened: list[Any] = []
 
     def happen(name: str, children: list[tuple[float, int]]) -> None:
@@ -65,7 +65,7 @@ def test_events_happen_by_time_then_priority_then_sequence(made: list[Any]) -> N
 
 @given(wishes(), st.lists(TIMES, max_size=5).map(sorted))
 def test_a_run_in_pieces_is_the_same_run(made: list[Any], stops: list[float]) -> None:
-    engine = Engine(0)
+    engine = SimulationEngine(0)
     happened: list[Any] = []
     for number, (time_s, priority, _, _) in enumerate(made):
         engine.at(time_s, lambda n=number: happened.append((engine.now_s, n)), priority=priority)
@@ -111,7 +111,7 @@ def test_streams_are_independent() -> None:
 
 @pytest.mark.parametrize("time_s", [0.5, float("nan"), float("inf"), -1.0])
 def test_nothing_can_be_scheduled_in_the_past_or_never(time_s: float) -> None:
-    engine = Engine(0)
+    engine = SimulationEngine(0)
     engine.run(1.0)
     with pytest.raises(ValueError, match="cannot schedule"):
         engine.at(time_s, list)

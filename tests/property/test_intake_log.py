@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.waiting import WITHIN_S
 from tocsin.cluster.intake.frames import FRAME_HEAD_BYTES
-from tocsin.cluster.intake.log import Appended, Entry, IntakeLog
+from tocsin.cluster.intake.log import AppendedRange, IntakeLog, LogEntry
 from tocsin.wire.errors import LimitError
 
 REMEMBER_S = 100.0
@@ -24,7 +24,7 @@ PAYLOADS = st.binary(max_size=20) | st.sampled_from([bytes(700)])
 ASKED = st.tuples(PAYLOADS, st.integers(1, 4), KEYS, st.binary(max_size=3))
 
 
-def size_of(entry: Entry) -> int:
+def size_of(entry: LogEntry) -> int:
     return FRAME_HEAD_BYTES + len((entry.key or "").encode()) + len(entry.answer) + len(entry.payload)
 
 
@@ -36,7 +36,7 @@ class LogAndList(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.runner = asyncio.Runner()
         self.now_s = 0.0
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.start = 0
         self.landed = 0
         self.log: IntakeLog
@@ -71,7 +71,7 @@ class LogAndList(RuleBasedStateMachine):
     def end(self) -> int:
         return self.entries[-1].end if self.entries else self.start
 
-    def remembered(self, key: str | None) -> Entry | None:
+    def remembered(self, key: str | None) -> LogEntry | None:
         same = [each for each in self.entries if key is not None and each.key == key]
         return same[-1] if same and self.now_s - same[-1].at_s <= REMEMBER_S else None
 
@@ -89,13 +89,13 @@ class LogAndList(RuleBasedStateMachine):
             return await asyncio.gather(*appends, return_exceptions=True)
 
         for (payload, rows, key, answer), outcome in zip(asked, self.runner.run(at_once()), strict=True):
-            entry = Entry(self.end, rows, payload, key, answer, self.now_s)
+            entry = LogEntry(self.end, rows, payload, key, answer, self.now_s)
             if (known := self.remembered(key)) is not None:
-                assert outcome == Appended(known.end, known.answer, repeated=True)
+                assert outcome == AppendedRange(known.end, known.answer, repeated=True)
             elif self.unlanded_bytes() + size_of(entry) > LIMIT_BYTES:
                 assert isinstance(outcome, LimitError)
             else:
-                assert outcome == Appended(entry.end, answer, repeated=False)
+                assert outcome == AppendedRange(entry.end, answer, repeated=False)
                 self.entries.append(entry)
 
     @rule(part=st.floats(0, 1), max_rows=st.integers(0, 10), max_bytes=st.sampled_from([0, 30, 1 << 20]))

@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from tests.contract.channel_store.channel import Channel, fetched
 from tocsin.rules.fairness import fair_level
 from tocsin.rules.model.cursors import START, Range
-from tocsin.store.channel_rows import Broker, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.store.sqlite_results import ROW_BYTES
 
 MAX_BYTES = 4_000
-SHARES = [(Broker("Default", "b"), "flood"), (Broker("Default", "b"), "one"), (Broker("Default", "other"), "")]
+SHARES = [
+    (BrokerName("Default", "b"), "flood"),
+    (BrokerName("Default", "b"), "one"),
+    (BrokerName("Default", "other"), ""),
+]
 
 # Which shares hold each interest; several may.
 holders = st.lists(st.sets(st.sampled_from(range(len(SHARES))), min_size=1), min_size=1, max_size=8)
@@ -47,7 +51,9 @@ async def play(folder: Path, holders: list[set[int]], executions: list[tuple[dic
         channel = Channel(store, await store.add_channel())
         interests: list[int] = []
         for place, of in enumerate(holders):
-            wanted = [Wanted(f"[{place}]", SHARES[share][0], application=SHARES[share][1]) for share in sorted(of)]
+            wanted = [
+                BackendRequest(f"[{place}]", SHARES[share][0], application=SHARES[share][1]) for share in sorted(of)
+            ]
             interests.append((await store.subscribe(channel.id, wanted, created_us=1))[0].interest)
         made: dict[int, list[str]] = defaultdict(list)
         used = [0] * len(SHARES)

@@ -8,14 +8,14 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
-from tocsin.language.typed import Typed
+from tocsin.language.typed import TypedSql
 from tocsin.rules.model.types import DATETIME
 
 _EPOCH = datetime(1970, 1, 1)
 _AT_ONCE = 6  # Spark plans several queries of some columns sooner than one of very many
 
 
-def ask(spark: SparkSession, expressions: Sequence[Typed], source: str = "") -> list[list[Any]]:
+def ask(spark: SparkSession, expressions: Sequence[TypedSql], source: str = "") -> list[list[Any]]:
     """One list of answers per row of the source, structs as tuples, datetimes in UTC without a zone."""
     small = all(len(typed.sql.sql(dialect="spark")) < 500 for typed in expressions)
     step = len(expressions) if small else _AT_ONCE
@@ -26,7 +26,7 @@ def ask(spark: SparkSession, expressions: Sequence[Typed], source: str = "") -> 
     return answers
 
 
-def _ask(spark: SparkSession, expressions: Sequence[Typed], source: str) -> list[list[Any]]:
+def _ask(spark: SparkSession, expressions: Sequence[TypedSql], source: str) -> list[list[Any]]:
     # Timestamps leave Spark as microseconds: PySpark would turn them into the local time of this machine.
     moments = [typed.type == DATETIME for typed in expressions]
     texts = [typed.sql.sql(dialect="spark") for typed in expressions]
@@ -42,7 +42,7 @@ def _moment(micros: int | None) -> datetime | None:
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
 
 
-def ask_one(spark: SparkSession, expressions: Sequence[Typed]) -> list[Any]:
+def ask_one(spark: SparkSession, expressions: Sequence[TypedSql]) -> list[Any]:
     (row,) = ask(spark, expressions)
     return row
 

@@ -13,9 +13,9 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.broker.shell.acks import AckDesk
-from tocsin.broker.shell.figures import Figures
-from tocsin.broker.shell.machine import Machine
+from tocsin.broker.shell.acks import AckBatcher
+from tocsin.broker.shell.figures import BrokerCounters
+from tocsin.broker.shell.machine import CoreRuntime
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import StorageFullError
@@ -35,16 +35,16 @@ class Store:
         self.calls.append(dict(markers))
 
 
-def desk(store: Store, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckDesk, Machine]:
-    machine = Machine(Broker(CoreSettings(), 0.0))
-    for kind in (ac.Subscribed, ac.SubscribeBackend, ac.Fetch, ac.Report):
+def desk(store: Store, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckBatcher, CoreRuntime]:
+    machine = CoreRuntime(Broker(CoreSettings(), 0.0))
+    for kind in (ac.Subscribed, ac.SubscribeBackend, ac.Fetch, ac.ReportConsumed):
         machine.on(kind, lambda _: None)
     for one in range(subscriptions):
-        machine.handle(ev.Subscribe(one, one, 7, None, ev.Mode.NOTIFY))
-    machine.handle(ev.BackendReady(7, Cursor(1, 0, 0)))
+        machine.handle(ev.SubscribeRequested(one, one, 7, None, ev.Mode.NOTIFY))
+    machine.handle(ev.BackendSubscribed(7, Cursor(1, 0, 0)))
     for number in (1, 2):
-        machine.handle(ev.Arrived(7, Cursor(1, number, 0), 1, None))
-    return AckDesk(machine, cast("BrokerStore", store), Figures(), every_s), machine
+        machine.handle(ev.ResultArrived(7, Cursor(1, number, 0), 1, None))
+    return AckBatcher(machine, cast("BrokerStore", store), BrokerCounters(), every_s), machine
 
 
 async def test_those_of_many_are_one_transaction_and_never_beyond_what_there_is() -> None:

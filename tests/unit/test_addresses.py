@@ -17,7 +17,7 @@ from tests.waiting import until
 from tocsin.serving.addresses import TRUSTED_PROXIES, Networks, client_address, is_forwarded
 from tocsin.serving.answers import answer
 from tocsin.serving.application import application, bound, listening
-from tocsin.serving.limits import Limits
+from tocsin.serving.limits import ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 
 
@@ -77,7 +77,7 @@ async def test_limits_by_address_are_for_the_clients_of_a_trusted_proxy_each() -
     async def everybody(request: web.Request, handler: Any) -> Any:
         return await handler(request)
 
-    limits = Limits(address_connections_limit=1, trusted_proxies=Networks(["127.0.0.1"]))
+    limits = ServerLimits(address_connections_limit=1, trusted_proxies=Networks(["127.0.0.1"]))
     app = application(limits=limits, metrics=ServerMetrics(), access=everybody)
     app.add_routes([web.get("/", wait)])
 
@@ -109,7 +109,7 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever() -> None:
     async def everybody(request: web.Request, handler: Any) -> Any:
         return await handler(request)
 
-    app = application(limits=Limits(write_timeout_s=0.2), metrics=ServerMetrics(), access=everybody)
+    app = application(limits=ServerLimits(write_timeout_s=0.2), metrics=ServerMetrics(), access=everybody)
     app.add_routes([web.get("/", much)])
     with bound("127.0.0.1", 0) as (sock, url):
         async with listening(app, sock):

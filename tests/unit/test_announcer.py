@@ -13,15 +13,15 @@ from structlog.testing import capture_logs
 
 from tests.broker_world import FakeBroker, World, fake_broker, world
 from tests.waiting import WITHIN_S, until
-from tocsin.cluster.channels.announcer import Pace
+from tocsin.cluster.channels.announcer import AnnouncerTiming
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.addresses import NO_NETWORKS
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.cursors import parse_position, position_text
 
-EAST = Broker("v", "east")
+EAST = BrokerName("v", "east")
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
         one, two = await here.subscribe("v.c", "v.east", [1], [2])
         await here.execute(channel, {one: ["a"]})
         await east.until(lambda: east.told == {one: "1-0"})
-        await here.until_kept(Broker("v", "east"))
+        await here.until_kept(BrokerName("v", "east"))
         secret, port = east.secret, int(east.url.rpartition(":")[2].removesuffix("/news"))
     async with world(tmp_path / "data") as here:
         (channel,) = here.catalog.catalog.channels
@@ -143,7 +143,7 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
             back.secret = secret
             await back.until(lambda: back.told == {one: "2-0", two: "3-0"})
             assert back.got[0].after == east.got[-1].position
-            await here.until_kept(Broker("v", "east"))
+            await here.until_kept(BrokerName("v", "east"))
     # What it has taken it is not told again.
     async with fake_broker(port) as back, world(tmp_path / "data") as here:
         back.secret = secret
@@ -153,7 +153,7 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
 
 
 async def test_a_broker_that_shows_up_again_is_not_waited_for_any_longer(tmp_path: Path) -> None:
-    async with world(tmp_path, pace=Pace(5.0, 600.0, 600.0)) as here, fake_broker() as east:
+    async with world(tmp_path, pace=AnnouncerTiming(5.0, 600.0, 600.0)) as here, fake_broker() as east:
         channel = await here.channel("c")
         east.secret = await here.register("v.east", "http://127.0.0.1:1/")
         (one,) = await here.subscribe("v.c", "v.east", [1])
@@ -363,7 +363,7 @@ async def test_a_position_from_the_future_is_not_believed(here: World) -> None:
 
 
 async def test_a_broker_is_told_now_and_then_that_there_was_nothing_for_it(tmp_path: Path) -> None:
-    pace = Pace(5.0, 0.01, 0.05, passed_over=10)
+    pace = AnnouncerTiming(5.0, 0.01, 0.05, passed_over=10)
     async with world(tmp_path, pace=pace) as here, fake_broker() as east:
         channel = await here.channel("c")
         await joined(here, "v.east", east)

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tocsin.pipeline.landing import arrived
-from tocsin.pipeline.landing.arrived import Part, parts, reading
+from tocsin.pipeline.landing.arrived import FilePart, parts, reading
 from tocsin.rules.model.types import BIGINT, STRING, Field, ObjectType
 
 KIND = ObjectType((Field("id", BIGINT), Field("said", STRING, optional=True)), open=False)
 NONE: Mapping[str, str] = {}
 
 
-def read(path: Path, format_: str = "json", rows: int = arrived.PIECE_ROWS) -> list[Part]:
+def read(path: Path, format_: str = "json", rows: int = arrived.PIECE_ROWS) -> list[FilePart]:
     return list(parts(path, reading(format_, NONE), KIND, rows))
 
 

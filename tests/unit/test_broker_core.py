@@ -13,7 +13,7 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import ConflictError, NotFoundError
 
@@ -34,8 +34,8 @@ def world(
     return made
 
 
-def results(*numbers: int, size: int = 10) -> tuple[Result, ...]:
-    return tuple(Result(at(number), size, f"x{number}") for number in numbers)
+def results(*numbers: int, size: int = 10) -> tuple[BrokerResult, ...]:
+    return tuple(BrokerResult(at(number), size, f"x{number}") for number in numbers)
 
 
 def only(actions: list[ac.Action], kind: type) -> ac.Action:
@@ -64,15 +64,15 @@ def test_a_result_is_one_delivery_whatever_the_number_of_subscribers() -> None:
 
 def test_who_is_notified_pulls_from_its_marker_to_the_brokers() -> None:
     made = world("a", "b", mode=NOTIFY)
-    told = only(made.push("x"), ac.Notify)
+    told = only(made.push("x"), ac.NotifyAvailable)
     made.push("x")
-    assert isinstance(told, ac.Notify)
+    assert isinstance(told, ac.NotifyAvailable)
     assert told.to == at(1)
-    assert made.pull("x", ["a"]) == [ac.Deliver("x", at(0), at(2), results(1, 2), ("a",), ac.Why.PULLED)]
+    assert made.pull("x", ["a"]) == [ac.Deliver("x", at(0), at(2), results(1, 2), ("a",), ac.DeliveryReason.PULLED)]
     made.ack("x", at(2), ["a"])
     assert made.pull("x", ["a", "b"]) == [
-        ac.Deliver("x", at(2), at(2), (), ("a",), ac.Why.PULLED),
-        ac.Deliver("x", at(0), at(2), results(1, 2), ("b",), ac.Why.PULLED),
+        ac.Deliver("x", at(2), at(2), (), ("a",), ac.DeliveryReason.PULLED),
+        ac.Deliver("x", at(0), at(2), results(1, 2), ("b",), ac.DeliveryReason.PULLED),
     ]
     figures = made.broker.caches.figures
     assert (figures.hits, figures.misses, figures.pushed) == (4, 0, 0)
@@ -92,7 +92,7 @@ def test_what_is_partly_missing_is_fetched_and_served_in_order() -> None:
         made.push("x")
     (fetch,) = made.pull("x", ["a"])
     assert fetch == ac.Fetch(1, "x", at(0), at(2), 1000, 4 << 20)
-    assert made.answer(1) == [ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a",), ac.Why.PULLED)]
+    assert made.answer(1) == [ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a",), ac.DeliveryReason.PULLED)]
     figures = made.broker.caches.figures
     assert (figures.hits, figures.misses, figures.hit_ratio) == (2, 2, 0.5)
     assert (figures.miss_bytes, figures.fetched_bytes) == (20, 20)
@@ -108,8 +108,8 @@ def test_many_misses_of_the_same_range_are_one_fetch() -> None:
     assert made.pull("x", ["a"]) == []
     assert made.pull("x", ["b"]) == [], "its part is under way"
     assert made.answer(1) == [
-        ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a", "a"), ac.Why.PULLED),
-        ac.Deliver("x", at(2), at(4), results(3, 4), ("b",), ac.Why.PULLED),
+        ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a", "a"), ac.DeliveryReason.PULLED),
+        ac.Deliver("x", at(2), at(4), results(3, 4), ("b",), ac.DeliveryReason.PULLED),
     ]
 
 
@@ -121,7 +121,7 @@ def test_only_what_is_not_under_way_is_fetched() -> None:
     assert made.pull("x", ["b"]) == [ac.Fetch(1, "x", at(2), at(4), 1000, 4 << 20)]
     assert made.pull("x", ["a"]) == [ac.Fetch(2, "x", at(0), at(2), 1000, 4 << 20)]
     assert len(made.answer(1)) == 1
-    assert made.answer(2) == [ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a",), ac.Why.PULLED)]
+    assert made.answer(2) == [ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a",), ac.DeliveryReason.PULLED)]
 
 
 def test_what_was_fetched_is_kept_where_the_settings_say_so() -> None:
@@ -129,7 +129,7 @@ def test_what_was_fetched_is_kept_where_the_settings_say_so() -> None:
     made = world("a", "b", mode=NOTIFY, caching=replace(chosen, eviction="none"))
     made.push("x")
     made.push("x")
-    made.handle(ev.PoliciesChosen(chosen))
+    made.handle(ev.CachePoliciesChanged(chosen))
     made.pull("x", ["a"])
     made.answer(1)
     assert [type(one) for one in made.pull("x", ["b"])] == [ac.Deliver]
@@ -144,7 +144,7 @@ def test_news_are_fetched_once_and_delivered_in_order() -> None:
     assert made.announce("x") == [], "one fetch of news at a time"
     delivered, fetch = made.answer(1)
     assert isinstance(delivered, ac.Deliver)
-    assert (delivered.results, delivered.why) == (results(1, 2, 3), ac.Why.LIVE)
+    assert (delivered.results, delivered.why) == (results(1, 2, 3), ac.DeliveryReason.LIVE)
     assert fetch == ac.Fetch(2, "x", at(3), at(4), 1000, 4 << 20)
 
 
@@ -162,8 +162,8 @@ def test_a_pushed_result_does_not_overtake_what_is_still_being_fetched() -> None
 def test_a_result_that_comes_twice_is_delivered_once() -> None:
     made = world("a")
     made.push("x")
-    assert made.handle(ev.Arrived("x", at(1), 10, "x1")) == []
-    assert made.handle(ev.Announced("x", at(1))) == []
+    assert made.handle(ev.ResultArrived("x", at(1), 10, "x1")) == []
+    assert made.handle(ev.ResultsAnnounced("x", at(1))) == []
 
 
 def test_who_comes_back_gets_from_the_cache_what_it_did_not_acknowledge() -> None:
@@ -173,7 +173,7 @@ def test_who_comes_back_gets_from_the_cache_what_it_did_not_acknowledge() -> Non
     made.log_out("a")
     made.push("x")
     made.push("x")
-    assert made.log_in("a") == [ac.Deliver("x", at(1), at(3), results(2, 3), ("a",), ac.Why.CAUGHT_UP)]
+    assert made.log_in("a") == [ac.Deliver("x", at(1), at(3), results(2, 3), ("a",), ac.DeliveryReason.CAUGHT_UP)]
     (live,) = made.push("x")
     assert isinstance(live, ac.Deliver)
     assert set(live.audience) == {"a", "b"}
@@ -209,7 +209,7 @@ def test_a_client_that_is_behind_does_not_hold_up_the_others() -> None:
     (delivered,) = made.push("x")
     assert isinstance(delivered, ac.Deliver)
     assert list(delivered.audience) == ["quick"]
-    assert made.ready("slow") == [ac.Deliver("x", at(1), at(2), results(2), ("slow",), ac.Why.CAUGHT_UP)]
+    assert made.ready("slow") == [ac.Deliver("x", at(1), at(2), results(2), ("slow",), ac.DeliveryReason.CAUGHT_UP)]
 
 
 def test_catching_up_goes_page_by_page() -> None:
@@ -240,7 +240,7 @@ def test_a_subscriber_gets_only_what_was_made_after_it_subscribed() -> None:
     made.push("x")
     assert made.subscribe("late", "late", "x") == [ac.Subscribed("late", "x", at(1))]
     assert made.log_in("late") == []
-    (answer,) = made.handle(ev.GetResults("x", ["late"], after=at(0)))
+    (answer,) = made.handle(ev.ResultsRequested("x", ["late"], after=at(0)))
     assert isinstance(answer, ac.Deliver)
     assert (answer.after, answer.results) == (at(1), ())
 
@@ -266,7 +266,7 @@ def test_who_asks_since_an_earlier_cursor_gets_everything_from_there() -> None:
         ac.Subscribed("late", "x", at(1)),
         ac.Fetch(1, "x", at(1), at(3), 1000, 4 << 20),
     ]
-    assert made.answer(1) == [ac.Deliver("x", at(1), at(3), results(2, 3), ("late",), ac.Why.CAUGHT_UP)]
+    assert made.answer(1) == [ac.Deliver("x", at(1), at(3), results(2, 3), ("late",), ac.DeliveryReason.CAUGHT_UP)]
 
 
 def test_what_retention_has_removed_is_told_as_a_gap() -> None:
@@ -275,7 +275,9 @@ def test_what_retention_has_removed_is_told_as_a_gap() -> None:
         made.push("x")
     made.retain("x", keep=2)
     made.log_in("a")
-    assert made.answer(1) == [ac.Deliver("x", at(0), at(5), results(4, 5), ("a",), ac.Why.CAUGHT_UP, gap=at(3))]
+    assert made.answer(1) == [
+        ac.Deliver("x", at(0), at(5), results(4, 5), ("a",), ac.DeliveryReason.CAUGHT_UP, gap=at(3))
+    ]
 
 
 def test_a_gap_in_the_news_is_told_to_those_who_are_online_and_later_to_the_others() -> None:
@@ -298,8 +300,8 @@ def test_acknowledgements_are_cumulative_and_never_go_back() -> None:
     for _ in range(3):
         made.push("x")
     made.ack("x", at(2), ["a"])
-    made.handle(ev.Acked("x", at(1), ["a"]))
-    made.handle(ev.Acked("x", at(99), ["b"]))
+    made.handle(ev.ResultsAcknowledged("x", at(1), ["a"]))
+    made.handle(ev.ResultsAcknowledged("x", at(99), ["b"]))
     assert (made.broker.marker("a"), made.broker.marker("b")) == (at(2), at(3))
     assert [entry.cursor for entry in made.broker.caches["x"]] == [at(3)]
 
@@ -307,7 +309,7 @@ def test_acknowledgements_are_cumulative_and_never_go_back() -> None:
 def test_an_acknowledgement_of_another_interest_changes_nothing() -> None:
     made = world("a", online=False)
     made.push("x")
-    assert made.handle(ev.Acked("y", at(1), ["a"])) == []
+    assert made.handle(ev.ResultsAcknowledged("y", at(1), ["a"])) == []
     assert made.broker.marker("a") == at(0)
 
 
@@ -346,17 +348,17 @@ def test_the_cluster_is_told_what_everybody_has() -> None:
     made.push("x")
     made.ack("x", at(2), ["a"])
     made.ack("x", at(1), ["b"])
-    assert made.pass_time(5.0) == [ac.Report({"x": at(1)})]
+    assert made.pass_time(5.0) == [ac.ReportConsumed({"x": at(1)})]
     assert made.pass_time(5.0) == []
     made.ack("x", at(2), ["b"])
-    assert made.pass_time(5.0) == [ac.Report({"x": at(2)})]
+    assert made.pass_time(5.0) == [ac.ReportConsumed({"x": at(2)})]
 
 
 def test_subscriptions_end_with_their_interest() -> None:
     made = world("a", "b")
     made.push("x")
-    assert made.handle(ev.BackendGone("x", "the channel was dropped")) == [
-        ac.Ended("x", ("a", "b"), "the channel was dropped")
+    assert made.handle(ev.BackendSubscriptionLost("x", "the channel was dropped")) == [
+        ac.EndSubscriptions("x", ("a", "b"), "the channel was dropped")
     ]
     assert made.broker.caches.resident_bytes == 0
     assert made.broker.subscriptions_of("a") == ()
@@ -366,7 +368,7 @@ def test_policies_are_switched_without_dropping_content() -> None:
     made = world("a", online=False)
     made.push("x")
     made.push("x")
-    made.handle(ev.PoliciesChosen(CachingSettings(eviction="none", expiry="ttl")))
+    made.handle(ev.CachePoliciesChanged(CachingSettings(eviction="none", expiry="ttl")))
     made.push("x")
     made.log_in("a")
     assert [type(one) for one in made.answer(1)] == [ac.Deliver]
@@ -386,28 +388,38 @@ def test_results_expire_although_nothing_happens_but_time() -> None:
 
 def test_a_subscription_can_be_made_again_as_it_was_and_not_as_another() -> None:
     made = world("a")
-    assert made.handle(ev.Subscribe("a", "a", "x", None, INLINE)) == [ac.Subscribed("a", "x", at(0))]
-    (refused,) = made.handle(ev.Subscribe("a", "a", "y", None, INLINE))
-    assert isinstance(refused, ac.Refused)
+    assert made.handle(ev.SubscribeRequested("a", "a", "x", None, INLINE)) == [ac.Subscribed("a", "x", at(0))]
+    (refused,) = made.handle(ev.SubscribeRequested("a", "a", "y", None, INLINE))
+    assert isinstance(refused, ac.RefuseEvent)
     assert isinstance(refused.error, ConflictError)
 
 
 @pytest.mark.parametrize(
     "event",
-    [ev.Unsubscribe("nobody"), ev.GetResults("x", ["nobody"]), ev.Ready("nobody"), ev.FellBehind("nobody")],
+    [
+        ev.UnsubscribeRequested("nobody"),
+        ev.ResultsRequested("x", ["nobody"]),
+        ev.SubscriberReady("nobody"),
+        ev.SubscriberFellBehind("nobody"),
+    ],
     ids=lambda event: type(event).__name__,
 )
-def test_what_is_not_there_is_refused(event: ev.Event) -> None:
+def test_what_is_not_there_is_refused(event: ev.BrokerEvent) -> None:
     (refused,) = world("a").handle(event)
-    assert isinstance(refused, ac.Refused)
+    assert isinstance(refused, ac.RefuseEvent)
     assert isinstance(refused.error, NotFoundError)
 
 
 def test_results_of_an_interest_that_nobody_holds_are_passed_over() -> None:
     broker = Broker(CoreSettings(), 0.0)
-    for event in (ev.Arrived("x", at(1), 10), ev.Announced("x", at(1)), ev.BackendReady("x", at(0)), ev.FetchFailed(7)):
+    for event in (
+        ev.ResultArrived("x", at(1), 10),
+        ev.ResultsAnnounced("x", at(1)),
+        ev.BackendSubscribed("x", at(0)),
+        ev.FetchFailed(7),
+    ):
         assert broker.handle(event, 0.0) == []
-    assert broker.handle(ev.Fetched(7, at(1), (), 0.1), 0.0) == []
+    assert broker.handle(ev.FetchSucceeded(7, at(1), (), 0.1), 0.0) == []
 
 
 def test_results_pushed_before_the_backend_is_known_to_be_ready_are_fetched() -> None:
@@ -415,8 +427,8 @@ def test_results_pushed_before_the_backend_is_known_to_be_ready_are_fetched() ->
     made.subscribe("a", "ann", "x")
     made.log_in("ann")
     channel = made.channels["x"]
-    assert made.handle(ev.Arrived("x", at(1), 10, "x1")) == []
-    subscribed, fetch = made.handle(ev.BackendReady("x", at(0)))
+    assert made.handle(ev.ResultArrived("x", at(1), 10, "x1")) == []
+    subscribed, fetch = made.handle(ev.BackendSubscribed("x", at(0)))
     assert subscribed == ac.Subscribed("a", "x", at(0))
     assert fetch == ac.Fetch(1, "x", at(0), at(1), 1000, 4 << 20)
     made.make("x")
@@ -437,7 +449,7 @@ def test_a_cohort_that_acknowledges_less_than_before_changes_nothing() -> None:
     assert isinstance(delivered, ac.Deliver)
     made.ack("x", at(1), ["c"])
     made.ack("x", at(3), delivered.audience)
-    made.handle(ev.Acked("x", at(2), delivered.audience))
+    made.handle(ev.ResultsAcknowledged("x", at(2), delivered.audience))
     assert [made.broker.marker(name) for name in "abc"] == [at(3)] * 3
     made.check()
 
@@ -458,16 +470,16 @@ def test_who_acknowledged_more_than_its_cohort_keeps_that() -> None:
 
 def test_news_without_results_are_not_asked_for_again() -> None:
     made = world("a")
-    made.handle(ev.Announced("x", at(5)))
-    assert made.handle(ev.Fetched(1, at(5), (), 0.1)) == []
+    made.handle(ev.ResultsAnnounced("x", at(5)))
+    assert made.handle(ev.FetchSucceeded(1, at(5), (), 0.1)) == []
     assert made.head("x") == at(5)
-    assert made.handle(ev.Announced("x", at(5))) == []
+    assert made.handle(ev.ResultsAnnounced("x", at(5))) == []
 
 
 def test_an_answer_that_says_nothing_is_asked_again() -> None:
     made = world("a", fetch_retry_s=1.0)
-    (fetch,) = made.handle(ev.Announced("x", at(5)))
-    assert made.handle(ev.Fetched(1, at(0), (), 0.1)) == []
+    (fetch,) = made.handle(ev.ResultsAnnounced("x", at(5)))
+    assert made.handle(ev.FetchSucceeded(1, at(0), (), 0.1)) == []
     assert made.pass_time(1.0) == [fetch]
 
 
@@ -479,6 +491,8 @@ def test_what_happens_is_the_same_each_time() -> None:
             made.push("x")
         made.log_in("b")
         made.settle()
-        return [repr(one) for one in made.log if not isinstance(one, ac.Deliver) or one.why is not ac.Why.LIVE]
+        return [
+            repr(one) for one in made.log if not isinstance(one, ac.Deliver) or one.why is not ac.DeliveryReason.LIVE
+        ]
 
     assert told() == told()

@@ -15,7 +15,7 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.shell.asyncapi import OK, REQUESTS
 from tocsin.broker.shell.asyncapi import document as asyncapi
 from tocsin.broker.shell.kept import kept
-from tocsin.broker.shell.letters import Letters
+from tocsin.broker.shell.letters import EventEncoder
 from tocsin.broker.shell.openapi import document as openapi
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire import subscriber
@@ -57,12 +57,12 @@ def test_the_asyncapi_document_tells_why_connections_are_closed() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        subscriber.Login("t"),
-        subscriber.Subscribe("v.c", (1, "x"), Cursor(1, 2, 3), "notify", "g"),
-        subscriber.Unsubscribe("sub_1"),
-        subscriber.Pull(17, Cursor(1, 2, 3), 5),
-        subscriber.Acks({17: Cursor(1, 2, 3)}),
-        subscriber.List("12"),
+        subscriber.LoginRequest("t"),
+        subscriber.SubscribeRequest("v.c", (1, "x"), Cursor(1, 2, 3), "notify", "g"),
+        subscriber.UnsubscribeRequest("sub_1"),
+        subscriber.PullRequest(17, Cursor(1, 2, 3), 5),
+        subscriber.AckRequest({17: Cursor(1, 2, 3)}),
+        subscriber.ListRequest("12"),
     ],
     ids=lambda body: type(body).__name__,
 )
@@ -75,9 +75,9 @@ def test_what_clients_send_is_what_the_document_says(body: subscriber.Body) -> N
 
 
 def test_what_brokers_send_is_what_the_document_says() -> None:
-    letters = Letters("v.b", lambda _: "v.c", page_results=2, page_bytes=1_000)
+    letters = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=1_000)
     results = tuple(kept(FetchedResult(Cursor(1, n, 0), 1_763_200_000_000_000, b'{"n":1}')) for n in range(1, 6))
-    deliver = ac.Deliver(17, Cursor(1, 0, 0), Cursor(1, 9, 0), results, (1,), ac.Why.LIVE, Cursor(1, 3, 0))
+    deliver = ac.Deliver(17, Cursor(1, 0, 0), Cursor(1, 9, 0), results, (1,), ac.DeliveryReason.LIVE, Cursor(1, 3, 0))
     told = letters.results(deliver)
     events = [orjson.loads(one.envelope) for one in told]
     for event in events:
@@ -87,7 +87,7 @@ def test_what_brokers_send_is_what_the_document_says() -> None:
     assert [one["data"]["more"] for one in events] == [True, True, False]
     assert [one["data"]["gap"] for one in events] == ["1-3-0", "1-3-0", None]
     assert events[-1]["data"]["to"] == "1-9-0"
-    available = letters.available(ac.Notify(17, Cursor(1, 9, 0), (1,)))
+    available = letters.available(ac.NotifyAvailable(17, Cursor(1, 9, 0), (1,)))
     checked({"$ref": "#/components/schemas/Available"}).validate(orjson.loads(available.envelope))
-    ended = letters.ended(ac.Ended(17, (1,), "gone"))
+    ended = letters.ended(ac.EndSubscriptions(17, (1,), "gone"))
     checked({"$ref": "#/components/schemas/Ended"}).validate(orjson.loads(ended.envelope))

@@ -20,7 +20,7 @@ from tocsin.cluster.entries import BrokerEntry
 from tocsin.cluster.results_http import FetchLimits
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import START, Cursor, Range
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 from tocsin.wire.cursors import parse_position
 from tocsin.wire.results import fetch_request, following
 
@@ -355,7 +355,7 @@ async def test_each_role_may_do_its_part(tmp_path: Path) -> None:
         assert (await here.ask("DELETE", f"/v1/channels/v.c/subscriptions/{ids[0]}"))[0] == 403
         assert (await here.ask("PATCH", f"/v1/channels/v.c/subscriptions/{ids[0]}", {"broker": "v.west"}))[0] == 403
         # One that was made by statement belongs to the first that registers as it, while nobody subscribed.
-        await here.store.register(Broker("v", "north"), "s", owner=None)
+        await here.store.register(BrokerName("v", "north"), "s", owner=None)
         await here.catalog.apply([Put(BrokerEntry("v", "north", None))])
         assert (await here.ask("POST", "/v1/brokers/v.north/secret"))[0] == 403
         assert (await here.ask("PUT", "/v1/brokers/v.north", {"url": None}))[0] == 200
@@ -379,7 +379,7 @@ async def test_a_broker_that_a_writer_has_registered_is_no_other_brokers(tmp_pat
         assert here.brokers.known("v", "b").url == "http://127.0.0.1:1/"
         here.token = "tocsin_dan"  # Another writer may do by a statement what it does here.
         assert (await here.ask("PUT", "/v1/brokers/v.b", {"url": None}))[0] == 200
-        kept = await here.store.registration(Broker("v", "b"))
+        kept = await here.store.registration(BrokerName("v", "b"))
         assert kept is not None
         assert kept.owner == "bob"
 
@@ -387,7 +387,7 @@ async def test_a_broker_that_a_writer_has_registered_is_no_other_brokers(tmp_pat
 async def test_a_broker_that_a_statement_made_is_not_claimed_with_its_subscriptions(tmp_path: Path) -> None:
     async with world(tmp_path, auth="on") as here:
         await here.channel("c")
-        await here.store.register(Broker("v", "north"), "s", owner=None)
+        await here.store.register(BrokerName("v", "north"), "s", owner=None)
         await here.catalog.apply([Put(BrokerEntry("v", "north", None))])
         here.token = "tocsin_bob"  # a writer
         await here.subscribe("v.c", "v.north", [1])
@@ -397,7 +397,7 @@ async def test_a_broker_that_a_statement_made_is_not_claimed_with_its_subscripti
             assert status == 403
             assert "role writer" in refused["error"]["hint"]
         assert here.brokers.known("v", "north").url is None
-        kept = await here.store.registration(Broker("v", "north"))
+        kept = await here.store.registration(BrokerName("v", "north"))
         assert kept is not None
         assert (kept.owner, kept.secret) == (None, "s")
         here.token = "tocsin_bob"

@@ -35,7 +35,7 @@ def delivered(actions: list[ac.Action]) -> dict[str, tuple[int, int]]:
 
 def test_who_returns_gets_what_it_lacks_of_every_interest_at_once() -> None:
     made = away()
-    assert {type(one) for one in made.log_in("ann")} == {ac.Notify}
+    assert {type(one) for one in made.log_in("ann")} == {ac.NotifyAvailable}
     assert delivered(made.pull_each("ann")) == {"ann x": (0, 2), "ann y": (0, 2)}
     assert made.ack_each("ann") == []
     assert [made.broker.marker(name) for name in ("ann x", "ann y")] == [at(2), at(2)]
@@ -61,8 +61,8 @@ def test_an_answer_may_say_how_many_bytes_it_has() -> None:
     answers = []
     for number, fetch in sorted(said.fetches.items()):
         results = tuple(said.channels[str(fetch.interest)].results)
-        answers.append(ev.Fetched(number, fetch.to, results, 0.1, None, 20))
-    said.handle(ev.FetchedTogether(tuple(answers)))
+        answers.append(ev.FetchSucceeded(number, fetch.to, results, 0.1, None, 20))
+    said.handle(ev.FetchesSucceeded(tuple(answers)))
     assert counted.broker.caches.figures == said.broker.caches.figures
     assert said.broker.caches.figures.miss_bytes == 40
 
@@ -79,11 +79,11 @@ def test_news_that_come_with_what_somebody_waits_for_follow_it() -> None:
     assert made.fetches[news].after == at(2)
     # The answers in the wrong order.
     answers = [made.answer_to(number, 1000, 0.1) for number in sorted(made.fetches, reverse=True)]
-    told = made.handle(ev.FetchedTogether(tuple(answers)))
+    told = made.handle(ev.FetchesSucceeded(tuple(answers)))
     of_x = [one for one in told if isinstance(one, ac.Deliver) and one.interest == "x"]
     assert [(one.why, one.after, one.to) for one in of_x] == [
-        (ac.Why.CAUGHT_UP, at(0), at(2)),
-        (ac.Why.LIVE, at(2), at(3)),
+        (ac.DeliveryReason.CAUGHT_UP, at(0), at(2)),
+        (ac.DeliveryReason.LIVE, at(2), at(3)),
     ]
     assert set(of_x[1].audience) == {"ann x", "ben x"}
 
@@ -91,26 +91,26 @@ def test_news_that_come_with_what_somebody_waits_for_follow_it() -> None:
 def test_who_is_not_known_is_refused_and_the_others_are_served() -> None:
     made = away()
     made.log_in("ann")
-    refused, answered = made.handle(ev.GetEach(("nobody", "ann y")))
-    assert isinstance(refused, ac.Refused)
+    refused, answered = made.handle(ev.ResultsRequestedByMany(("nobody", "ann y")))
+    assert isinstance(refused, ac.RefuseEvent)
     assert refused.subscription == "nobody"
     assert delivered([answered]) == {"ann y": (0, 2)}
-    assert made.handle(ev.AckedEach((("nobody", at(2)),))) == []
+    assert made.handle(ev.ResultsAcknowledgedByMany((("nobody", at(2)),))) == []
 
 
 def test_who_asks_before_the_cluster_holds_its_subscription_is_told_to_ask_again() -> None:
     made = World(CoreSettings())
     made.subscribe("ann x", "ann", "x")
     (refused,) = made.pull_each("ann")
-    assert isinstance(refused, ac.Refused)
+    assert isinstance(refused, ac.RefuseEvent)
     assert refused.error.hint == "ask again"
-    assert made.handle(ev.AckedEach((("ann x", at(2)),))) == []
+    assert made.handle(ev.ResultsAcknowledgedByMany((("ann x", at(2)),))) == []
 
 
 def test_an_acknowledgement_beyond_what_the_broker_has_counts_as_far_as_it_has() -> None:
     made = away()
     made.log_in("ann")
-    made.handle(ev.AckedEach((("ann x", at(99)), ("ann y", at(1)), ("ann y", at(0)))))
+    made.handle(ev.ResultsAcknowledgedByMany((("ann x", at(99)), ("ann y", at(1)), ("ann y", at(0)))))
     assert [made.broker.marker(name) for name in ("ann x", "ann y")] == [at(2), at(1)]
 
 
@@ -121,7 +121,7 @@ def test_of_an_answer_that_has_more_than_was_asked_only_that_is_delivered() -> N
     made.pull_each("ann")
     (number,) = [number for number, fetch in made.fetches.items() if fetch.interest == "x"]
     everything = tuple(made.channels["x"].results)
-    (action,) = made.handle(ev.Fetched(number, at(2), everything, 0.1))
+    (action,) = made.handle(ev.FetchSucceeded(number, at(2), everything, 0.1))
     assert isinstance(action, ac.Deliver)
     assert [one.cursor for one in action.results] == [at(2)]
     assert made.broker.caches.figures.misses == 1

@@ -10,7 +10,7 @@ import pytest
 from tests.caching_model import at
 from tocsin.rules.caching.admission import ADMISSION, PARAMETERS, Admission, Buffer, Mean, Threshold, admission
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Missing, Result
+from tocsin.rules.caching.entries import BrokerResult, MissingRun
 from tocsin.rules.caching.settings import CachingSettings
 
 
@@ -20,7 +20,7 @@ def three(eviction: str, **more: object) -> ResultCaches:
     for second, (name, size, subscribers) in enumerate([("a", 100, 4), ("b", 10, 2), ("c", 50, 3)], 1):
         cache = caches.open(name, at(0), 0.0)
         caches.attach(cache, at(0), subscribers)
-        assert caches.put(cache, Result(at(1), size, name), float(second))
+        assert caches.put(cache, BrokerResult(at(1), size, name), float(second))
     return caches
 
 
@@ -29,7 +29,7 @@ def who_goes(caches: ResultCaches, now_s: float = 10.0) -> str:
     before = {cache.interest for cache in caches if cache.residents}
     late = caches.open("late", at(0), now_s)
     caches.attach(late, at(0), 100)
-    caches.put(late, Result(at(1), 1), now_s)
+    caches.put(late, BrokerResult(at(1), 1), now_s)
     (gone,) = before - {cache.interest for cache in caches if cache.residents}
     return str(gone)
 
@@ -78,19 +78,19 @@ def test_lru_may_count_reads_alone_as_access() -> None:
         again.get(again[name], at(0), at(1), 5.0)
     late = again.open("late", at(0), 0.0)
     again.attach(late, at(0))
-    assert not again.put(late, Result(at(1), 1), 6.0)
+    assert not again.put(late, BrokerResult(at(1), 1), 6.0)
 
 
 def test_a_newcomer_is_spared_where_the_settings_say_so() -> None:
     caches = three("lsc", newcomer_may_go=False)
     late = caches.open("late", at(0), 5.0)
     caches.attach(late, at(0))
-    assert caches.put(late, Result(at(1), 1), 5.0)
+    assert caches.put(late, BrokerResult(at(1), 1), 5.0)
     assert caches["b"].residents == 0
     may_go = three("lsc")
     late = may_go.open("late", at(0), 5.0)
     may_go.attach(late, at(0))
-    assert not may_go.put(late, Result(at(1), 1), 5.0)
+    assert not may_go.put(late, BrokerResult(at(1), 1), 5.0)
 
 
 def test_fifo_drops_what_came_first() -> None:
@@ -108,10 +108,10 @@ def test_exp_drops_what_expires_first_or_expired_longest_ago() -> None:
     caches.reckon(10.0)
     late = caches.open("late", at(0), 10.0)
     caches.attach(late, at(0))
-    caches.put(late, Result(at(1), 505), 10.0)
+    caches.put(late, BrokerResult(at(1), 505), 10.0)
     assert (caches["a"].residents, caches["b"].residents) == (10, 9)
     # When all have expired, those go first that expired first: b's of 2 s (at 27 s) and 3 s, a's of 1 s being at 31 s.
-    caches.put(late, Result(at(2), 25), 100.0)
+    caches.put(late, BrokerResult(at(2), 25), 100.0)
     assert (caches["a"].residents, caches["b"].residents) == (10, 7)
 
 
@@ -119,8 +119,8 @@ def test_none_keeps_nothing_new() -> None:
     caches = ResultCaches(CachingSettings(eviction="none"), 0.0)
     cache = caches.open("a", at(0), 0.0)
     caches.attach(cache, at(0))
-    assert not caches.put(cache, Result(at(1), 10), 1.0)
-    assert caches.get(cache, at(0), at(1), 2.0) == [Missing(at(0), at(1))]
+    assert not caches.put(cache, BrokerResult(at(1), 10), 1.0)
+    assert caches.get(cache, at(0), at(1), 2.0) == [MissingRun(at(0), at(1))]
 
 
 @pytest.mark.parametrize(("ties", "goes"), [("oldest", "a"), ("newest", "c"), ("largest", "b")])
@@ -129,7 +129,7 @@ def test_ties_are_broken_as_the_settings_say(ties: str, goes: str) -> None:
     for name, size in (("a", 20), ("b", 25), ("c", 15)):
         cache = caches.open(name, at(0), 0.0)
         caches.attach(cache, at(0))
-        caches.put(cache, Result(at(1), size), 1.0)
+        caches.put(cache, BrokerResult(at(1), size), 1.0)
     assert who_goes(caches) == goes
 
 
@@ -146,8 +146,8 @@ def growing(weights: str = "subscribers") -> ResultCaches:
     caches.attach(a, at(0), 3)
     caches.attach(b, at(0), 1)
     for second in range(1, 11):
-        caches.put(a, Result(at(second), 40), float(second))
-        caches.put(b, Result(at(second), 10), float(second))
+        caches.put(a, BrokerResult(at(second), 40), float(second))
+        caches.put(b, BrokerResult(at(second), 10), float(second))
     a.rates.consumed_bytes = 150
     return caches
 
@@ -191,7 +191,7 @@ def test_very_many_caches_are_looked_at_some_at_a_time_with_the_same_outcome(exp
         for name in range(9_000):
             cache = caches.open(name, at(0), 0.0)
             caches.attach(cache, at(0), 1 + name % 3)
-            caches.put(cache, Result(at(1), 1 + name % 7), 0.0)
+            caches.put(cache, BrokerResult(at(1), 1 + name % 7), 0.0)
     at_once.reckon(60.0)
     looks: list[int] = []
     while (now_s := pieces.ttl_due_s) < 62.0:
@@ -230,7 +230,7 @@ def test_with_times_to_live_the_ceiling_holds_and_the_budget_only_in_expectation
     cache = caches.open("a", at(0), 0.0)
     caches.attach(cache, at(0))
     for second in range(1, 30):
-        caches.put(cache, Result(at(second), 10), float(second))
+        caches.put(cache, BrokerResult(at(second), 10), float(second))
     assert caches.figures.most_bytes == 150
 
 
@@ -244,7 +244,7 @@ def test_a_ttl_cache_holds_about_the_budget_when_growth_is_steady() -> None:
     for second in range(1, 6_000):
         caches.pass_time(float(second))
         cache = caches[rng.randrange(10)]
-        caches.put(cache, Result(at(second), rng.randint(50, 150)), float(second))
+        caches.put(cache, BrokerResult(at(second), rng.randint(50, 150)), float(second))
         if second > 3_000:
             held.append(caches.resident_bytes)
     assert sum(held) / len(held) == pytest.approx(100_000, rel=0.1)
@@ -286,7 +286,7 @@ def judged(policy: str, numbers: list[int]) -> ResultCaches:
     for number in set(numbers):
         caches.attach(caches.open(number, at(0), 0.0), at(0), number)
     for step, number in enumerate(numbers, 1):
-        caches.put(caches[number], Result(at(step), 10), float(step))
+        caches.put(caches[number], BrokerResult(at(step), 10), float(step))
     return caches
 
 

@@ -23,7 +23,7 @@ from tocsin.cluster.metadata import DATASETS
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.types import ANY, BIGINT, POINT, STRING, ArrayType, Field, ObjectType
 from tocsin.rules.model.values import Duration
-from tocsin.store.store import Entry
+from tocsin.store.store import CatalogRow
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 E = "Emergency"
@@ -59,7 +59,7 @@ def emergency() -> Catalog:
 
 @pytest.mark.parametrize("entry", EVERYTHING)
 def test_every_entry_comes_back_from_json(entry: CatalogEntry) -> None:
-    row = Entry(entry.ref.kind, entry.ref.dataverse, entry.ref.name, entry_to_json(entry), 1)
+    row = CatalogRow(entry.ref.kind, entry.ref.dataverse, entry.ref.name, entry_to_json(entry), 1)
     assert entry_from_json(row) == entry
 
 

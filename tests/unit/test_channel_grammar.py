@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from tocsin.language import script
 from tocsin.language import statements as st
-from tocsin.language.statements import Name, Parameter
+from tocsin.language.statements import ChannelParameter, Name
 from tocsin.rules.model import types as t
 from tocsin.rules.model.values import Duration
 
@@ -33,7 +33,7 @@ def unplaced(found: Any) -> Any:
             kept[part.name] = replace(value, offset=0)
         elif isinstance(value, tuple):
             kept[part.name] = tuple(
-                replace(item, offset=0) if isinstance(item, Parameter) else shown(item) for item in value
+                replace(item, offset=0) if isinstance(item, ChannelParameter) else shown(item) for item in value
             )
         elif isinstance(value, dict):
             kept[part.name] = {name: shown(item) for name, item in value.items()}
@@ -92,9 +92,9 @@ STATEMENTS: list[tuple[str, st.Statement]] = [
         channel(
             continuous=True,
             parameters=(
-                Parameter("p"),
-                Parameter("q r", t.POINT),
-                Parameter("s", st.CollectionText(t.STRING, item_optional=False, multiset=False)),
+                ChannelParameter("p"),
+                ChannelParameter("q r", t.POINT),
+                ChannelParameter("s", st.CollectionText(t.STRING, item_optional=False, multiset=False)),
             ),
             body="SELECT VALUE r FROM D r WHERE r.a = p",
         ),
@@ -105,12 +105,16 @@ STATEMENTS: list[tuple[str, st.Statement]] = [
     ),
     (
         "CREATE CONTINUOUS CHANNEL c(p) { {'a': {}} } PERIOD 'PT20S'",
-        channel(continuous=True, parameters=(Parameter("p"),), body="{'a': {}}", period=SECONDS_20),
+        channel(continuous=True, parameters=(ChannelParameter("p"),), body="{'a': {}}", period=SECONDS_20),
     ),
     (
         "CREATE REPETITIVE CHANNEL IF NOT EXISTS c(p) PERIOD 'PT20S' { SELECT 1 }",
         channel(
-            continuous=False, parameters=(Parameter("p"),), body="SELECT 1", period=SECONDS_20, if_not_exists=True
+            continuous=False,
+            parameters=(ChannelParameter("p"),),
+            body="SELECT 1",
+            period=SECONDS_20,
+            if_not_exists=True,
         ),
     ),
     (
@@ -119,13 +123,13 @@ STATEMENTS: list[tuple[str, st.Statement]] = [
     ),
     (
         "SUBSCRIBE TO c(1, 'x' || 'y') ON b",
-        st.Subscribe(channel=Name("c"), arguments=arguments("1", "'x' || 'y'"), broker=Name("b")),
+        st.SubscribeStatement(channel=Name("c"), arguments=arguments("1", "'x' || 'y'"), broker=Name("b")),
     ),
     (
         "subscribe to v.c() on w.b",
-        st.Subscribe(channel=Name("c", "v"), arguments=(), broker=Name("b", "w")),
+        st.SubscribeStatement(channel=Name("c", "v"), arguments=(), broker=Name("b", "w")),
     ),
-    ('UNSUBSCRIBE "an id" FROM v.c', st.Unsubscribe(subscription="an id", channel=Name("c", "v"))),
+    ('UNSUBSCRIBE "an id" FROM v.c', st.UnsubscribeStatement(subscription="an id", channel=Name("c", "v"))),
     (
         'CHANGE SUBSCRIPTION "an id" ON c(1) TO v.b',
         st.ChangeSubscription(
@@ -222,7 +226,7 @@ def test_channels_in_the_forms_of_the_original_are_read() -> None:
     assert (first.function and first.function.name, first.arity) == ("warningsOf", 1)
     assert (second.arity, second.period) == (3, Duration(micros=30_000_000))
     assert isinstance(broker, st.CreateBroker)
-    assert isinstance(subscribed, st.Subscribe)
+    assert isinstance(subscribed, st.SubscribeStatement)
 
 
 def test_a_whole_script_in_those_forms_is_read() -> None:

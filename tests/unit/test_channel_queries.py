@@ -28,14 +28,14 @@ from tests.shared_channels import (
     shown,
     text,
 )
-from tocsin.language.channels import Called, Scan
+from tocsin.language.channels import CalledFunction, Scan
 from tocsin.language.expressions import TranslationError
 from tocsin.language.queries import Queries
 from tocsin.language.script import parsed_body
-from tocsin.pipeline.analysis import SparkOracle
+from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels import running
-from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.running import UNGROUPED, Grouping
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Type
@@ -319,13 +319,13 @@ def test_a_result_that_does_not_depend_on_the_interest_leaves_spark_once(
     spark: SparkSession, in_one_task: bool
 ) -> None:
     query = compiled(spark, ["k", "least"], "select value r from Reports r where r.kind = k and r.severity >= least")
-    interests = Interests(spark, query)
+    interests = InterestTable(spark, query)
     interests.change(enumerate([("fire", -number) for number in range(50)]), [])
-    moment = running.Moment(NOW, PREVIOUS, {one.since: 1 for one in query.watched})
+    moment = running.ExecutionMoment(NOW, PREVIOUS, {one.since: 1 for one in query.watched})
     try:
         with shown(spark, World({REPORTS.name: ROWS})) as world:
 
-            def view_of(read: Scan | Called) -> str:
+            def view_of(read: Scan | CalledFunction) -> str:
                 assert isinstance(read, Scan)
                 return world.tokens[read.dataset.name, read.new]
 
@@ -453,7 +453,7 @@ def test_a_value_that_cannot_be_computed_with_spoils_no_other_interest(
 
 def test_an_interest_whose_bound_fails_in_spark_is_told_from_the_others(spark: SparkSession) -> None:
     query = compiled(spark, ["k"], "select value r.id from Reports r where r.severity >= to_number(k, '999')")
-    interests = Interests(spark, query)
+    interests = InterestTable(spark, query)
     interests.change(enumerate([("x",), ("9",)]), [])
     try:
         with shown(spark, World({REPORTS.name: ROWS})) as world:
@@ -469,7 +469,7 @@ def test_the_rows_of_cached_interests_are_no_part_of_the_plans_that_read_them(
 ) -> None:
     monkeypatch.setattr(interests_module, "CACHED_FROM", 2)
     query = compiled(spark, ["k"], "select value r.id from Reports r where r.kind = k")
-    interests = Interests(spark, query)
+    interests = InterestTable(spark, query)
     interests.change(enumerate([("flood",), ("fire",), ("storm",)]), [])
     try:
         read: Any = spark.table(interests.prepared())
@@ -494,7 +494,7 @@ def test_what_only_channels_have_is_refused_elsewhere(spark: SparkSession, call:
         def called(self, *_: object) -> str:
             raise AssertionError
 
-    queries = Queries(Names(), SparkOracle(spark), Scans(), "d", datetime.now().astimezone())
+    queries = Queries(Names(), SparkTypeAnalyser(spark), Scans(), "d", datetime.now().astimezone())
     with pytest.raises(TranslationError, match="in a channel only"):
         queries.translate(parsed_body(f"select value {call} from Reports r"))
 

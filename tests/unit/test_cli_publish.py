@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from tests.waiting import WITHIN_S
 from tocsin.cli import publish
-from tocsin.cli.client import Client, NoClusterError
+from tocsin.cli.client import ClusterConnection, NoClusterError
 from tocsin.cli.main import main
-from tocsin.cli.publish import Publisher
+from tocsin.cli.publish import RecordPublisher
 from tocsin.cli.records import Format, cutter
 from tocsin.serving.application import bound
 from tocsin.wire.errors import ConflictError, InputError, LimitError
@@ -139,10 +139,10 @@ async def publishing(
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    async with serving(feed) as url, Client(url) as client:
+    async with serving(feed) as url, ClusterConnection(url) as client:
 
-        async def take(text: bytes, form: Format = "json") -> Publisher:
-            publisher = Publisher(client, "emergency.News", err=err or io.StringIO(), pause=pause, **options)
+        async def take(text: bytes, form: Format = "json") -> RecordPublisher:
+            publisher = RecordPublisher(client, "emergency.News", err=err or io.StringIO(), pause=pause, **options)
             await publisher.take(chunks(text), cutter(form))
             return publisher
 
@@ -251,7 +251,9 @@ async def test_who_interrupts_it_is_told_how_far_it_came(capsys: pytest.CaptureF
     reading, writing = os.pipe()
     try:
         async with serving(feed) as url:
-            sending = publish._publish(Client(url), "emergency.News", reading, form=None, batch=2, visible=False)
+            sending = publish._publish(
+                ClusterConnection(url), "emergency.News", reading, form=None, batch=2, visible=False
+            )
             task = asyncio.create_task(sending)
             os.write(writing, lines(4))
             async with asyncio.timeout(WITHIN_S):
@@ -301,8 +303,8 @@ async def test_patience_ends() -> None:
 async def test_a_cluster_that_goes_away_for_good_is_an_error() -> None:
     with bound("127.0.0.1", 0) as (_, address):
         pass
-    async with Client(address) as client:
-        publisher = Publisher(client, "emergency.News", err=io.StringIO(), patience_s=0.0)
+    async with ClusterConnection(address) as client:
+        publisher = RecordPublisher(client, "emergency.News", err=io.StringIO(), patience_s=0.0)
         with pytest.raises(NoClusterError):
             await publisher.take(chunks(lines(1)), cutter("json"))
 
@@ -344,8 +346,8 @@ async def test_a_quiet_pipe_has_its_records_sent_before_the_batch_is_full() -> N
         seen.append(len(feed.records))
         yield lines(1)
 
-    async with serving(feed) as url, Client(url) as client:
-        await Publisher(client, "emergency.News", err=io.StringIO()).take(slowly(), cutter("json"))
+    async with serving(feed) as url, ClusterConnection(url) as client:
+        await RecordPublisher(client, "emergency.News", err=io.StringIO()).take(slowly(), cutter("json"))
     assert seen == [2]
     assert len(feed.records) == 3
 

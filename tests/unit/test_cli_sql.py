@@ -24,7 +24,7 @@ from prompt_toolkit.output import DummyOutput
 
 from tests.fake_statements import FakeStatements, serving, serving_beside
 from tests.waiting import WITHIN_S
-from tocsin.cli.client import Client, Done, NoClusterError, Row
+from tocsin.cli.client import ClusterConnection, NoClusterError, RowReceived, StatementDone
 from tocsin.cli.main import main
 from tocsin.cli.output import JsonPrinter, TablePrinter, print_error, safe
 from tocsin.cli.prompt import NameCompleter, history_file, is_complete, prompt_session
@@ -110,8 +110,8 @@ def test_nothing_in_data_or_messages_takes_control_of_the_terminal() -> None:
     assert safe("a\x1b[31mb\x07\u202ec") == "a\\x1b[31mb\\x07\\u202ec"
     out = io.StringIO()
     printer = TablePrinter(out)
-    printer.row(Row(1, json.dumps({"[red]x\x1b": "[bold]y\x1b[0m"}).encode()))
-    printer.done(Done(1, "query", {"rows": 1}))
+    printer.row(RowReceived(1, json.dumps({"[red]x\x1b": "[bold]y\x1b[0m"}).encode()))
+    printer.done(StatementDone(1, "query", {"rows": 1}))
     assert "\x1b" not in out.getvalue()
     assert "[bold]y" in out.getvalue()
 
@@ -160,9 +160,9 @@ def test_a_timeout_is_passed_on(url: str, capsys: pytest.CaptureFixture[str]) ->
 
 async def test_leaving_early_cancels_the_script() -> None:
     fake = FakeStatements()
-    async with serving(fake) as address, Client(address) as client:
+    async with serving(fake) as address, ClusterConnection(address) as client:
         events = client.run("endless")
-        assert isinstance(await anext(events), Row)
+        assert isinstance(await anext(events), RowReceived)
         await events.aclose()
         await fake.until(lambda it: it.stopped == 1)
         waiting = asyncio.create_task(anext(client.run("wait")))
@@ -181,7 +181,7 @@ async def test_a_server_that_is_no_cluster_is_told_apart() -> None:
 
     async with await asyncio.start_server(other, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with Client(f"127.0.0.1:{port}") as client:
+        async with ClusterConnection(f"127.0.0.1:{port}") as client:
             with pytest.raises(NoClusterError, match="is not a Tocsin cluster"):
                 await anext(client.run("insert 1"))
 
@@ -189,7 +189,7 @@ async def test_a_server_that_is_no_cluster_is_told_apart() -> None:
 async def test_the_dataverse_in_use_is_kept_between_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeStatements()
     out = io.StringIO()
-    async with serving(fake) as address, Client(address) as client:
+    async with serving(fake) as address, ClusterConnection(address) as client:
         shell = Shell(client, JsonPrinter(out, sys.stderr))
         assert await shell.run("use emergency;") == 0
         assert await shell.run("rows 1;") == 0
@@ -203,7 +203,7 @@ async def test_the_dataverse_in_use_is_kept_between_scripts(capsys: pytest.Captu
 
 async def test_a_dataverse_that_is_gone_is_forgotten() -> None:
     fake = FakeStatements()
-    async with serving(fake) as address, Client(address) as client:
+    async with serving(fake) as address, ClusterConnection(address) as client:
         shell = Shell(client, JsonPrinter(io.StringIO(), io.StringIO()))
         assert await shell.run("use x;") == 0
         fake.dropped.add("x")
@@ -290,7 +290,7 @@ async def test_the_prompt_runs_statements_and_its_own_commands(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     fake = FakeStatements()
     with create_pipe_input() as keyboard, create_app_session(input=keyboard, output=DummyOutput()):
-        async with serving(fake) as address, Client(address) as client:
+        async with serving(fake) as address, ClusterConnection(address) as client:
             keyboard.send_text("use x;\rinsert\r4;\r\\d\r\\?\r\\nothing\r\x03fail;\r\\q\r")
             async with asyncio.timeout(WITHIN_S):
                 assert await _interact(Shell(client, JsonPrinter(io.StringIO(), sys.stderr))) == 0
@@ -304,7 +304,7 @@ async def test_the_prompt_runs_statements_and_its_own_commands(
 
 async def test_ctrl_c_cancels_what_runs_and_leaves_the_prompt_alive(capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeStatements()
-    async with serving(fake) as address, Client(address) as client:
+    async with serving(fake) as address, ClusterConnection(address) as client:
         shell = Shell(client, JsonPrinter(io.StringIO(), sys.stderr))
         running = asyncio.create_task(_run_interruptibly(shell, "wait"))
         await fake.until(lambda it: it.waiting == 1)
@@ -316,9 +316,9 @@ async def test_ctrl_c_cancels_what_runs_and_leaves_the_prompt_alive(capsys: pyte
 
 
 async def test_a_cluster_is_looked_for_before_the_prompt_appears(url: str) -> None:
-    async with Client(url) as client:
+    async with ClusterConnection(url) as client:
         await client.reach()
-    async with Client("http://127.0.0.1:9") as client:
+    async with ClusterConnection("http://127.0.0.1:9") as client:
         with pytest.raises(NoClusterError, match='start one with "tocsin up"'):
             await client.reach()
 

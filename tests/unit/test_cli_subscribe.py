@@ -15,7 +15,7 @@ from tests.fake_broker import FakeBroker, listening
 from tests.waiting import WITHIN_S, until
 from tocsin.cli import subscribe
 from tocsin.cli.main import main
-from tocsin.cli.subscribe import Printer, value_of
+from tocsin.cli.subscribe import NotificationPrinter, value_of
 from tocsin.sdk import Client
 from tocsin.wire.cursors import Cursor, cursor_text
 
@@ -57,7 +57,7 @@ def follow(broker: FakeBroker, form: Any = "json", count: int | None = 1, **opti
         async with Client(broker.url, "ann", "secret", ack="manual") as client:
             made = await client.subscribe("v.c", [1], **options)
             async with asyncio.timeout(WITHIN_S):
-                status = await subscribe.follow(client, made, Printer(form, out, err), count)
+                status = await subscribe.follow(client, made, NotificationPrinter(form, out, err), count)
         return status, out.getvalue(), err.getvalue()
 
     return run()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, Suspicion, parse_record
+from tocsin.cluster.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, ClockSuspicion, parse_record
 from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.rules.model.values import Duration
 
@@ -74,7 +74,7 @@ def test_a_step_stops_ages_while_times_go_on_until_the_clock_is_right_again(
     assert logs[0]["hint"].endswith(f"tocsin clock accept --data {tmp_path}")
     assert stopped_us == BEGIN + 10 * SECOND + min(step, 0)
     machine.pass_time(DAY)
-    assert guard.suspicion() is Suspicion.STEPPED
+    assert guard.suspicion() is ClockSuspicion.STEPPED
     assert guard.age_us() == stopped_us
     assert guard.now_us() == BEGIN + 10 * SECOND + DAY
     machine.wall_us -= step
@@ -96,7 +96,7 @@ def test_an_accepted_clock_is_believed_also_after_a_restart(
 ) -> None:
     guard = start()
     machine.wall_us += step
-    assert guard.suspicion() is Suspicion.STEPPED
+    assert guard.suspicion() is ClockSuspicion.STEPPED
     assert guard.accept() == machine.wall_us
     machine.pass_time(SECOND)
     assert guard.suspicion() is None
@@ -122,14 +122,14 @@ def test_a_start_before_the_newest_time_on_record_is_suspect_until_that_time_com
     newest_us = machine.wall_us
     machine.start_anew(-3 * HOUR)
     guard = start()
-    assert guard.suspicion() is Suspicion.BEFORE
+    assert guard.suspicion() is ClockSuspicion.BEFORE
     assert guard.age_us() == machine.wall_us
     assert guard.now_us() == newest_us
     machine.pass_time(HOUR)
     assert guard.age_us() == newest_us - 3 * HOUR
     assert guard.now_us() == newest_us + HOUR
     guard = start()
-    assert guard.suspicion() is Suspicion.BEFORE
+    assert guard.suspicion() is ClockSuspicion.BEFORE
     machine.pass_time(2 * HOUR)
     assert guard.suspicion() is None
     assert guard.age_us() == machine.wall_us
@@ -143,7 +143,7 @@ def test_a_killed_process_leaves_a_record_that_is_a_minute_old_at_most(
         machine.pass_time(7 * SECOND)
         guard.record()
     machine.wall_us -= 70 * SECOND
-    assert start().suspicion() is Suspicion.BEFORE
+    assert start().suspicion() is ClockSuspicion.BEFORE
 
 
 def test_commits_of_the_minute_before_a_crash_are_on_record_too(machine: Machine, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_commits_of_the_minute_before_a_crash_are_on_record_too(machine: Machine
     committed_us = guard.now_us()
     machine.wall_us -= 20 * SECOND
     again = ClockGuard(tmp_path, machine.clocks(), committed_us)
-    assert again.suspicion() is Suspicion.BEFORE
+    assert again.suspicion() is ClockSuspicion.BEFORE
     assert again.now_us() >= committed_us
     machine.pass_time(20 * SECOND)
     assert again.suspicion() is None
@@ -167,7 +167,7 @@ def test_commits_of_a_clock_that_was_ahead_make_no_accepted_clock_suspect(
     committed_us = ClockGuard(tmp_path, machine.clocks()).now_us()
     machine.wall_us -= ahead
     guard = ClockGuard(tmp_path, machine.clocks(), committed_us)
-    assert guard.suspicion() is Suspicion.BEFORE
+    assert guard.suspicion() is ClockSuspicion.BEFORE
     guard.accept()
     assert ClockGuard(tmp_path, machine.clocks(), committed_us).suspicion() is None
 
@@ -177,10 +177,10 @@ def test_what_is_suspect_stays_so_through_a_restart_of_the_process(
 ) -> None:
     guard = start()
     machine.wall_us += 30 * DAY
-    assert guard.suspicion() is Suspicion.STEPPED
+    assert guard.suspicion() is ClockSuspicion.STEPPED
     machine.pass_time(HOUR)
     guard = start()
-    assert guard.suspicion() is Suspicion.STEPPED
+    assert guard.suspicion() is ClockSuspicion.STEPPED
     assert guard.now_us() == BEGIN + HOUR
     machine.wall_us -= 30 * DAY
     assert start().suspicion() is None
@@ -191,10 +191,10 @@ def test_and_through_one_of_the_machine_where_the_clock_is_still_there(
 ) -> None:
     guard = start()
     machine.wall_us += 30 * DAY
-    assert guard.suspicion() is Suspicion.STEPPED
+    assert guard.suspicion() is ClockSuspicion.STEPPED
     machine.start_anew(HOUR)
     guard = start()
-    assert guard.suspicion() is Suspicion.UNSETTLED
+    assert guard.suspicion() is ClockSuspicion.UNSETTLED
     assert guard.age_us() == guard.now_us() == BEGIN
     machine.wall_us -= 30 * DAY
     assert guard.suspicion() is None
@@ -206,7 +206,7 @@ def test_a_leap_ahead_is_not_believed_either_after_a_start_before_the_newest_tim
     start().close()
     machine.wall_us -= SECOND
     guard = start()
-    assert guard.suspicion() is Suspicion.BEFORE
+    assert guard.suspicion() is ClockSuspicion.BEFORE
     machine.wall_us += 3650 * DAY
     assert guard.suspicion() is not None
     machine.wall_us -= 3650 * DAY - 2 * SECOND
@@ -218,7 +218,7 @@ def test_a_clock_that_was_set_back_and_is_right_after_a_restart_of_the_machine_i
 ) -> None:
     guard = start()
     machine.wall_us -= 2 * HOUR
-    assert guard.suspicion() is Suspicion.STEPPED
+    assert guard.suspicion() is ClockSuspicion.STEPPED
     guard.close()
     machine.start_anew(off_us=60 * SECOND)
     machine.wall_us += 2 * HOUR
@@ -293,9 +293,9 @@ def test_ages_never_run_ahead_of_the_true_time_and_times_never_go_back(
             machine.start_anew(0)
             guard = ClockGuard(folder, machine.clocks())
         # After a start before the newest time it is not known how late it is.
-        unknown = unknown or guard.suspicion() is Suspicion.BEFORE
+        unknown = unknown or guard.suspicion() is ClockSuspicion.BEFORE
         assert unknown or guard.age_us() <= true_us + STEP_US
         assert guard.now_us() >= last_us - STEP_US
         last_us = max(last_us, guard.now_us())
         if machine.wall_us == true_us:
-            assert guard.suspicion() is None or guard.suspicion() is Suspicion.BEFORE
+            assert guard.suspicion() is None or guard.suspicion() is ClockSuspicion.BEFORE

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tocsin.cluster.channels.culprits import MOST_RUNS, Culprit, Search
-from tocsin.cluster.channels.reading import Reading
+from tocsin.cluster.channels.culprits import MOST_RUNS, PoisonRecord, PoisonSearch
+from tocsin.cluster.channels.reading import ExecutionSnapshot
 from tocsin.cluster.entries import DatasetEntry
 from tocsin.language.channels import SharedQuery
-from tocsin.pipeline.channels.interests import Ids, Interests
-from tocsin.pipeline.channels.running import Found
+from tocsin.pipeline.channels.interests import Ids, InterestTable
+from tocsin.pipeline.channels.running import ExecutionResults
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
 from tocsin.wire.errors import StatementError
@@ -39,11 +39,11 @@ class World:
         query = cast("SharedQuery", SimpleNamespace(
             parameters=(), borders=(), keys=(), scans=[SimpleNamespace(new=True, dataset=DATASET)],
         ))  # fmt: skip
-        self.interests = Interests(cast("Any", None), query)
+        self.interests = InterestTable(cast("Any", None), query)
         self.interests.change(((one, ()) for one in range(1, interests + 1)), ())
-        self.reading = cast("Reading", SimpleNamespace(query=query, entries={"d": DATASET}))
+        self.reading = cast("ExecutionSnapshot", SimpleNamespace(query=query, entries={"d": DATASET}))
 
-    def run(self, part: Mapping[str, pa.Table], among: Ids | None) -> Found:
+    def run(self, part: Mapping[str, pa.Table], among: Ids | None) -> ExecutionResults:
         self.runs += 1
         rows = part.get("d", self.records)
         found: list[tuple[int, int]] = []
@@ -53,7 +53,9 @@ class World:
                     raise StatementError(f"{interest} fails on {record}")
                 found.append((interest, record))
         numbers = np.array(found, np.int64).reshape(-1, 2)
-        return Found(numbers[:, 0], numbers[:, 1], [str(one).encode() for one in range(self.records.num_rows)])
+        return ExecutionResults(
+            numbers[:, 0], numbers[:, 1], [str(one).encode() for one in range(self.records.num_rows)]
+        )
 
     def _chosen(self, among: Ids | None) -> Iterator[int]:
         ids = among or Ids()
@@ -61,18 +63,18 @@ class World:
             if one in ids.only or (not ids.only and ids.first <= one <= ids.last and one not in ids.without):
                 yield one
 
-    def searched(self) -> tuple[set[tuple[int, int]], list[Culprit]]:
+    def searched(self) -> tuple[set[tuple[int, int]], list[PoisonRecord]]:
         """Which interests were told which records, and what was set aside."""
         with pytest.raises(StatementError) as first:
             self.run({}, None)
-        search = Search(self.reading, self.interests, self.run, lambda _folder: self.records, lambda: False, ())
+        search = PoisonSearch(self.reading, self.interests, self.run, lambda _folder: self.records, lambda: False, ())
         found, culprits = search.without_culprits(first.value)
         told = [(int(one), int(found.texts[which])) for one, which in zip(found.interests, found.payloads, strict=True)]
         assert len(set(told)) == len(told)
         return set(told), culprits
 
 
-def pairs(culprits: Sequence[Culprit]) -> set[tuple[int | None, str]]:
+def pairs(culprits: Sequence[PoisonRecord]) -> set[tuple[int | None, str]]:
     return {(one.interest, one.key[0] if one.dataset else "") for one in culprits}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values, same
-from tocsin.pipeline.readers.decoding import Decoded, Limits, decoder
+from tocsin.pipeline.readers.decoding import BodyLimits, DecodedRecord, decoder
 from tocsin.rules.model.types import (
     BIGINT,
     BOOLEAN,
@@ -29,12 +29,12 @@ KIND = ObjectType((Field("id", BIGINT), Field("place", POINT, optional=True)), n
 ANYTHING = ObjectType()
 
 
-def decode(body: str | bytes, form: str = "json", kind: ObjectType = KIND, **more: Any) -> list[Decoded]:
+def decode(body: str | bytes, form: str = "json", kind: ObjectType = KIND, **more: Any) -> list[DecodedRecord]:
     text = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
     return [one for batch in decoder(form, kind, **more)(text) for one in batch]
 
 
-def outcome(decoded: list[Decoded]) -> list[Any]:
+def outcome(decoded: list[DecodedRecord]) -> list[Any]:
     """Each record, or the field and the reason."""
     assert [one.index for one in decoded] == list(range(len(decoded)))
     return [one.record if one.record is not None else (one.field, one.reason) for one in decoded]
@@ -186,7 +186,7 @@ def test_no_body_breaks_a_decoder(body: bytes, form: str) -> None:
     ],
 )
 def test_a_record_above_the_limit_is_refused_alone(form: str, body: str) -> None:
-    decoded = decode(body % ("x" * 100), form, limits=Limits(record_bytes=100))
+    decoded = decode(body % ("x" * 100), form, limits=BodyLimits(record_bytes=100))
     assert [one.record and one.record["id"] for one in decoded] == [1, None, 3]
     assert decoded[1].reason == "a record is longer than 100 bytes"
     assert len(decoded[1].raw) <= 100
@@ -203,9 +203,9 @@ def test_a_record_above_the_limit_is_refused_alone(form: str, body: str) -> None
     ],
 )
 def test_a_body_of_too_many_records_is_refused(form: str, body: str) -> None:
-    assert len(decode(body, form, limits=Limits(records=3))) == 3
+    assert len(decode(body, form, limits=BodyLimits(records=3))) == 3
     with pytest.raises(LimitError, match="more than 2 records"):
-        decode(body, form, limits=Limits(records=2))
+        decode(body, form, limits=BodyLimits(records=2))
 
 
 # ---------------------------------------------------------------- ADM
@@ -371,4 +371,4 @@ def test_xml_that_is_broken_or_more_than_xml_is_refused(body: str | bytes, said:
 @pytest.mark.parametrize("begun", ["<l><t>", "<l><t a='", "<l><!--", "<l><t><![CDATA["])
 def test_an_element_without_an_end_is_not_collected_for_ever(begun: str) -> None:
     with pytest.raises(InputError, match="an element is longer than 1000 bytes"):
-        decode(begun + "x" * 300_000, "xml", limits=Limits(record_bytes=1000))
+        decode(begun + "x" * 300_000, "xml", limits=BodyLimits(record_bytes=1000))

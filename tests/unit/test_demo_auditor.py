@@ -13,7 +13,7 @@ from examples.emergency.auditor import LATE_S, RULES, History, Verdict, judge
 from examples.emergency.data import METRES_PER_DEGREE, Place, Report, Shelter
 from tocsin.language import script
 from tocsin.language.statements import CreateChannel
-from tocsin.sdk import Cursor, Gap, Notification, Subscription
+from tocsin.sdk import Cursor, Gap, Result, Subscription
 
 AT_ONCE, PERIODIC, HOME = "NewEmergenciesNearUser", "EmergenciesNearUser", "NewEmergenciesOfTypeAtWithShelters"
 TOWN = Place(-41.28, 174.78)
@@ -67,7 +67,7 @@ class Story:
         channel = self.history.watches[user, interest].channel if (user, interest) in self.history.watches else AT_ONCE
         result = {"report": {"number": number, "emergencyType": "fire"}, **more}
         executed_at = moment(at - 0.2 if executed is None else executed)
-        one = Notification(f"emergency.{channel}", interest, Cursor(1, self.told, 0), executed_at, result)
+        one = Result(f"emergency.{channel}", interest, Cursor(1, self.told, 0), executed_at, result)
         self.history.told(user, one, BEGAN_S + at)
 
     def judged(self) -> Verdict:

@@ -18,7 +18,7 @@ from examples.emergency.auditor import History, Verdict
 from examples.emergency.demo import channel_text, main, seconds
 from examples.emergency.people import Person, lighthouse, townspeople
 from tests.waiting import until
-from tocsin.sdk import Cursor, Notification
+from tocsin.sdk import Cursor, Result
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def people(history: History) -> list[Person]:
     result = {"report": data.report_record(storm, number=sent.number)}
     for i, one in enumerate(found[::2]):
         one.online_since_s = 0.0
-        told = Notification("emergency.NewEmergenciesNearUser", i, Cursor(1, 1, 0), datetime.now(UTC), result)
+        told = Result("emergency.NewEmergenciesNearUser", i, Cursor(1, 1, 0), datetime.now(UTC), result)
         # Every third was away, and heard of it two seconds after the return.
         returned_s = 0.0 if i % 3 else sent.sent_s + 8.0
         history.told(one.name, told, sent.sent_s + (0.5 if i % 3 else 10.0), returned_s)

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from tests import conftest
 from tests.waiting import WITHIN_S, until
-from tocsin.cluster.changes import Going
+from tocsin.cluster.changes import CancellationToken
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.engine_watch import EngineCollector, EngineWatch, stuck_tasks, task_slots
@@ -293,7 +293,7 @@ async def test_work_that_is_stopped_before_it_has_a_thread_never_begins(tmp_path
 async def test_a_change_that_is_stopped_changes_nothing_ever_and_one_that_commits_is_told(tmp_path: Path) -> None:
     began, let, changed = threading.Event(), threading.Event(), []
 
-    def change(going: Going) -> str:
+    def change(going: CancellationToken) -> str:
         began.set()
         let.wait()
         going.commit()
@@ -301,7 +301,7 @@ async def test_a_change_that_is_stopped_changes_nothing_ever_and_one_that_commit
         return "changed"
 
     with engine_of(FakeSpark(), tmp_path) as engine:
-        going = Going()
+        going = CancellationToken()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await engine.work(lambda: change(going), stop=going.stop)
@@ -317,7 +317,7 @@ async def test_a_change_that_is_stopped_changes_nothing_ever_and_one_that_commit
             end.wait()
             return "changed"
 
-        going = Going()
+        going = CancellationToken()
         task = asyncio.create_task(engine.work(commit, stop=going.stop))
         await asyncio.to_thread(committing.wait)
         task.cancel()
@@ -350,12 +350,12 @@ async def test_what_lands_is_waited_for_and_its_caller_ends_all_the_same(tmp_pat
 
 
 def test_a_change_is_stopped_before_its_commit_or_not_at_all() -> None:
-    going = Going()
+    going = CancellationToken()
     assert going.stop()
     for step in (going.on, going.commit):
         with pytest.raises(StoppedError):
             step()
-    going = Going()
+    going = CancellationToken()
     going.commit()
     assert not going.stop()
     going.on()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.waiting import WITHIN_S
-from tocsin.cluster.channels.execution_runs import Ask, ExecutionRuns, SharedLock
+from tocsin.cluster.channels.execution_runs import ExecutionRuns, SharedLock, SparkQuestion
 from tocsin.cluster.engine import Engine
 from tocsin.wire.errors import DeadlineError, UnavailableError
 
@@ -50,7 +50,7 @@ def runs_of(engine: FakeEngine, deadline_s: float = 5.0) -> ExecutionRuns:
 async def test_every_question_of_an_execution_has_the_deadline() -> None:
     engine = FakeEngine()
 
-    def execute(ask: Ask) -> int:
+    def execute(ask: SparkQuestion) -> int:
         return ask(lambda: 1) + ask(lambda: 2, alone=True)
 
     assert await runs_of(engine).lead(execute, "c") == 3
@@ -135,7 +135,7 @@ async def test_a_cancelled_execution_has_ended_when_the_cancellation_returns() -
         began.set()
         go.wait(60)
 
-    def execute(ask: Ask) -> None:
+    def execute(ask: SparkQuestion) -> None:
         try:
             ask(wait)
             ask(lambda: ended.append("asked again"))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
-from tocsin.cluster.channels.fence import Fence
+from tocsin.cluster.channels.fence import BrokerFence
 from tocsin.rules.model.cursors import Position
-from tocsin.store.channel_rows import Broker, Claimant
+from tocsin.store.channel_rows import BrokerClaim, BrokerName
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import FencedError
 
-EAST, WEST = Broker("v", "east"), Broker("v", "west")
+EAST, WEST = BrokerName("v", "east"), BrokerName("v", "west")
 
 
 @pytest.fixture
@@ -28,18 +28,18 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteChannelStore]:
     await made.close()
 
 
-async def claimed(fence: Fence, by: str, broker: Broker = EAST) -> Position:
-    given = (await fence.claim(broker, Claimant(by, None, True), by)).generation
+async def claimed(fence: BrokerFence, by: str, broker: BrokerName = EAST) -> Position:
+    given = (await fence.claim(broker, BrokerClaim(by, None, True), by)).generation
     assert given is not None
     return given
 
 
 async def test_a_claim_waits_for_what_an_older_broker_has_begun_to_change(store: SqliteChannelStore) -> None:
-    fence = Fence(store)
+    fence = BrokerFence(store)
     older, other = await claimed(fence, "a"), await claimed(fence, "w", WEST)
     go_on = asyncio.Event()
 
-    async def change(broker: Broker, generation: Position) -> None:
+    async def change(broker: BrokerName, generation: Position) -> None:
         async with fence.change(broker, generation):
             await go_on.wait()
 
@@ -65,7 +65,7 @@ async def test_a_claim_waits_for_what_an_older_broker_has_begun_to_change(store:
 
 
 async def test_a_change_that_is_cancelled_holds_up_nobody(store: SqliteChannelStore) -> None:
-    fence = Fence(store)
+    fence = BrokerFence(store)
     older = await claimed(fence, "a")
 
     async def change() -> None:
@@ -81,9 +81,9 @@ async def test_a_change_that_is_cancelled_holds_up_nobody(store: SqliteChannelSt
 
 
 async def test_what_is_known_of_generations_outlives_the_process(store: SqliteChannelStore) -> None:
-    older = await claimed(Fence(store), "a")
-    newer = await claimed(Fence(store), "b")
-    again = Fence(store)
+    older = await claimed(BrokerFence(store), "a")
+    newer = await claimed(BrokerFence(store), "b")
+    again = BrokerFence(store)
     with pytest.raises(FencedError):
         await again.check(EAST, older)
     await again.check(EAST, newer)

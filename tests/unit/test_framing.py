@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from tocsin.rules.model.framing import Braces, FrameError, Framing, Lines
+from tocsin.rules.model.framing import Braces, FrameError, Lines, RecordFraming
 
 
 def test_lines_are_records_without_their_ends_and_blank_ones_are_none() -> None:
@@ -53,7 +53,7 @@ def test_each_record_has_the_line_on_which_it_begins() -> None:
     [(Lines(10), b"12345678\n", b"x" * 12), (Braces(10), b'{"a": 12}\n', b'{"a": 12345')],
 )
 def test_a_record_above_the_limit_is_an_error_that_gives_what_was_whole_before(
-    framing: Framing, start: bytes, rest: bytes
+    framing: RecordFraming, start: bytes, rest: bytes
 ) -> None:
     with pytest.raises(FrameError, match="line 2: a record is longer than 10 bytes") as caught:
         framing.feed(start + rest)

@@ -13,7 +13,7 @@ from tests.reference import geodesy as reference
 from tests.reference.asking import ask, ask_one
 from tocsin.language import typed
 from tocsin.language.geodesy import EARTH_RADIUS_M, FUNCTIONS
-from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed, literal
+from tocsin.language.typed import SPARK_TYPES, FunctionError, TypedSql, literal
 from tocsin.rules.model import types as t
 from tocsin.rules.model import values
 from tocsin.rules.model.values import Circle, Point, Rectangle
@@ -21,12 +21,12 @@ from tocsin.rules.model.values import Circle, Point, Rectangle
 HALF_TURN_M = math.pi * EARTH_RADIUS_M
 
 
-def call(name: str, *arguments: Typed) -> Typed:
+def call(name: str, *arguments: TypedSql) -> TypedSql:
     return FUNCTIONS[name](arguments)
 
 
-def column(name: str, type_: t.Type) -> Typed:
-    return Typed(exp.column(name), type_)
+def column(name: str, type_: t.Type) -> TypedSql:
+    return TypedSql(exp.column(name), type_)
 
 
 def random_place(rng: Random) -> Point:
@@ -93,7 +93,7 @@ def test_a_circle_meets_a_box_when_a_densely_sampled_side_is_in_reach(spark: Spa
         rows.append(((p.x, p.y, radius), (box.low.x, box.low.y, box.high.x, box.high.y)))
     schema = f"c {SPARK_TYPES[t.CIRCLE]}, b {SPARK_TYPES[t.RECTANGLE]}"
     spark.createDataFrame(rows, schema).createOrReplaceTempView("boxes")
-    center = Typed(typed.struct(x=exp.column("x", "c"), y=exp.column("y", "c")), t.POINT)
+    center = TypedSql(typed.struct(x=exp.column("x", "c"), y=exp.column("y", "c")), t.POINT)
     c, b = column("c", t.CIRCLE), column("b", t.RECTANGLE)
     asked = [call("geo_intersect", c, b), call("geo_intersect", b, c), call("geo_intersect", center, b),
              call("geo_intersect", b, center)]  # fmt: skip

@@ -17,7 +17,7 @@ from sqlglot import exp
 from tests.reference import geodesy, geometry
 from tocsin.language import grid
 from tocsin.language.grid import Region
-from tocsin.language.typed import Typed
+from tocsin.language.typed import TypedSql
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType, Type
@@ -48,7 +48,7 @@ def _region(spark: SparkSession, view: str, kind: Type, *, globe: bool) -> Regio
         parts.append(sql.sql(dialect="spark"))
         return exp.column(f"{view}_part{len(parts)}")
 
-    region = Region.of(Typed(exp.column("shape"), kind), beside, globe=globe)
+    region = Region.of(TypedSql(exp.column("shape"), kind), beside, globe=globe)
     listed = ", ".join(f"{sql} AS {view}_part{i}" for i, sql in enumerate(parts, 1))
     spark.sql(f"SELECT *, {listed} FROM {view}").createOrReplaceTempView(view)
     return region
@@ -68,7 +68,7 @@ def points_and_regions(
     theirs = _asked(spark, "grid_regions", level=region.level, cells=region.cells)
     levels = _levels({one.level for one in theirs if one.level is not None})
     mine = _asked(
-        spark, "grid_points", cells=grid.point_cells(Typed(exp.column("shape"), t.POINT), levels, globe=globe)
+        spark, "grid_points", cells=grid.point_cells(TypedSql(exp.column("shape"), t.POINT), levels, globe=globe)
     )
     assert all(len(one.cells or ()) <= 9 for one in theirs), "a region of its own level lies in a few cells"
     at: dict[int, list[int]] = defaultdict(list)
@@ -233,7 +233,7 @@ def test_a_shape_meets_its_own_centre_wherever_it_is(spark: SparkSession) -> Non
 def test_shapes_that_are_not_there_have_no_cells(spark: SparkSession) -> None:
     levels = grid.array_of((0, 21))
     _shown(spark, t.POINT, [None], "grid_none")
-    none = grid.point_cells(Typed(exp.column("shape"), t.POINT), levels, globe=False)
+    none = grid.point_cells(TypedSql(exp.column("shape"), t.POINT), levels, globe=False)
     assert [one.cells for one in _asked(spark, "grid_none", cells=none)] == [None]
     for kind in SHAPES:
         _shown(spark, kind, [None], "grid_none")

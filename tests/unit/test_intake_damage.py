@@ -14,7 +14,7 @@ import pytest
 
 from tests.intake_logs import ALL, all_of, newest, opened
 from tocsin.cluster.intake import frames, segments
-from tocsin.cluster.intake.log import Appended, IntakeLog
+from tocsin.cluster.intake.log import AppendedRange, IntakeLog
 from tocsin.wire.errors import StorageFullError, StoreError
 
 # ---------------------------------------------------------------- crashes and damage
@@ -242,4 +242,4 @@ async def test_a_bug_in_the_writer_is_told_to_those_who_wait_and_ends_nothing(
             patch.setattr("tocsin.cluster.intake.log.frame_parts", lambda *_: 1 / 0)
             with pytest.raises(StoreError, match="ZeroDivisionError"):
                 await log.append(b"a", 1, key="k")
-        assert await log.append(b"b", 1, key="k") == Appended(1, b"", repeated=False)
+        assert await log.append(b"b", 1, key="k") == AppendedRange(1, b"", repeated=False)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.intake_logs import ALL, Clock, all_of, opened
 from tocsin.cluster.intake import segments
-from tocsin.cluster.intake.keys import Remembered, RememberedKeys
-from tocsin.cluster.intake.log import Appended, Entry, IntakeLog
+from tocsin.cluster.intake.keys import RememberedAnswer, RememberedKeys
+from tocsin.cluster.intake.log import AppendedRange, IntakeLog, LogEntry
 from tocsin.wire.errors import LimitError, StoreError, UnavailableError
 
 # ---------------------------------------------------------------- in and out
@@ -20,14 +20,14 @@ from tocsin.wire.errors import LimitError, StoreError, UnavailableError
 
 async def test_an_append_says_the_position_after_it(tmp_path: Path) -> None:
     async with opened(tmp_path / "log") as log:
-        assert await log.append(b"a", 3) == Appended(3, b"", repeated=False)
-        assert await log.append(b"b", 2, answer=b"two") == Appended(5, b"two", repeated=False)
+        assert await log.append(b"a", 3) == AppendedRange(3, b"", repeated=False)
+        assert await log.append(b"b", 2, answer=b"two") == AppendedRange(5, b"two", repeated=False)
         assert (log.first, log.end) == (0, 5)
 
 
 async def test_what_was_appended_is_read_in_order_before_and_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
-    kept = [Entry(0, 2, b"a", "k", b"yes", 1_000.0), Entry(2, 1, b"", None, b"", 1_000.0)]
+    kept = [LogEntry(0, 2, b"a", "k", b"yes", 1_000.0), LogEntry(2, 1, b"", None, b"", 1_000.0)]
     async with opened(tmp_path / "log", clock=clock) as log:
         await log.append(b"a", 2, key="k", answer=b"yes")
         await log.append(b"", 1)
@@ -137,7 +137,7 @@ async def test_an_append_that_is_given_up_harms_nobody(tmp_path: Path) -> None:
         second = asyncio.ensure_future(log.append(b"b", 1, key="k", answer=b"B"))
         await asyncio.sleep(0)
         first.cancel()
-        assert await second == Appended(1, b"A", repeated=True)
+        assert await second == AppendedRange(1, b"A", repeated=True)
         assert (await log.append(b"c", 1)).position == 2
 
 
@@ -164,12 +164,12 @@ async def test_a_key_is_appended_once_also_after_a_restart_and_the_first_answer_
     clock = Clock()
     async with opened(tmp_path / "log", clock=clock) as log:
         await log.append(b"a", 3, key="k", answer=b"first")
-        assert await log.append(b"b", 5, key="k", answer=b"second") == Appended(3, b"first", repeated=True)
+        assert await log.append(b"b", 5, key="k", answer=b"second") == AppendedRange(3, b"first", repeated=True)
     async with opened(tmp_path / "log", clock=clock) as log:
         clock.now_s += 600
-        assert await log.append(b"b", 5, key="k", answer=b"second") == Appended(3, b"first", repeated=True)
+        assert await log.append(b"b", 5, key="k", answer=b"second") == AppendedRange(3, b"first", repeated=True)
         clock.now_s += 1
-        assert await log.append(b"c", 1, key="k", answer=b"third") == Appended(4, b"third", repeated=False)
+        assert await log.append(b"c", 1, key="k", answer=b"third") == AppendedRange(4, b"third", repeated=False)
         assert all_of(log) == [b"a", b"c"]
 
 
@@ -198,7 +198,7 @@ async def test_a_key_that_is_too_long_is_refused(tmp_path: Path) -> None:
 def test_the_memory_for_keys_is_bounded_and_the_oldest_go_first() -> None:
     keys = RememberedKeys(600.0, 100_000)
     for each in range(1_000):
-        keys.add(f"k{each}", Remembered(each, each + 1, bytes(100), 0.0))
+        keys.add(f"k{each}", RememberedAnswer(each, each + 1, bytes(100), 0.0))
     assert 150 < len(keys) < 250
     assert keys.find("k999", 0.0) is not None
     assert keys.find("k0", 0.0) is None
@@ -208,7 +208,7 @@ def test_the_memory_for_keys_is_bounded_and_the_oldest_go_first() -> None:
 def test_a_key_that_is_used_again_counts_from_then_on() -> None:
     keys = RememberedKeys(600.0, 100_000)
     for first, key, at_s in ((0, "a", 0.0), (1, "b", 10.0), (2, "a", 700.0)):
-        keys.add(key, Remembered(first, first + 1, b"", at_s))
+        keys.add(key, RememberedAnswer(first, first + 1, b"", at_s))
     keys.forget(700.0, 700.0)
     assert (keys.oldest, len(keys)) == (2, 1)
     assert keys.find("a", 1_300.0) is not None
@@ -216,9 +216,9 @@ def test_a_key_that_is_used_again_counts_from_then_on() -> None:
 
 def test_keys_do_not_grow_old_while_the_time_that_tells_ages_stands_still() -> None:
     keys = RememberedKeys(600.0, 100_000)
-    keys.add("before", Remembered(0, 1, b"", 1_000.0))
+    keys.add("before", RememberedAnswer(0, 1, b"", 1_000.0))
     for now_s in (1_300.0, 5_000.0):
-        keys.add(f"at {now_s}", Remembered(1, 2, b"", now_s))
+        keys.add(f"at {now_s}", RememberedAnswer(1, 2, b"", now_s))
         keys.forget(now_s, 1_100.0)
     assert keys.find("before", 1_100.0) is not None
     # It goes on: each key is as old as it is, whenever it came.
@@ -228,7 +228,7 @@ def test_keys_do_not_grow_old_while_the_time_that_tells_ages_stands_still() -> N
 
 def test_a_clock_that_is_set_back_neither_forgets_keys_nor_keeps_them_for_ever() -> None:
     keys = RememberedKeys(600.0, 100_000)
-    keys.add("k", Remembered(0, 1, b"", 1_000_000.0))
+    keys.add("k", RememberedAnswer(0, 1, b"", 1_000_000.0))
     keys.forget(5_000.0, 5_000.0)
     assert keys.find("k", 5_000.0) is not None
     keys.forget(5_601.0, 5_601.0)
@@ -304,4 +304,4 @@ async def test_a_log_that_is_behind_refuses_until_something_lands(tmp_path: Path
 async def test_what_waits_for_the_disk_counts_too(tmp_path: Path) -> None:
     async with opened(tmp_path / "log", limit_bytes=1_000) as log:
         outcomes = await asyncio.gather(*(log.append(bytes(200), 1) for _ in range(10)), return_exceptions=True)
-        assert sum(isinstance(outcome, Appended) for outcome in outcomes) == log.end == 4
+        assert sum(isinstance(outcome, AppendedRange) for outcome in outcomes) == log.end == 4

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tocsin.pipeline.channels import interests as interests_module
-from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.rules.model import types as t
 from tocsin.wire.errors import UnavailableError
 
@@ -63,30 +63,30 @@ def spark() -> FakeSpark:
 
 
 @pytest.fixture
-def interests(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> Interests:
+def interests(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> InterestTable:
     monkeypatch.setattr(interests_module, "CACHED_FROM", 10)
 
-    def frame(_self: Interests, shown: Mapping[int, Any]) -> Frame:
+    def frame(_self: InterestTable, shown: Mapping[int, Any]) -> Frame:
         return Frame(spark, list(shown))
 
-    monkeypatch.setattr(Interests, "_plain", frame)
+    monkeypatch.setattr(InterestTable, "_plain", frame)
     query: Any = SimpleNamespace(parameters=(t.BIGINT,), borders=(), keys=())
     session: Any = spark
-    return Interests(session, query)
+    return InterestTable(session, query)
 
 
-def seen(interests: Interests, spark: FakeSpark) -> list[int]:
+def seen(interests: InterestTable, spark: FakeSpark) -> list[int]:
     """Those who take part: what the view shows, without those that whoever reads the answer leaves out."""
     shown = [one for one in spark.views[interests.prepared()].ids if one not in interests.gone]
     assert len(set(shown)) == len(shown), "one takes part twice"
     return sorted(shown)
 
 
-def add(interests: Interests, *ids: int) -> None:
+def add(interests: InterestTable, *ids: int) -> None:
     interests.change([(one, (one,)) for one in ids], ())
 
 
-def test_interests_come_and_go_beside_the_cached_ones(interests: Interests, spark: FakeSpark) -> None:
+def test_interests_come_and_go_beside_the_cached_ones(interests: InterestTable, spark: FakeSpark) -> None:
     add(interests, *range(3))
     assert seen(interests, spark) == [0, 1, 2]
     assert spark.cached == 0
@@ -100,7 +100,7 @@ def test_interests_come_and_go_beside_the_cached_ones(interests: Interests, spar
     assert (spark.views, spark.cached) == ({}, 0)
 
 
-def test_one_that_left_and_is_read_again_takes_part(interests: Interests, spark: FakeSpark) -> None:
+def test_one_that_left_and_is_read_again_takes_part(interests: InterestTable, spark: FakeSpark) -> None:
     add(interests, *range(20))
     seen(interests, spark)
     interests.change((), [7])
@@ -109,7 +109,7 @@ def test_one_that_left_and_is_read_again_takes_part(interests: Interests, spark:
     assert seen(interests, spark) == list(range(20))
 
 
-def test_where_spark_cannot_take_them_in_none_is_lost(interests: Interests, spark: FakeSpark) -> None:
+def test_where_spark_cannot_take_them_in_none_is_lost(interests: InterestTable, spark: FakeSpark) -> None:
     add(interests, *range(20))
     seen(interests, spark)
     spark.fails = True
@@ -121,7 +121,7 @@ def test_where_spark_cannot_take_them_in_none_is_lost(interests: Interests, spar
     assert seen(interests, spark) == [one for one in range(60) if one != 3]
 
 
-def test_some_of_them_are_seen_alone(interests: Interests, spark: FakeSpark) -> None:
+def test_some_of_them_are_seen_alone(interests: InterestTable, spark: FakeSpark) -> None:
     add(interests, *range(3))
     assert interests.part(Ids(2, 5)) != interests.prepared()
     interests.part(Ids(without=(7, 8)))
@@ -131,7 +131,7 @@ def test_some_of_them_are_seen_alone(interests: Interests, spark: FakeSpark) -> 
     ]
 
 
-def test_those_on_which_the_query_fails_again_and_again_are_tried_ever_more_rarely(interests: Interests) -> None:
+def test_those_on_which_the_query_fails_again_and_again_are_tried_ever_more_rarely(interests: InterestTable) -> None:
     add(interests, *range(5))
     tried = []
     for execution in range(40):
@@ -146,7 +146,7 @@ def test_those_on_which_the_query_fails_again_and_again_are_tried_ever_more_rare
     assert [interests.has_worked(one) for one in (2, 3, 4, 5)] == [True, False, True, False]
 
 
-def test_one_that_works_again_is_left_out_no_more_and_few_are_tried_at_once(interests: Interests) -> None:
+def test_one_that_works_again_is_left_out_no_more_and_few_are_tried_at_once(interests: InterestTable) -> None:
     add(interests, *range(50))
     for one in range(20):
         interests.strike(one, "no number")
@@ -159,7 +159,7 @@ def test_one_that_works_again_is_left_out_no_more_and_few_are_tried_at_once(inte
     assert list(interests.suspects) == [18, 19]
 
 
-def test_those_that_left_leave_the_cached_table_when_it_is_renewed(interests: Interests, spark: FakeSpark) -> None:
+def test_those_that_left_leave_the_cached_table_when_it_is_renewed(interests: InterestTable, spark: FakeSpark) -> None:
     add(interests, *range(20))
     seen(interests, spark)
     interests.change((), [7])
@@ -169,7 +169,7 @@ def test_those_that_left_leave_the_cached_table_when_it_is_renewed(interests: In
     assert spark.cached == 1
 
 
-def test_with_a_new_session_all_take_part_again(interests: Interests, spark: FakeSpark) -> None:
+def test_with_a_new_session_all_take_part_again(interests: InterestTable, spark: FakeSpark) -> None:
     add(interests, *range(20))
     seen(interests, spark)
     interests.change([(30, (30,))], [4])
@@ -185,7 +185,7 @@ def test_with_a_new_session_all_take_part_again(interests: Interests, spark: Fak
 
 
 def test_a_thread_that_was_given_up_over_handing_them_over_changes_nothing(
-    interests: Interests, spark: FakeSpark
+    interests: InterestTable, spark: FakeSpark
 ) -> None:
     add(interests, *range(20))
     session, fill = interests._session, interests_module._filled

@@ -10,7 +10,7 @@ import pytest
 
 from tests.judged_results import Figures, judged, made_up
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.declaration import Claim, Judged, Value
+from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.judging import inside, judge, surely
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.report import write_report
@@ -155,7 +155,9 @@ def test_results_in_which_nothing_happened_end_in_a_report(name: str, tmp_path: 
 
 
 def test_a_judge_that_cannot_reckon_is_no_end_of_a_report() -> None:
-    claim = Claim("made-up", "", "", lambda results: Judged("reproduced", str(1 / results.rows[0].metrics["hit_gb"])))
+    claim = Claim(
+        "made-up", "", "", lambda results: Judgement("reproduced", str(1 / results.rows[0].metrics["hit_gb"]))
+    )
     wanted = plan(registry.experiment("edge-caching"), quick=True, replications=2)
     found = judge(claim, made_up(wanted, lambda *_: {"hit_gb": 0.0}))
     assert found.verdict == "not judged"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.judged_results import Figures, judged, made_up
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.declaration import Claim, Judged, Value
+from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.edge_caching.dependence import verdict
 from tocsin.lab.experiments.edge_caching.judges import lives_contrast
 from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS
@@ -19,10 +19,10 @@ from tocsin.lab.experiments.edge_caching.points import TOUCHED, Points
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.report import write_report
-from tocsin.lab.experiments.results import MissingCellsError, Results, Row
+from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunResults
 
 
-def verdict_on(answers: Mapping[tuple[str, str | None], bool | None]) -> Judged:
+def verdict_on(answers: Mapping[tuple[str, str | None], bool | None]) -> Judgement:
     """Of a claim with these answers: by law, and by choice or at every size."""
     cells = plan(registry.experiment("edge-caching"), quick=True, replications=2).cells()
     asked = [one for one in cells if dict(one.values)["choice"] in ("usual", "put is no access")]
@@ -31,7 +31,7 @@ def verdict_on(answers: Mapping[tuple[str, str | None], bool | None]) -> Judged:
         return answers[str(points.law), None if points.choice is None else str(points.choice)], ""
 
     claim = Claim("made-up", "", "", lambda results: verdict(results, holds, ""))
-    return judge(claim, Results([Row(cell, {"hit_gb": 1.0}) for cell in asked]))
+    return judge(claim, RunResults([ResultsRow(cell, {"hit_gb": 1.0}) for cell in asked]))
 
 
 def by_law(lead: float) -> Figures:
@@ -172,7 +172,7 @@ def test_the_table_tells_with_which_choice_a_claim_holds() -> None:
     # Others are touched by a newcomer that stays, too, and the quick run has them not.
     assert told["TTL has the highest hit ratio"][2] == "–"
     with pytest.raises(MissingCellsError):
-        zipf.made(Results([row for row in made.rows if row.cell.sweep != "choices"]))
+        zipf.made(RunResults([row for row in made.rows if row.cell.sweep != "choices"]))
 
 
 def test_every_choice_is_swept_with_the_policies_that_it_can_touch() -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.lab.engine.engine import Engine
-from tocsin.lab.engine.network import Link, LinkSettings, Network
+from tocsin.lab.engine.engine import SimulationEngine
+from tocsin.lab.engine.network import LinkSettings, Network, SimulatedLink
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.engine.trace import TraceFile, TraceList, read_trace
 from tocsin.wire.errors import InputError
 
 
-def random_walk(engine: Engine) -> None:
+def random_walk(engine: SimulationEngine) -> None:
     """Two walkers that meet chance and each other."""
     for name in ("ada", "bob"):
         steps = engine.streams.of(name)
@@ -28,7 +28,7 @@ def random_walk(engine: Engine) -> None:
 
 def traced(seed: int) -> str:
     out = io.StringIO()
-    random_walk(Engine(seed, trace=TraceFile(out, seed=seed)))
+    random_walk(SimulationEngine(seed, trace=TraceFile(out, seed=seed)))
     return out.getvalue()
 
 
@@ -42,7 +42,7 @@ def test_a_trace_is_read_back_as_it_was_noted(tmp_path: Path) -> None:
     path.write_text(traced(3), "utf-8")
     header, notes = read_trace(path)
     kept = TraceList()
-    random_walk(Engine(3, trace=kept))
+    random_walk(SimulationEngine(3, trace=kept))
     assert header == {"seed": 3}
     assert list(notes) == kept.notes
 
@@ -65,7 +65,7 @@ def test_a_bad_trace_is_refused_with_its_place(tmp_path: Path, text: str, said: 
 
 
 def test_an_error_says_at_which_moment_of_which_seed_it_happened() -> None:
-    engine = Engine(8123)
+    engine = SimulationEngine(8123)
     engine.at(2.5, lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError) as failed:
         engine.run()
@@ -73,7 +73,7 @@ def test_an_error_says_at_which_moment_of_which_seed_it_happened() -> None:
 
 
 def test_ticks_fall_on_multiples_of_their_period() -> None:
-    engine = Engine(0)
+    engine = SimulationEngine(0)
     ticks: list[float] = []
     engine.every(0.1, lambda: ticks.append(engine.now_s))
     engine.run(100.0)
@@ -82,7 +82,7 @@ def test_ticks_fall_on_multiples_of_their_period() -> None:
 
 
 def test_a_feed_of_events_holds_only_the_next_one() -> None:
-    engine = Engine(0)
+    engine = SimulationEngine(0)
     taken = 0
     seen: list[tuple[float, int]] = []
 
@@ -100,7 +100,7 @@ def test_a_feed_of_events_holds_only_the_next_one() -> None:
 
 
 def test_a_cancelled_event_is_not_what_comes_next() -> None:
-    engine = Engine(0)
+    engine = SimulationEngine(0)
     engine.cancel(engine.at(1.0, list))
     assert engine.next_s() is None
     engine.run()
@@ -113,7 +113,7 @@ def test_a_negative_seed_is_refused() -> None:
 
 
 def test_messages_share_a_links_bandwidth_and_add_its_latency() -> None:
-    link = Link(LinkSettings(latency_s=0.25, bandwidth_bytes_per_s=100.0))
+    link = SimulatedLink(LinkSettings(latency_s=0.25, bandwidth_bytes_per_s=100.0))
     assert link.arrival_s(0.0, 100) == 1.25
     assert link.arrival_s(0.5, 50) == 1.75  # waits half a second for the first one
     assert link.arrival_s(10.0, 0) == 10.25
@@ -121,12 +121,12 @@ def test_messages_share_a_links_bandwidth_and_add_its_latency() -> None:
 
 
 def test_without_queueing_every_message_has_the_bandwidth_to_itself() -> None:
-    link = Link(LinkSettings(latency_s=0.25, bandwidth_bytes_per_s=100.0, queueing=False))
+    link = SimulatedLink(LinkSettings(latency_s=0.25, bandwidth_bytes_per_s=100.0, queueing=False))
     assert [link.arrival_s(0.0, 100) for _ in range(3)] == [1.25] * 3
 
 
 def test_two_directions_of_a_network_do_not_disturb_each_other() -> None:
-    engine = Engine(0)
+    engine = SimulationEngine(0)
     network = Network(engine, lambda source, _target: LinkSettings(0.1 if source == "broker" else 0.2, 10.0))
     heard: list[tuple[str, float]] = []
     for source, target in (("broker", "ada"), ("ada", "broker"), ("broker", "ada")):

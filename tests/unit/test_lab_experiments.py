@@ -17,8 +17,8 @@ from tocsin.lab.experiments.conducting import conduct, finished
 from tocsin.lab.experiments.declaration import (
     Claim,
     Experiment,
-    Judged,
-    Parameter,
+    ExperimentParameter,
+    Judgement,
     Plot,
     Sweep,
     Value,
@@ -130,7 +130,7 @@ def test_a_declaration_that_names_what_is_not_there_is_refused() -> None:
             "",
             "",
             toy_model,
-            (Parameter("a", 1, ""),),
+            (ExperimentParameter("a", 1, ""),),
             (Sweep("s", "", (along("a", (1,)),)),),
             (),
             (Plot("p", "", "s", "a", "m"),),
@@ -201,7 +201,7 @@ def test_what_is_open_is_neither_yes_nor_no(
 
 
 def test_an_interval_too_wide_for_a_verdict_gives_none(tmp_path: Path) -> None:
-    wide = Claim("wide", "", "", lambda _: Judged(str(about(Estimate(1.0, 0.3, 3), 1.0, within=0.2)), ""))  # type: ignore[arg-type]
+    wide = Claim("wide", "", "", lambda _: Judgement(str(about(Estimate(1.0, 0.3, 3), 1.0, within=0.2)), ""))  # type: ignore[arg-type]
     judged = judge(wide, toy_results(tmp_path))
     assert judged.verdict == "not judged"
     assert "take more replications" in judged.because
@@ -216,7 +216,7 @@ def test_a_claim_without_its_cells_is_not_judged(tmp_path: Path) -> None:
 
 def test_a_single_run_judges_nothing(tmp_path: Path) -> None:
     results, _ = run(plan(TOY, replications=1), TOY_PLACE, tmp_path)
-    assert judge(TOY.claims[0], results) == Judged("not judged", "", "one run of each point has no error")
+    assert judge(TOY.claims[0], results) == Judgement("not judged", "", "one run of each point has no error")
 
 
 # ---------------------------------------------------------------- running

@@ -18,13 +18,13 @@ from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour, schema
 from tocsin.lab.experiments.edge_caching_prototype.live import options as options_of
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, timed
-from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.experiments.edge_caching_prototype.live.expected import StatedFigures, expect, timed
+from tocsin.lab.experiments.edge_caching_prototype.live.hour import LiveHour
 from tocsin.lab.experiments.edge_caching_prototype.live.options import options
-from tocsin.lab.experiments.edge_caching_prototype.live.people import Seen
+from tocsin.lab.experiments.edge_caching_prototype.live.people import ClientFigures
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
-from tocsin.lab.scenarios.scenario import LogIn, Scenario, Step, save
+from tocsin.lab.scenarios.scenario import LogInStep, Scenario, Step, save
 from tocsin.lab.workloads.city_channels import find
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError, NotFoundError
@@ -42,7 +42,7 @@ def test_the_channels_have_the_periods_of_table_iii_at_that_speed() -> None:
 
 
 def test_what_a_policy_measures_in_seconds_shrinks_with_the_hour() -> None:
-    cell = Cell("ttl", 100.0)
+    cell = LiveCell("ttl", 100.0)
     told = cell.settings(4.0)
     variables = {f"TOCSIN_{path.replace('.', '__').upper()}": value for path, value in told.items()}
     broker = Settings.load(None, variables).broker
@@ -51,7 +51,7 @@ def test_what_a_policy_measures_in_seconds_shrinks_with_the_hour() -> None:
         latency_first_s=0.125,
     )  # fmt: skip
     assert broker.delivery.grace_s == 15.0
-    assert Cell("nc", 0.0).caching().eviction == "none"
+    assert LiveCell("nc", 0.0).caching().eviction == "none"
 
 
 def test_a_live_run_is_asked_for_by_policies_sizes_and_a_city() -> None:
@@ -90,7 +90,7 @@ def test_timing_moves_results_but_loses_none_of_them() -> None:
 
 def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0, join_s=30.0), 2)
-    cells = [Cell("nc", 0.0), Cell("lsc", 2.0)]
+    cells = [LiveCell("nc", 0.0), LiveCell("lsc", 2.0)]
     told = expect(made, 600.0, cells, late_s=10.0, seed=1)
     results, links = find(made).made(), Links.of_round_trips(0.01, 0.1)
     assert told == expect(made, 600.0, cells, late_s=10.0, seed=1)
@@ -104,8 +104,8 @@ def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() 
     assert told[cells[0]]["hit_ratio"].mean == 0
     assert told[cells[1]]["hit_ratio"].mean > 0
     assert told[cells[0]]["fetch_kb"].mean > told[cells[1]]["fetch_kb"].mean
-    assert Expected(1.0, 0.9, 1.2).holds(1.2)
-    assert not Expected(1.0, 0.9, 1.2).holds(0.8)
+    assert StatedFigures(1.0, 0.9, 1.2).holds(1.2)
+    assert not StatedFigures(1.0, 0.9, 1.2).holds(0.8)
 
 
 class Hours:
@@ -116,14 +116,14 @@ class Hours:
         self._stated, self._off, self._lag_s, self._stop = stated, off, lag_s, stop
 
     async def __call__(
-        self, _made: Any, _span_s: float, cells: list[Cell], _speed: float, **_: Any
-    ) -> dict[Cell, Lived]:
+        self, _made: Any, _span_s: float, cells: list[LiveCell], _speed: float, **_: Any
+    ) -> dict[LiveCell, LiveHour]:
         if self._stop in {cell.name for cell in cells}:
             raise KeyboardInterrupt
         self.lived.append([cell.name for cell in cells])
         return {cell: self._one(cell) for cell in cells}
 
-    def _one(self, cell: Cell) -> Lived:
+    def _one(self, cell: LiveCell) -> LiveHour:
         told = self._stated
         hits = 0.0 if cell.policy == "nc" else 1_000 * told["hit_ratio"] - self._off
         figures = {
@@ -131,7 +131,7 @@ class Hours:
             "fetched_bytes": told["fetch_kb"] * 1e3, "most_bytes": 1.0, "hit_ratio": 0.0,
         }  # fmt: skip
         figures |= {"evicted": 0.0, "expired": 0.0}
-        return Lived(figures, Seen(5, 10, 0.5), 0.1, (0.5, self._lag_s, 2.0), (9.0, 1.0, 2.0), relived=True)
+        return LiveHour(figures, ClientFigures(5, 10, 0.5), 0.1, (0.5, self._lag_s, 2.0), (9.0, 1.0, 2.0), relived=True)
 
 
 def run(out: Path, hours: Hours, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:
@@ -213,7 +213,7 @@ def test_a_scenario_is_played_to_live_brokers_as_to_simulated_ones(
     assert rows[3][3:5] == ["0.25", "10"]
     with pytest.raises(InputError, match=r"shorter than 0\.1 s"):
         cli_lab_scenarios.play(file, live=True, speed=1e6, out=tmp_path)
-    save(Scenario({}, (Step(0.0, LogIn("agency")),)), file)
+    save(Scenario({}, (Step(0.0, LogInStep("agency")),)), file)
     with pytest.raises(InputError, match="called agency"):
         cli_lab_scenarios.play(file, live=True, out=tmp_path)
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.toy_experiment import TOY, TOY_PLACE, toy_results
 from tocsin.lab.experiments.conducting import conduct, finished, folder_of
-from tocsin.lab.experiments.declaration import Sweep, Table, along
+from tocsin.lab.experiments.declaration import ReportTable, Sweep, along
 from tocsin.lab.experiments.drawing import _bar_look, _lines, _look
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.report import write_report
-from tocsin.lab.experiments.results import MissingCellsError, Results, Row, read, write
+from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunResults, read, write
 from tocsin.lab.experiments.running import run
 from tocsin.wire.errors import InputError, NotFoundError
 
@@ -70,14 +70,14 @@ def test_a_report_tells_with_which_values_each_sweep_was_run(tmp_path: Path) -> 
 
 
 def test_a_report_has_the_tables_of_its_experiment_as_far_as_there_are_cells(tmp_path: Path) -> None:
-    def made(results: Results) -> tuple[list[str], list[list[str]]]:
+    def made(results: RunResults) -> tuple[list[str], list[list[str]]]:
         return ["size", "score"], [["5", str(results.mean("score", "pairs", size=5.0))]]
 
-    toy = replace(TOY, tables=(Table("Pairs apart", "All of them.", made),))
+    toy = replace(TOY, tables=(ReportTable("Pairs apart", "All of them.", made),))
     results = toy_results(tmp_path)
     write_report(results, plan(toy), tmp_path / "report.md", tmp_path / "plots")
     assert "## Pairs apart\n\nAll of them.\n\n| size | score |" in (tmp_path / "report.md").read_text("utf-8")
-    none = Results([row for row in results.rows if row.cell.sweep == "sizes"])
+    none = RunResults([row for row in results.rows if row.cell.sweep == "sizes"])
     write_report(none, plan(toy), tmp_path / "report.md", tmp_path / "plots")
     assert "Pairs apart" not in (tmp_path / "report.md").read_text("utf-8")
 
@@ -100,8 +100,8 @@ def test_a_finished_run_is_known_again_and_an_unfinished_one_is_not(tmp_path: Pa
 
 def test_what_is_not_a_number_is_left_out_of_tables_and_plots(tmp_path: Path) -> None:
     cells = list(plan(TOY).cells())
-    rows = [Row(c, {"score": math.nan if dict(c.values)["policy"] == "high" else 1.0}) for c in cells]
-    results = Results(rows)
+    rows = [ResultsRow(c, {"score": math.nan if dict(c.values)["policy"] == "high" else 1.0}) for c in cells]
+    results = RunResults(rows)
     with pytest.raises(MissingCellsError):
         results.mean("score", "sizes", policy="high", size=1.0)
     write_report(results, plan(TOY), tmp_path / "report.md", tmp_path / "plots")

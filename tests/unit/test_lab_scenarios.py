@@ -12,26 +12,26 @@ from pathlib import Path
 import pytest
 
 from tocsin.lab.bodies.town import BROKER, CLUSTER, Links
-from tocsin.lab.engine.engine import Engine
+from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.playing import simulate
 from tocsin.lab.scenarios.checking import check
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
 from tocsin.lab.scenarios.files import city_from
-from tocsin.lab.scenarios.movement import Pace, Way, along_roads, random_waypoint
+from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
 from tocsin.lab.scenarios.one import read_connections, read_movement
 from tocsin.lab.scenarios.roads import RoadMap, grid, read_wkt
 from tocsin.lab.scenarios.scenario import (
     Act,
-    LogIn,
-    LogOut,
-    Move,
-    Publish,
+    LogInStep,
+    LogOutStep,
+    MoveStep,
+    PublishStep,
     Scenario,
     Step,
-    Subscribe,
-    Unsubscribe,
+    SubscribeStep,
+    UnsubscribeStep,
     kept,
     load,
     save,
@@ -46,13 +46,13 @@ SMALL = City(subscribers=30, subscriptions=200, span_s=600.0)
 # ---------------------------------------------------------------- movement
 
 
-def speeds(way: Way) -> list[float]:
+def speeds(way: MovementPath) -> list[float]:
     points = list(zip(way.at_s, way.east_m, way.north_m, strict=True))
     return [math.dist(a[1:], b[1:]) / (b[0] - a[0]) for a, b in itertools.pairwise(points) if b[0] > a[0]]
 
 
 def test_a_random_walker_stays_in_its_area_and_within_its_speed() -> None:
-    pace = Pace((1.0, 2.0), (0.0, 10.0))
+    pace = MovementPace((1.0, 2.0), (0.0, 10.0))
     way = random_waypoint(Streams(1).of("ada"), area_m=(500.0, 300.0), pace=pace, span_s=3600.0)
     assert way.at_s[-1] >= 3600
     for now_s in range(0, 3600, 7):
@@ -65,7 +65,7 @@ def test_a_random_walker_stays_in_its_area_and_within_its_speed() -> None:
 
 def test_a_walker_on_roads_never_leaves_them() -> None:
     roads = grid(Streams(1).of("roads"), area_m=(1000.0, 1000.0), block_m=100.0, closed=0.2)
-    way = along_roads(Streams(1).of("ada"), roads=roads, pace=Pace(pause_s=(0.0, 0.0)), span_s=3600.0)
+    way = along_roads(Streams(1).of("ada"), roads=roads, pace=MovementPace(pause_s=(0.0, 0.0)), span_s=3600.0)
     for now_s in range(0, 3600, 11):
         east_m, north_m = way.place(now_s)
         assert min(east_m % 100, -east_m % 100, north_m % 100, -north_m % 100) < 1e-6
@@ -128,7 +128,7 @@ def test_zones_travel_while_they_last() -> None:
 @pytest.mark.parametrize("wrong", [{"speed_m_per_s": (0.0, 1.0)}, {"pause_s": (2.0, 1.0)}])
 def test_a_pace_that_never_arrives_is_refused(wrong: dict[str, tuple[float, float]]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        Pace(**wrong)
+        MovementPace(**wrong)
 
 
 # ---------------------------------------------------------------- the city
@@ -137,16 +137,16 @@ def test_a_pace_that_never_arrives_is_refused(wrong: dict[str, tuple[float, floa
 def test_the_city_has_the_numbers_of_the_prototype() -> None:
     made = city_scenario(City(), 1)
     kinds = Counter(type(step.act) for step in made.steps)
-    interests = {(act.channel, act.parameters) for step in made.steps if isinstance(act := step.act, Subscribe)}
-    assert kinds[Subscribe] == 3_500
+    interests = {(act.channel, act.parameters) for step in made.steps if isinstance(act := step.act, SubscribeStep)}
+    assert kinds[SubscribeStep] == 3_500
     assert len(interests) == pytest.approx(800, rel=0.1)
     assert {channel for channel, _ in interests} == {channel for channel, _, _ in CHANNELS}
-    assert kinds[Publish] == pytest.approx(360, abs=4 * math.sqrt(360))
+    assert kinds[PublishStep] == pytest.approx(360, abs=4 * math.sqrt(360))
     assert made.span_s() <= 3600
     sizes = [
         len(act.record["message"])
         for step in made.steps
-        if isinstance(act := step.act, Publish) and "message" in act.record
+        if isinstance(act := step.act, PublishStep) and "message" in act.record
     ]
     assert min(sizes) >= 200
     assert max(sizes) <= 1_000
@@ -158,21 +158,21 @@ def test_everybody_moves_only_while_logged_in_and_subscribes_to_a_thing_once(mov
     held: set[tuple[str, str, tuple[str | float, ...]]] = set()
     for step in city_scenario(replace(SMALL, movement=movement, churn=0.5), 1).steps:
         match step.act:
-            case LogIn(who):
+            case LogInStep(who):
                 assert who not in online
                 online.add(who)
-            case LogOut(who):
+            case LogOutStep(who):
                 online.remove(who)
-            case Move(who, east_m, north_m):
+            case MoveStep(who, east_m, north_m):
                 assert who in online
                 assert 0 <= east_m <= 10_000
                 assert 0 <= north_m <= 10_000
-            case Subscribe(who, channel, parameters):
+            case SubscribeStep(who, channel, parameters):
                 assert (who, channel, parameters) not in held
                 held.add((who, channel, parameters))
-            case Unsubscribe(who, channel, parameters):
+            case UnsubscribeStep(who, channel, parameters):
                 held.remove((who, channel, parameters))
-            case Publish():
+            case PublishStep():
                 pass
     assert 0 < len(held) < 200
 
@@ -202,7 +202,7 @@ def test_a_kept_scenario_that_is_cut_is_made_again(tmp_path: Path, lines: int) -
 
 def test_more_subscribers_do_not_change_what_happens_in_the_city() -> None:
     few, many = (city_scenario(replace(SMALL, subscribers=people), 1) for people in (30, 40))
-    published = [[step for step in made.steps if isinstance(step.act, Publish)] for made in (few, many)]
+    published = [[step for step in made.steps if isinstance(step.act, PublishStep)] for made in (few, many)]
     assert published[0] == published[1]
 
 
@@ -264,9 +264,9 @@ def test_movement_of_the_one_simulator_is_shifted_to_its_origin(tmp_path: Path) 
     path.write_text("10 30 100 200 50 90 0 0\n# a comment\n10 1 100 50\n10 2 110.5 60 7\n\n20 1 120 70\n")
     made = read_movement(path, prefix="p")
     assert made.steps == (
-        Step(0.0, Move("p1", 0.0, 0.0)),
-        Step(0.0, Move("p2", 10.5, 10.0)),
-        Step(10.0, Move("p1", 20.0, 20.0)),
+        Step(0.0, MoveStep("p1", 0.0, 0.0)),
+        Step(0.0, MoveStep("p2", 10.5, 10.0)),
+        Step(10.0, MoveStep("p1", 20.0, 20.0)),
     )
     saved = tmp_path / "saved"
     save(made, saved)
@@ -276,7 +276,7 @@ def test_movement_of_the_one_simulator_is_shifted_to_its_origin(tmp_path: Path) 
 def test_connections_of_the_one_simulator_log_in_and_out(tmp_path: Path) -> None:
     path = tmp_path / "events.txt"
     path.write_text("1 CONN 7 A up\n2 CONN B 7 up\n2.5 C M1 7 8 100\n3 CONN A 7 down\n4 CONN 7 B down\n5 CONN 7 8 up\n")
-    assert read_connections(path, {"A", "B"}).steps == (Step(1.0, LogIn("7")), Step(4.0, LogOut("7")))
+    assert read_connections(path, {"A", "B"}).steps == (Step(1.0, LogInStep("7")), Step(4.0, LogOutStep("7")))
 
 
 @pytest.mark.parametrize(
@@ -328,17 +328,17 @@ def test_people_of_a_trace_go_where_it_says_and_are_online_while_they_are_connec
     city, given = city_from(settings, movement=walks, connections=links, access_points={"A"})
     assert (city.subscribers, city.subscriptions, city.span_s, city.area_m) == (2, 18, 300.0, (900.0, 900.0))
     made = city_scenario(city, 1, given)
-    seen = [step for step in made.steps if isinstance(step.act, LogIn | LogOut | Move)]
+    seen = [step for step in made.steps if isinstance(step.act, LogInStep | LogOutStep | MoveStep)]
     assert seen == [
-        Step(10.0, LogIn("7")),
-        Step(10.0, Move("7", 20.0, 0.0)),
-        Step(60.0, Move("7", 120.0, 0.0)),
-        Step(120.0, Move("7", 240.0, 0.0)),
-        Step(130.0, LogOut("7")),
-        Step(250.0, LogIn("7")),
-        Step(250.0, Move("7", 400.0, 50.0)),
+        Step(10.0, LogInStep("7")),
+        Step(10.0, MoveStep("7", 20.0, 0.0)),
+        Step(60.0, MoveStep("7", 120.0, 0.0)),
+        Step(120.0, MoveStep("7", 240.0, 0.0)),
+        Step(130.0, LogOutStep("7")),
+        Step(250.0, LogInStep("7")),
+        Step(250.0, MoveStep("7", 400.0, 50.0)),
     ]
-    assert {act.subscriber for step in made.steps if isinstance(act := step.act, Subscribe)} == {"7", "8"}
+    assert {act.subscriber for step in made.steps if isinstance(act := step.act, SubscribeStep)} == {"7", "8"}
     assert made.about["movement"] == "walks.txt"
     check(made, walks)
     only, given = city_from({"span_s": "60"}, connections=links, access_points={"A"})
@@ -382,18 +382,18 @@ REPORT = {"emergencyType": "flood", "severity": 8, "east_m": 1, "north_m": 2, "r
 @pytest.mark.parametrize(
     ("acts", "said"),
     [
-        ([LogIn("a"), LogIn("a")], "line 3: a is logged in already"),
-        ([LogOut("a")], "line 2: a is not logged in"),
-        ([Subscribe("a", "weather", ())], "line 2: no channel weather"),
-        ([Subscribe("a", "emergenciesAt", (1.0,))], "line 2: emergenciesAt takes metres east, metres north"),
-        ([Subscribe("a", "emergenciesOfType", (1.0,))], "line 2: emergenciesOfType takes a type"),
-        ([Subscribe("a", "emergenciesOfType", ("x",))] * 2, "line 3: a subscribes to this already"),
-        ([Unsubscribe("a", "emergenciesOfType", ("x",))], "line 2: a does not subscribe to this"),
-        ([Publish("News", {})], "line 2: no feed News"),
-        ([Publish("ReportFeed", {**REPORT, "radius_m": "far"})], "line 2: a record of ReportFeed needs radius_m"),
-        ([Publish("ShelterFeed", {"name": "s"})], "line 2: a record of ShelterFeed needs east_m"),
+        ([LogInStep("a"), LogInStep("a")], "line 3: a is logged in already"),
+        ([LogOutStep("a")], "line 2: a is not logged in"),
+        ([SubscribeStep("a", "weather", ())], "line 2: no channel weather"),
+        ([SubscribeStep("a", "emergenciesAt", (1.0,))], "line 2: emergenciesAt takes metres east, metres north"),
+        ([SubscribeStep("a", "emergenciesOfType", (1.0,))], "line 2: emergenciesOfType takes a type"),
+        ([SubscribeStep("a", "emergenciesOfType", ("x",))] * 2, "line 3: a subscribes to this already"),
+        ([UnsubscribeStep("a", "emergenciesOfType", ("x",))], "line 2: a does not subscribe to this"),
+        ([PublishStep("News", {})], "line 2: no feed News"),
+        ([PublishStep("ReportFeed", {**REPORT, "radius_m": "far"})], "line 2: a record of ReportFeed needs radius_m"),
+        ([PublishStep("ShelterFeed", {"name": "s"})], "line 2: a record of ShelterFeed needs east_m"),
         (
-            [Publish("ReportFeed", {**REPORT, "north_m": math.nan})],
+            [PublishStep("ReportFeed", {**REPORT, "north_m": math.nan})],
             "line 2: a record of ReportFeed needs north_m, got nan",
         ),
     ],
@@ -406,25 +406,25 @@ def test_what_a_city_cannot_do_is_told_with_its_line_and_a_remedy(acts: list[Act
 
 def test_a_step_after_months_is_refused() -> None:
     with pytest.raises(InputError, match=r"line 3: at_s: must be at most 1e\+07, got 1e\+09"):
-        check(Scenario({}, (Step(1e7, LogIn("a")), Step(1e9, LogOut("a")))), Path("s.jsonl"))
+        check(Scenario({}, (Step(1e7, LogInStep("a")), Step(1e9, LogOutStep("a")))), Path("s.jsonl"))
 
 
 def test_nobody_in_a_town_has_the_name_of_its_cluster_or_broker() -> None:
     links = Links.of_round_trips(0.01, 0.1)
     for name in (CLUSTER, BROKER):
         with pytest.raises(InputError, match=f"a subscriber is called {name}"):
-            next(simulate(Scenario({}, (Step(1.0, LogIn(name)),)), [], links))
+            next(simulate(Scenario({}, (Step(1.0, LogInStep(name)),)), [], links))
 
 
 def test_empty_lines_at_the_end_of_a_scenario_say_nothing(tmp_path: Path) -> None:
     path = tmp_path / "scenario.jsonl"
     path.write_text('{"scenario":1}\n{"at_s":2,"do":"log_in","subscriber":"a"}\n\n \n')
-    assert load(path).steps == (Step(2.0, LogIn("a")),)
+    assert load(path).steps == (Step(2.0, LogInStep("a")),)
 
 
 def test_every_city_can_be_played() -> None:
     check(city_scenario(SMALL, 1), Path("s.jsonl"))
-    check(Scenario({}, (Step(1.0, Publish("ReportFeed", REPORT)),)), Path("s.jsonl"))
+    check(Scenario({}, (Step(1.0, PublishStep("ReportFeed", REPORT)),)), Path("s.jsonl"))
 
 
 # ---------------------------------------------------------------- the driver
@@ -438,19 +438,19 @@ class Notebook:
         self.performed.append((act, at_s))
 
 
-TWO = scenario({}, [Step(4.0, LogOut("ada")), Step(1.0, LogIn("ada"))])
+TWO = scenario({}, [Step(4.0, LogOutStep("ada")), Step(1.0, LogInStep("ada"))])
 
 
 def test_the_driver_lets_virtual_time_happen_between_steps() -> None:
-    engine = Engine(1)
+    engine = SimulationEngine(1)
     notebook = Notebook()
-    engine.every(2.0, lambda: notebook.performed.append((LogIn("tick"), engine.now_s)))
+    engine.every(2.0, lambda: notebook.performed.append((LogInStep("tick"), engine.now_s)))
     assert asyncio.run(play(TWO, notebook, VirtualClock(engine))) == 0
     assert notebook.performed == [
-        (LogIn("ada"), 1.0),
-        (LogIn("tick"), 2.0),
-        (LogIn("tick"), 4.0),
-        (LogOut("ada"), 4.0),
+        (LogInStep("ada"), 1.0),
+        (LogInStep("tick"), 2.0),
+        (LogInStep("tick"), 4.0),
+        (LogOutStep("ada"), 4.0),
     ]
 
 
@@ -465,7 +465,7 @@ def test_the_driver_keeps_to_real_time_at_any_speed_and_says_how_late_it_was() -
 
     notebook = Notebook()
     late_s = asyncio.run(play(TWO, notebook, WallClock(lambda: now_s, sleep, speed=10.0)))
-    assert notebook.performed == [(LogIn("ada"), 1.0), (LogOut("ada"), 4.0)]
+    assert notebook.performed == [(LogInStep("ada"), 1.0), (LogOutStep("ada"), 4.0)]
     assert slept == pytest.approx([0.1, 0.29])
     assert late_s == pytest.approx(0.1)
     with pytest.raises(ValueError, match="speed"):
@@ -474,4 +474,4 @@ def test_the_driver_keeps_to_real_time_at_any_speed_and_says_how_late_it_was() -
 
 def test_an_empty_scenario_is_over_at_once() -> None:
     assert Scenario({}, ()).span_s() == 0
-    assert asyncio.run(play(Scenario({}, ()), Notebook(), VirtualClock(Engine(1)))) == 0
+    assert asyncio.run(play(Scenario({}, ()), Notebook(), VirtualClock(SimulationEngine(1)))) == 0

@@ -12,14 +12,14 @@ import pytest
 
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events, make_edge_events
-from tocsin.lab.workloads.events import Events, Kind, load
+from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, load
 from tocsin.lab.workloads.laws import distinct_choices, lognormal_mean, on_off_moments, poisson_moments, popularity
 from tocsin.wire.errors import InputError
 
 SMALL = EdgeWorkload(subscribers=200, subscriptions_each=5, interests=50, span_s=1800.0)
 
 
-def same(one: Events, other: Events) -> bool:
+def same(one: WorkloadEvents, other: WorkloadEvents) -> bool:
     return all(
         np.array_equal(getattr(one, name), getattr(other, name))
         for name in ("at_s", "kind", "subscriber", "interest", "size_bytes")
@@ -100,11 +100,11 @@ def test_nobody_holds_an_interest_twice_or_lets_go_of_what_it_does_not_hold(life
         most: Counter[int] = Counter()
         for event in make_edge_events(replace(SMALL, lifetimes=lifetimes, popularity=law, interests=12), 1):
             key = (event.subscriber, event.interest)
-            if event.kind == Kind.SUBSCRIBED:
+            if event.kind == WorkloadEventKind.SUBSCRIBED:
                 assert key not in held
                 held.add(key)
                 most[event.subscriber] += 1
-            elif event.kind == Kind.UNSUBSCRIBED:
+            elif event.kind == WorkloadEventKind.UNSUBSCRIBED:
                 held.remove(key)
                 most[event.subscriber] -= 1
             assert most[event.subscriber] <= 5
@@ -120,7 +120,7 @@ def test_events_stand_in_order_and_within_their_span() -> None:
     assert np.all(np.diff(events.at_s) >= 0)
     assert events.at_s[0] >= 0
     assert events.at_s[-1] < SMALL.span_s
-    produced = events.of(Kind.PRODUCED)
+    produced = events.of(WorkloadEventKind.PRODUCED)
     assert events.size_bytes[produced].min() >= 1_000
     assert events.size_bytes[produced].max() <= 500_000
     assert set(events.subscriber[produced].tolist()) == {-1}
@@ -138,7 +138,7 @@ def test_another_popularity_changes_who_subscribes_to_what_and_nothing_else() ->
     uniform, zipf = (make_edge_events(replace(SMALL, popularity=law), 1) for law in ("uniform", "zipf"))
     assert np.array_equal(uniform.at_s, zipf.at_s)
     assert np.array_equal(uniform.size_bytes, zipf.size_bytes)
-    subscribed = uniform.of(Kind.SUBSCRIBED)
+    subscribed = uniform.of(WorkloadEventKind.SUBSCRIBED)
     assert not np.array_equal(uniform.interest[subscribed], zipf.interest[subscribed])
     assert np.array_equal(uniform.interest[~subscribed], zipf.interest[~subscribed])
 

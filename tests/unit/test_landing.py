@@ -16,11 +16,11 @@ from tocsin.cluster.entries import DatasetEntry, FeedEntry
 from tocsin.cluster.feeds.batches import packed
 from tocsin.cluster.feeds.landing import REJECTED, Landing, Rejections
 from tocsin.cluster.feeds.sifting import REASONS, Enrich
-from tocsin.cluster.intake.log import Entry
+from tocsin.cluster.intake.log import LogEntry
 from tocsin.language.expressions import TranslationError
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.pipeline.readers.decoding import DecodedRecord
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
 from tocsin.wire.errors import CapacityError, DeadlineError, StatementError, UnavailableError
@@ -50,16 +50,16 @@ def _rows(table: DatasetTable) -> list[dict[str, Any]]:
     return [row for path in table.snapshot().files for row in pq.ParquetFile(path).read().to_pylist()]
 
 
-def logged(*requests: Sequence[dict[str, Any] | str]) -> list[Entry]:
+def logged(*requests: Sequence[dict[str, Any] | str]) -> list[LogEntry]:
     """Entries of a log: a text is a record that was refused when it came."""
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     for request in requests:
         decoded = [
-            Decoded(i, None, "id", "is wrong", one.encode()) if isinstance(one, str) else Decoded(i, one)
+            DecodedRecord(i, None, "id", "is wrong", one.encode()) if isinstance(one, str) else DecodedRecord(i, one)
             for i, one in enumerate(request)
         ]
         first = entries[-1].end if entries else 0
-        entries.append(Entry(first, len(decoded), packed(decoded, FEED), None, b"", 0.0))
+        entries.append(LogEntry(first, len(decoded), packed(decoded, FEED), None, b"", 0.0))
     return entries
 
 

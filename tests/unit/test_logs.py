@@ -14,12 +14,12 @@ import pytest
 
 from tests.intake_logs import opened
 from tests.waiting import WITHIN_S
-from tocsin.cli.logs import Forgiving
+from tocsin.cli.logs import SafeStream
 from tocsin.cluster.entries import Ref
 from tocsin.cluster.feeds import moving
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.landing import Landable
-from tocsin.cluster.feeds.moving import Mover
+from tocsin.cluster.feeds.landing import LandableBatch
+from tocsin.cluster.feeds.moving import LandingWorker
 from tocsin.wire.errors import StoreError
 
 TELLING = """
@@ -65,7 +65,7 @@ def test_a_log_goes_on_when_its_disk_is_full() -> None:
 def test_what_can_be_written_is_written(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("w") as stream:
-        log = Forgiving(stream)
+        log = SafeStream(stream)
         log.write("a line\n")
         log.flush()
         assert path.read_text() == "a line\n"
@@ -95,7 +95,7 @@ class Target:
     def __init__(self, error: Exception) -> None:
         self.errors = [error, error]
 
-    def land(self, entries: Sequence[Landable]) -> int:
+    def land(self, entries: Sequence[LandableBatch]) -> int:
         if self.errors:
             raise self.errors.pop()
         self.position = entries[-1].end
@@ -121,7 +121,7 @@ async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
 
     async with opened(tmp_path / "log") as log:
         target = Target(error)
-        mover = Mover("F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed)
+        mover = LandingWorker("F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed)
         mover.start()
         await log.append(b"x", 1)
         async with asyncio.timeout(WITHIN_S):

@@ -15,8 +15,8 @@ from tests.waiting import WITHIN_S
 from tocsin.cluster.entries import Ref
 from tocsin.cluster.feeds import moving
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.landing import Landable
-from tocsin.cluster.feeds.moving import Mover
+from tocsin.cluster.feeds.landing import LandableBatch
+from tocsin.cluster.feeds.moving import LandingWorker
 from tocsin.cluster.intake.log import IntakeLog
 
 
@@ -30,7 +30,7 @@ class Target:
     def __init__(self) -> None:
         self.batches: list[int] = []
 
-    def land(self, entries: Sequence[Landable]) -> int:
+    def land(self, entries: Sequence[LandableBatch]) -> int:
         self.batches.append(entries[-1].end - self.position)
         self.position = entries[-1].end
         return self.position
@@ -45,7 +45,7 @@ class Engine:
 class World:
     log: IntakeLog
     target: Target
-    mover: Mover
+    mover: LandingWorker
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def landed(self, position: int) -> None:
@@ -61,7 +61,9 @@ async def world(folder: Path) -> AsyncIterator[World]:
         async with made.moved:
             made.moved.notify_all()
 
-    mover = Mover("F", log, target, cast("Any", Engine()), counts=FeedCounts(), landed=lambda: None, changed=changed)
+    mover = LandingWorker(
+        "F", log, target, cast("Any", Engine()), counts=FeedCounts(), landed=lambda: None, changed=changed
+    )
     made = World(log, target, mover)
     mover.start()
     try:

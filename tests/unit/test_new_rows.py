@@ -16,7 +16,7 @@ from tocsin.cluster.channels import new_rows as new_rows_module
 from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.pipeline import views as views_module
 from tocsin.pipeline.datasets.snapshots import Snapshot
-from tocsin.pipeline.views import Views
+from tocsin.pipeline.views import DatasetViews
 from tocsin.rules.model.types import ObjectType
 
 
@@ -126,7 +126,7 @@ def test_many_threads_never_see_a_view_that_is_gone(views: FakeViews, new_rows: 
 def test_a_pinned_view_of_a_state_outlives_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
     there: set[str] = set()
     spark: Any = SimpleNamespace(catalog=SimpleNamespace(dropTempView=there.discard))
-    views = Views(spark)
+    views = DatasetViews(spark)
     monkeypatch.setattr(views_module, "KEPT", 4)
     monkeypatch.setattr(views, "_frame", lambda *_: SimpleNamespace(createOrReplaceTempView=there.add))
     kind = ObjectType((), open=True)

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from tests.shared_channels import NOW, PREVIOUS, compiled
 from tocsin.language.channels import SharedQuery
 from tocsin.language.typed import FunctionError
-from tocsin.pipeline.analysis import SparkOracle, without_paths
+from tocsin.pipeline.analysis import SparkTypeAnalyser, without_paths
 from tocsin.pipeline.channels import planning, running
-from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.channels.interests import InterestTable
 from tocsin.pipeline.plan_check import analyse_query
 from tocsin.wire.errors import StatementError
 
@@ -113,7 +113,7 @@ def test_what_queries_are_made_of_passes_whatever_its_texts_say(spark: SparkSess
 
 def test_the_oracle_asks_nothing_else(spark: SparkSession) -> None:
     with pytest.raises(FunctionError, match="ScriptTransformation"):
-        SparkOracle(spark).columns(f"SELECT (SELECT first(o) FROM {_SHELL}) AS c")
+        SparkTypeAnalyser(spark).columns(f"SELECT (SELECT first(o) FROM {_SHELL}) AS c")
 
 
 def _spoiled(query: SharedQuery, **changes: object) -> SharedQuery:
@@ -126,18 +126,18 @@ def test_a_channel_is_checked_when_it_is_made_and_when_it_first_runs(spark: Spar
     spoiled = _spoiled(query, sql=query.sql.replace("SELECT ", f"SELECT {hostile} AS hostile, ", 1))
     assert spoiled.sql != query.sql
     with pytest.raises(StatementError, match="ScriptTransformation"):
-        planning.checked_plan(spark, spoiled, Interests(spark, spoiled).schema, lambda one: one.name)
+        planning.checked_plan(spark, spoiled, InterestTable(spark, spoiled).schema, lambda one: one.name)
     with_key = _spoiled(query, keys=(hostile,))
     with pytest.raises(StatementError, match="ScriptTransformation"):
-        _ = Interests(spark, with_key).schema
+        _ = InterestTable(spark, with_key).schema
     spark.createDataFrame([], "id BIGINT, kind STRING, severity BIGINT, `_commit` BIGINT").createOrReplaceTempView(
         "tocsin_reports"
     )
-    run = Interests(spark, _spoiled(query, sql=f"SELECT {hostile} AS interest"))
+    run = InterestTable(spark, _spoiled(query, sql=f"SELECT {hostile} AS interest"))
     with pytest.raises(StatementError, match="ScriptTransformation"):
         running.answer(
             spark, _spoiled(query, sql=f"SELECT {hostile} AS interest", levels=()), run,
-            lambda _: "tocsin_reports", running.Moment(NOW, PREVIOUS, {}),
+            lambda _: "tocsin_reports", running.ExecutionMoment(NOW, PREVIOUS, {}),
         )  # fmt: skip
 
 

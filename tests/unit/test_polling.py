@@ -22,11 +22,11 @@ from tests.waiting import WITHIN_S, until
 from tocsin.cluster.entries import FeedEntry
 from tocsin.cluster.feeds import batches, polling
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.polled_options import Polling
-from tocsin.cluster.feeds.polling import Poller, back_off_s
+from tocsin.cluster.feeds.polled_options import UrlOptions
+from tocsin.cluster.feeds.polling import UrlPoller, back_off_s
 from tocsin.cluster.feeds.seen import SeenItems
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.pipeline.readers.decoding import DecodedRecord
 from tocsin.pipeline.readers.polled import judge
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
 from tocsin.serving.address_guard import AddressGuard
@@ -49,7 +49,7 @@ class Kept:
     behind: bool = False
     counts: FeedCounts = field(default_factory=FeedCounts)
     entry: FeedEntry = FEED
-    poller: Poller | None = None
+    poller: UrlPoller | None = None
     open: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def opened(self) -> None:
@@ -59,7 +59,7 @@ class Kept:
         assert self.poller is not None
         await self.poller.close()
 
-    async def take(self, decoded: Sequence[Decoded], seen: Sequence[bytes]) -> None:
+    async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
         if not self.open.is_set():
             raise ConflictError("the feed is stopping")
         if self.behind:
@@ -76,8 +76,8 @@ async def polled(
     seen = SeenItems.open(folder)
     kept = Kept(IntakeLog.open(folder, witness=seen), seen)
     kept.open.set()
-    kept.poller = poller = Poller(
-        kept, Polling(url, format_, period_s), seen, judge(KIND), kept.counts, rng=Random(1), **more
+    kept.poller = poller = UrlPoller(
+        kept, UrlOptions(url, format_, period_s), seen, judge(KIND), kept.counts, rng=Random(1), **more
     )
     poller.start()
     try:
@@ -393,7 +393,7 @@ async def test_a_server_that_asks_for_a_pause_gets_it(at: Address, tmp_path: Pat
 )
 async def test_how_long_a_server_asks_to_wait(at: Address, said: str, expected_s: float) -> None:
     at.says(b"", 429, Retry_After=said)
-    async with polling.Fetcher(Polling(at.url, "json")) as fetcher:
+    async with polling.UrlClient(UrlOptions(at.url, "json")) as fetcher:
         with pytest.raises(polling.FetchError) as raised:
             await fetcher.fetch()
     assert raised.value.retry_after_s == expected_s
@@ -404,7 +404,7 @@ async def test_no_redirect_leads_into_a_private_network(at: Address) -> None:
     inside = at.url.replace("127.0.0.1", "127.0.0.2")
     at.says(b"", 302, Location=inside)
     guard = AddressGuard("cluster.feeds.private", Networks(["127.0.0.1"]))
-    async with polling.Fetcher(Polling(at.url, "json"), guard=guard) as fetcher:
+    async with polling.UrlClient(UrlOptions(at.url, "json"), guard=guard) as fetcher:
         with pytest.raises(polling.FetchError, match=r"127\.0\.0\.2 is in a private network.*cluster\.feeds\.private"):
             await fetcher.fetch()
     assert len(at.requests) == 1
@@ -469,7 +469,7 @@ async def test_what_comes_while_the_feed_is_being_stopped_comes_again_when_it_go
     async with polled(at.url, tmp_path / "log") as kept:
         take = kept.take
 
-        async def once(decoded: Sequence[Decoded], seen: Sequence[bytes]) -> None:
+        async def once(decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
             await take(decoded, seen)
             kept.open.clear()
 
@@ -499,7 +499,7 @@ async def test_what_is_being_kept_when_it_ends_is_kept(at: Address, tmp_path: Pa
     async with polled(at.url, tmp_path / "log") as kept:
         take = kept.take
 
-        async def slowly(decoded: Sequence[Decoded], seen: Sequence[bytes]) -> None:
+        async def slowly(decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
             going.set()
             await gone_on.wait()
             await take(decoded, seen)

@@ -14,13 +14,13 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.shell import presence as presence_module
-from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.figures import BrokerCounters
 from tocsin.broker.shell.kept import kept
-from tocsin.broker.shell.letters import Letters
-from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.outlets import Kind, Listener, Told
-from tocsin.broker.shell.presence import Presence
-from tocsin.rules.caching.entries import Result
+from tocsin.broker.shell.letters import EventEncoder
+from tocsin.broker.shell.machine import CoreRuntime
+from tocsin.broker.shell.outlets import EncodedEvent, Listener, OutletForm
+from tocsin.broker.shell.presence import FanOut
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.results import FetchedResult
 
@@ -28,7 +28,7 @@ from tocsin.wire.results import FetchedResult
 class Outlet:
     """Takes envelopes until it is full, and checks that what comes follows what has come since it logged in."""
 
-    kind = Kind.PLAIN
+    kind = OutletForm.PLAIN
 
     def __init__(self, rng: random.Random, marker: dict[int, Cursor]) -> None:
         self.listener: Listener | None = None
@@ -37,7 +37,7 @@ class Outlet:
         self.position = dict(marker)
         self.given_up = False
 
-    def write(self, told: Told) -> None:
+    def write(self, told: EncodedEvent) -> None:
         assert not self.full, "nothing is written to who has no room"
         said = orjson.loads(told.envelope)["data"]
         after = Cursor(*map(int, said["after"].split("-")))
@@ -57,23 +57,25 @@ class Here:
 
     def __init__(self, rng: random.Random, people: int, interests: int) -> None:
         self.rng = rng
-        self.machine = Machine(Broker(CoreSettings(page_results=3), 0.0))
+        self.machine = CoreRuntime(Broker(CoreSettings(page_results=3), 0.0))
         # What the core delivers may be several envelopes, between which somebody may be full.
-        letters = Letters("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
-        self.presence = Presence(self.machine, letters, Figures(), patience_s=60)
-        self.results: dict[int, list[Result]] = {one: [] for one in range(interests)}
+        letters = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
+        self.presence = FanOut(self.machine, letters, BrokerCounters(), patience_s=60)
+        self.results: dict[int, list[BrokerResult]] = {one: [] for one in range(interests)}
         self.markers: dict[tuple[int, int], Cursor] = {}
         self.outlets: dict[int, Outlet] = {}
         machine = self.machine
         machine.on(ac.Deliver, self.presence.deliver)
         machine.on(ac.Fetch, self._fetch)
-        machine.on(ac.SubscribeBackend, lambda it: machine.handle(ev.BackendReady(it.interest, Cursor(1, 0, 0))))
-        for kind in (ac.Subscribed, ac.Report, ac.UnsubscribeBackend, ac.Refused):
+        machine.on(ac.SubscribeBackend, lambda it: machine.handle(ev.BackendSubscribed(it.interest, Cursor(1, 0, 0))))
+        for kind in (ac.Subscribed, ac.ReportConsumed, ac.UnsubscribeBackend, ac.RefuseEvent):
             machine.on(kind, lambda _: None)
         for person in range(people):
             for interest in range(interests):
                 self.presence.subscribed(person, self.name(person, interest))
-                machine.handle(ev.Subscribe(self.name(person, interest), person, interest, None, ev.Mode.INLINE))
+                machine.handle(
+                    ev.SubscribeRequested(self.name(person, interest), person, interest, None, ev.Mode.INLINE)
+                )
                 self.markers[person, interest] = Cursor(1, 0, 0)
 
     def name(self, person: int, interest: int) -> int:
@@ -83,7 +85,7 @@ class Here:
         found = [one for one in self.results[int(str(fetch.interest))] if fetch.after < one.cursor <= fetch.to]
         some = found[: fetch.limit]
         to = fetch.to if len(some) == len(found) else some[-1].cursor
-        asyncio.get_running_loop().call_soon(self.machine.handle, ev.Fetched(fetch.fetch, to, tuple(some), 0.01))
+        asyncio.get_running_loop().call_soon(self.machine.handle, ev.FetchSucceeded(fetch.fetch, to, tuple(some), 0.01))
 
     def step(self, person: int, interest: int) -> None:
         outlet = self.outlets.get(person)
@@ -92,7 +94,7 @@ class Here:
             number = len(self.results[interest]) + 1
             one = kept(FetchedResult(Cursor(1, number, 0), 1, b"1"))
             self.results[interest].append(one)
-            self.machine.handle(ev.Arrived(interest, one.cursor, one.size_bytes, one.payload))
+            self.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
         elif outlet is None:
             mine = {each: cursor for (who, each), cursor in self.markers.items() if who == person}
             self.outlets[person] = outlet = Outlet(self.rng, mine)
@@ -102,7 +104,7 @@ class Here:
             self.presence.detach(outlet)
         elif choice == 6 and not outlet.full:
             cursor = outlet.position[interest]
-            self.machine.handle(ev.Acked(interest, cursor, [self.name(person, interest)]))
+            self.machine.handle(ev.ResultsAcknowledged(interest, cursor, [self.name(person, interest)]))
             self.markers[person, interest] = max(cursor, self.markers[person, interest])
         elif outlet.full:
             outlet.full = False
@@ -146,13 +148,13 @@ async def test_a_large_audience_does_not_keep_a_small_one_waiting(slowly: Any) -
     here = Here(random.Random(1), people=40, interests=1)
     here.results[1] = []
     here.presence.subscribed(99, 9901)
-    here.machine.handle(ev.Subscribe(9901, 99, 1, None, ev.Mode.INLINE))
+    here.machine.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
     for person in (*range(40), 99):
         here.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})
         here.presence.attach(person, here.outlets[person])
     for interest in (0, 1):
         one = kept(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
-        here.machine.handle(ev.Arrived(interest, one.cursor, one.size_bytes, one.payload))
+        here.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
     assert here.outlets[99].position[1].execution == 1
     assert sum(one.position[0].execution for one in here.outlets.values()) < 40
     here.results = {0: [one], 1: [one]}
@@ -169,7 +171,7 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
     here = Here(random.Random(1), people=7, interests=1)
 
     class Broken(Outlet):
-        def write(self, told: Told) -> None:
+        def write(self, told: EncodedEvent) -> None:
             raise RuntimeError("the handler is closed")
 
     for person in range(7):
@@ -178,7 +180,7 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
         here.presence.attach(person, here.outlets[person])
     for number in (1, 2):
         one = kept(FetchedResult(Cursor(1, number, 0), 1, b"1"))
-        here.machine.handle(ev.Arrived(0, one.cursor, one.size_bytes, one.payload))
+        here.machine.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
         while here.presence._fanning is not None:
             await asyncio.sleep(0)
     assert [person for person, one in here.outlets.items() if one.given_up] == [0, 3]
@@ -186,7 +188,7 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
 
 
 async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:
-    machine = Machine(Broker(CoreSettings(), 0.0))
+    machine = CoreRuntime(Broker(CoreSettings(), 0.0))
     held: list[Any] = []
 
     def fail(_action: Any) -> None:
@@ -194,6 +196,6 @@ async def test_an_action_that_fails_does_not_keep_others_from_being_performed() 
 
     machine.on(ac.SubscribeBackend, fail)
     machine.on(ac.Subscribed, held.append)
-    machine.handle(ev.Subscribe(1, 1, 1, None, ev.Mode.INLINE))
-    machine.handle(ev.BackendReady(1, Cursor(1, 0, 0)))
+    machine.handle(ev.SubscribeRequested(1, 1, 1, None, ev.Mode.INLINE))
+    machine.handle(ev.BackendSubscribed(1, Cursor(1, 0, 0)))
     assert len(held) == 1

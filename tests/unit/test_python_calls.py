@@ -17,8 +17,8 @@ from tests.strategies import same, types, values_of
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.python import guarding
 from tocsin.pipeline.python.called import CallError, Code, Signature, found_in
-from tocsin.pipeline.python.guarding import Said, TookTooLong, limited
-from tocsin.pipeline.python.worker import Call, LookUp
+from tocsin.pipeline.python.guarding import CapturedOutput, FunctionTimeoutError, limited
+from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
 from tocsin.rules.model.values import MISSING
@@ -29,8 +29,8 @@ class Folder:
         self._folder = folder
         self._version = 0
 
-    def call(self, text: str, *arguments: Type, returns: Type = t.ANY, each: bool = False) -> Call:
-        return Call(self.code(text), Signature("f", arguments, returns, returns == t.ANY, each))
+    def call(self, text: str, *arguments: Type, returns: Type = t.ANY, each: bool = False) -> WorkerCall:
+        return WorkerCall(self.code(text), Signature("f", arguments, returns, returns == t.ANY, each))
 
     def code(self, text: str, timeout_s: float = 5.0) -> Code:
         (self._folder / "udf_of_a_test.py").write_text(text)
@@ -60,7 +60,7 @@ def test_values_of_every_type_come_back_as_they_went(data: st.DataObject) -> Non
     kind = data.draw(types())
     given_ = data.draw(st.lists(values_of(kind), min_size=1, max_size=5))
     column = layout.untyped_column(given_) if kind == t.ANY else layout.column(kind, given_)
-    call = Call(Code("copy:copy", "/nowhere", "1", "/nowhere/said.log", 5.0), Signature("f", (kind,), kind, True))
+    call = WorkerCall(Code("copy:copy", "/nowhere", "1", "/nowhere/said.log", 5.0), Signature("f", (kind,), kind, True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", list(sys.path))
         patch.setattr(sys, "stdout", sys.stdout)
@@ -130,7 +130,7 @@ def test_code_that_takes_too_long_is_ended_even_if_it_catches_everything() -> No
         except Exception:
             pass
 
-    with pytest.raises(TookTooLong), limited(0.05):
+    with pytest.raises(FunctionTimeoutError), limited(0.05):
         endless()
 
 
@@ -144,7 +144,7 @@ def test_what_was_quick_enough_is_not_ended_afterwards() -> None:
 
 def test_what_is_printed_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "SAID_LIMIT_BYTES", 1_000)
-    said = Said(str(tmp_path / "python.log"))
+    said = CapturedOutput(str(tmp_path / "python.log"))
     for number in range(1_000):
         print("word", number, "\ud800", file=said)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2_200
@@ -152,12 +152,12 @@ def test_what_is_printed_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_cannot_be_written_is_lost_and_nothing_fails(tmp_path: Path) -> None:
-    print("word", file=Said(str(tmp_path / "nowhere" / "python.log")))
+    print("word", file=CapturedOutput(str(tmp_path / "nowhere" / "python.log")))
 
 
 def test_a_look_up_says_what_stands_in_the_way(folder: Folder) -> None:
-    assert LookUp(folder.code("def f(a, b=1): return a"), 1)(pa.array([0])).to_pylist() == [""]
+    assert FunctionLookUp(folder.code("def f(a, b=1): return a"), 1)(pa.array([0])).to_pylist() == [""]
     with pytest.raises(CallError, match="with 3 arguments"):
-        LookUp(folder.code("def f(a, b=1): return a"), 3)(pa.array([0]))
+        FunctionLookUp(folder.code("def f(a, b=1): return a"), 3)(pa.array([0]))
     with pytest.raises(CallError, match="took longer than"):
-        LookUp(folder.code("while True: pass", timeout_s=0.05), 1)(pa.array([0]))
+        FunctionLookUp(folder.code("while True: pass", timeout_s=0.05), 1)(pa.array([0]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tocsin.rules.caching.by_result import ByResult, GreedyDual, MostBytes, MostHits
+from tocsin.rules.caching.by_result import GreedyDual, MostBytes, MostHits, PerResultPolicy
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Entry, Result
+from tocsin.rules.caching.entries import BrokerResult, CacheEntry
 from tocsin.rules.caching.queues import Sieve, SmallThenMain, WindowedFrequency
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import START, Cursor
@@ -15,14 +15,14 @@ from tocsin.rules.model.cursors import START, Cursor
 class Story:
     """Results with names, as a policy sees them."""
 
-    def __init__(self, policy: ByResult) -> None:
+    def __init__(self, policy: PerResultPolicy) -> None:
         self.policy = policy
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, CacheEntry] = {}
 
     def came(self, names: str, *, size: int = 10, needed: int = 1, at_s: float = 0.0) -> None:
         for name in names:
             number = len(self.entries) + 1
-            made = Entry(Result(Cursor(1, number, 0), size), resident=True, inserted_s=at_s, sequence=number)
+            made = CacheEntry(BrokerResult(Cursor(1, number, 0), size), resident=True, inserted_s=at_s, sequence=number)
             # Names of the same letter are results of one interest.
             made.owner, made.order, made.needed = SimpleNamespace(number=ord(name.lower())), number, needed
             self.entries[name] = made
@@ -96,7 +96,7 @@ def test_wtinylfu_forgets_the_reads_of_interests_that_are_gone() -> None:
         for cache in (stays, caches.open(number, START, 0.0)):
             if cache is not stays:
                 caches.attach(cache, START)
-            caches.put(cache, Result(Cursor(1, number + 1, 0), 10), 0.0)
+            caches.put(cache, BrokerResult(Cursor(1, number + 1, 0), 10), 0.0)
             caches.get(cache, START, cache.head, 0.0)
         caches.close(number)
     policy = caches._by_result

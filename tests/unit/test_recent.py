@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tocsin.pipeline.datasets import recent as recent_module
-from tocsin.pipeline.datasets.recent import Recent
+from tocsin.pipeline.datasets.recent import RecentRows
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -16,8 +16,8 @@ def rows(*ids: int) -> pa.Table:
 
 
 @pytest.fixture
-def recent() -> Recent:
-    made = Recent(SCHEMA)
+def recent() -> RecentRows:
+    made = RecentRows(SCHEMA)
     made.want()
     return made
 
@@ -26,7 +26,7 @@ def ids(table: pa.Table | None) -> list[int] | None:
     return None if table is None else table.column("id").to_pylist()
 
 
-def test_the_rows_of_some_commits_are_those_of_all_of_them(recent: Recent) -> None:
+def test_the_rows_of_some_commits_are_those_of_all_of_them(recent: RecentRows) -> None:
     for number in (4, 5, 6):
         recent.record(number, rows(number, 10 * number), rewrite=False)
     assert ids(recent.between(3, 6)) == [4, 40, 5, 50, 6, 60]
@@ -35,14 +35,14 @@ def test_the_rows_of_some_commits_are_those_of_all_of_them(recent: Recent) -> No
     assert ids(recent.between(3, 7)) is None, "commit 7 is not known yet"
 
 
-def test_where_nothing_is_new_there_are_no_rows(recent: Recent) -> None:
+def test_where_nothing_is_new_there_are_no_rows(recent: RecentRows) -> None:
     for since, until in ((0, 0), (7, 7), (9, 7)):
         found = recent.between(since, until)
         assert found is not None
         assert (found.num_rows, found.schema) == (0, SCHEMA)
 
 
-def test_a_commit_that_replaced_rows_hides_how_those_before_it_are_now(recent: Recent) -> None:
+def test_a_commit_that_replaced_rows_hides_how_those_before_it_are_now(recent: RecentRows) -> None:
     recent.record(1, rows(1), rewrite=False)
     recent.record(2, rows(1, 2), rewrite=True)
     recent.record(3, rows(3), rewrite=False)
@@ -50,7 +50,7 @@ def test_a_commit_that_replaced_rows_hides_how_those_before_it_are_now(recent: R
     assert ids(recent.between(1, 3)) == [1, 2, 3]
 
 
-def test_a_commit_that_is_not_held_ends_what_is_known(recent: Recent) -> None:
+def test_a_commit_that_is_not_held_ends_what_is_known(recent: RecentRows) -> None:
     recent.record(1, rows(1), rewrite=False)
     recent.record(2, None, rewrite=False)
     recent.record(3, rows(3), rewrite=False)
@@ -58,7 +58,7 @@ def test_a_commit_that_is_not_held_ends_what_is_known(recent: Recent) -> None:
     assert ids(recent.between(2, 3)) == [3]
 
 
-def test_what_is_kept_is_bounded_in_bytes_and_in_commits(recent: Recent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_bounded_in_bytes_and_in_commits(recent: RecentRows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_module, "KEPT_COMMITS", 3)
     for number in range(1, 10):
         recent.record(number, rows(number), rewrite=False)
@@ -73,7 +73,7 @@ def test_what_is_kept_is_bounded_in_bytes_and_in_commits(recent: Recent, monkeyp
 
 
 def test_nothing_is_kept_while_nobody_wants_it() -> None:
-    recent = Recent(SCHEMA)
+    recent = RecentRows(SCHEMA)
     recent.record(1, rows(1), rewrite=False)
     assert ids(recent.between(0, 1)) is None
     recent.want()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.caching_model import at
-from tocsin.rules.caching.entries import Cached, Missing, Result, Run
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun, Run
 from tocsin.rules.caching.result_cache import ResultCache
 
 
-def result(number: int) -> Result:
-    return Result(at(number), 10 * number, f"r{number}")
+def result(number: int) -> BrokerResult:
+    return BrokerResult(at(number), 10 * number, f"r{number}")
 
 
 def cache_of(*numbers: int, since: int = 0, holes: tuple[int, ...] = (), subscribers: int = 1) -> ResultCache:
@@ -21,12 +21,12 @@ def cache_of(*numbers: int, since: int = 0, holes: tuple[int, ...] = (), subscri
     return cache
 
 
-def cached(after: int, to: int, *numbers: int) -> Cached:
-    return Cached(at(after), at(to), tuple(result(number) for number in numbers))
+def cached(after: int, to: int, *numbers: int) -> CachedRun:
+    return CachedRun(at(after), at(to), tuple(result(number) for number in numbers))
 
 
-def missing(after: int, to: int) -> Missing:
-    return Missing(at(after), at(to))
+def missing(after: int, to: int) -> MissingRun:
+    return MissingRun(at(after), at(to))
 
 
 @pytest.mark.parametrize(

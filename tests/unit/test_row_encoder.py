@@ -5,7 +5,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from tocsin.cluster.row_encoder import TURN_ROWS, RowEncoder
-from tocsin.language.queries import Translated
+from tocsin.language.queries import TranslatedQuery
 from tocsin.rules.model import types as t
 
 
@@ -23,6 +23,6 @@ def test_statements_take_turns_at_encoding_a_few_rows_at_a_time() -> None:
     turn = CountedTurn()
     numbers = range(2 * TURN_ROWS + 1)
     rows = pa.table({"value": pa.array(numbers, pa.int64())})
-    made = RowEncoder(turn).encode(rows, Translated("", t.BIGINT, True, cast("Any", None)))
+    made = RowEncoder(turn).encode(rows, TranslatedQuery("", t.BIGINT, True, cast("Any", None)))
     assert made == [str(number).encode() for number in numbers]
     assert turn.count == 3

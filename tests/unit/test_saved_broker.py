@@ -11,7 +11,7 @@ import pytest
 from tocsin.cli.main import main
 from tocsin.rules.model.cursors import START, Cursor
 from tocsin.store import saved_broker
-from tocsin.store.broker_rows import NewBackend, Wanted
+from tocsin.store.broker_rows import FrontendRequest, NewBackendRow
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import ConflictError, NotFoundError, StoreError, UnavailableError
 
@@ -30,8 +30,8 @@ async def filled(path: Path, users: int = 20) -> SqliteBrokerStore:
     (application,) = await store.applications()
     for each in range(users):
         one = await store.add_subscriber(application.id, f"user {each}", password="#" * 50, created_us=1)
-        backend = NewBackend(each + 1, "v.c", f"[{each}]", f"s{each}", START)
-        (made,) = await store.subscribe([Wanted(one.id, each + 1)], backends=[backend], created_us=1)
+        backend = NewBackendRow(each + 1, "v.c", f"[{each}]", f"s{each}", START)
+        (made,) = await store.subscribe([FrontendRequest(one.id, each + 1)], backends=[backend], created_us=1)
         await store.acknowledge({made.frontend.id: Cursor(7, each, 0)})
     return store
 

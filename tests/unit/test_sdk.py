@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from tests.fake_broker import EPOCH, FakeBroker, listening, port_of, too_many
 from tests.waiting import WITHIN_S, until
-from tocsin.sdk import Available, Client, Ended, Gap, NoBrokerError, Notification, Published, Webhook
+from tocsin.sdk import Available, Client, Ended, Gap, NoBrokerError, PublishAnswer, Result, Webhook
 from tocsin.sdk.backoff import BackOff
-from tocsin.sdk.inbox import Inbox, Marks
+from tocsin.sdk.inbox import AckTracker, Inbox
 from tocsin.wire.cursors import Cursor, cursor_text
-from tocsin.wire.envelopes import Result, Results
+from tocsin.wire.envelopes import ResultItem, ResultsEvent
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError, UnavailableError
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -50,7 +50,7 @@ async def taken(one: Client, number: int) -> list[Any]:
     found: list[Any] = []
     async with asyncio.timeout(WITHIN_S):
         async for told in one.notifications():
-            found.append(told.result if isinstance(told, Notification) else told)
+            found.append(told.result if isinstance(told, Result) else told)
             if len(found) == number:
                 return found
     return found
@@ -185,9 +185,9 @@ async def test_a_request_waits_for_a_broker_that_is_away_for_a_while(broker: Fak
 async def test_records_are_published_with_one_key_however_often_they_are_sent(broker: FakeBroker) -> None:
     async with client(broker) as one:
         broker.refusals = [UnavailableError("starting", retry_after_s=0.01)]
-        assert await one.publish("v.f", [{"a": 1}, {"a": 2}]) == Published(2, ())
-        assert await one.publish("v.f", {"a": "bad"}) == Published(0, ({"index": 0, "field": "", "reason": "no"},))
-        assert await one.publish("v.f", b'{"a": 3}', key="mine", visible=True) == Published(1, ())
+        assert await one.publish("v.f", [{"a": 1}, {"a": 2}]) == PublishAnswer(2, ())
+        assert await one.publish("v.f", {"a": "bad"}) == PublishAnswer(0, ({"index": 0, "field": "", "reason": "no"},))
+        assert await one.publish("v.f", b'{"a": 3}', key="mine", visible=True) == PublishAnswer(1, ())
     assert [body for _, _, body in broker.published] == [b'{"a":1}\n{"a":2}', b'{"a":"bad"}', b'{"a": 3}']
     assert broker.published[2][:2] == ("v.f", "mine")
     assert broker.published[0][1] != broker.published[1][1]
@@ -222,8 +222,8 @@ async def test_what_was_taken_last_can_be_acknowledged_before_leaving(broker: Fa
         broker.make(17, "a", "b")
         stream = one.notifications()
         first, second = await anext(stream), await anext(stream)
-        assert isinstance(first, Notification)
-        assert isinstance(second, Notification)
+        assert isinstance(first, Result)
+        assert isinstance(second, Result)
         await one.ack(first)
         await one.flush()
         assert broker.interests[17].marker == first.cursor
@@ -236,7 +236,7 @@ async def test_whatever_breaks_everything_comes_once_and_in_order(broker: FakeBr
 
     async def follow(one: Client) -> None:
         async for told in one.notifications():
-            found.append(told.result if isinstance(told, Notification) else told)  # noqa: PERF401 - as it comes
+            found.append(told.result if isinstance(told, Result) else told)  # noqa: PERF401 - as it comes
 
     async with subscribed(broker) as one:
         following = asyncio.create_task(follow(one))
@@ -332,11 +332,11 @@ async def test_who_only_wants_to_be_told_pulls_and_acknowledges_page_by_page(bro
         broker.make(17, *range(5))
         (told,) = await taken(one, 1)
         assert told == Available("v.c", 17, broker.interests[17].head)
-        assert [each.result async for each in one.pull(told, limit=2) if isinstance(each, Notification)] == [*range(5)]
+        assert [each.result async for each in one.pull(told, limit=2) if isinstance(each, Result)] == [*range(5)]
         assert broker.interests[17].marker == broker.interests[17].head
         assert [each async for each in one.pull(made)] == []
         after = broker.interests[17].results[2][0]
-        assert [each.result async for each in one.pull(made, after=after) if isinstance(each, Notification)] == [3, 4]
+        assert [each.result async for each in one.pull(made, after=after) if isinstance(each, Result)] == [3, 4]
         with pytest.raises(InputError, match="no subscription with the interest 99"):
             _ = [each async for each in one.pull(Available("v.c", 99, after))]
 
@@ -419,22 +419,22 @@ def test_however_stretches_overlap_each_result_is_handed_out_once_and_in_order(d
     """A broker may begin anywhere at or before what it sent last, and cut its envelopes anywhere."""
 
     async def run() -> None:
-        marks = Marks()
+        marks = AckTracker()
         inbox = Inbox(10, marks)
         sent, found = 0, []
         for _ in range(data.draw(st.integers(1, 8))):
             begin = data.draw(st.integers(0, sent))
             end = data.draw(st.integers(begin, 20))
             results = tuple(
-                Result(Cursor(1, each, 0), None, each)  # type: ignore[arg-type]
+                ResultItem(Cursor(1, each, 0), None, each)  # type: ignore[arg-type]
                 for each in range(begin + 1, end + 1)
             )
-            inbox.add(Results("v.c", 7, Cursor(1, begin, 0), Cursor(1, end, 0), results))
+            inbox.add(ResultsEvent("v.c", 7, Cursor(1, begin, 0), Cursor(1, end, 0), results))
             sent = max(sent, end)
             while len(inbox):
                 entry = await inbox.get()
                 assert entry is not None
-                if isinstance(entry.told, Notification):
+                if isinstance(entry.told, Result):
                     found.append(entry.told.result)
                 if entry.reached is not None:
                     marks.take(7, entry.reached)

@@ -14,7 +14,7 @@ from tests.fake_broker import FakeBroker, listening
 from tests.waiting import WITHIN_S
 from tocsin.sdk import Client as AsyncClient
 from tocsin.sdk import NoBrokerError
-from tocsin.sdk.sync import Client
+from tocsin.sdk.sync import BlockingClient
 from tocsin.wire.errors import InputError, UnauthorizedError
 
 
@@ -38,7 +38,7 @@ async def test_notifications_are_a_plain_iterator(broker: FakeBroker) -> None:
     loop = asyncio.get_running_loop()
 
     def work() -> list[Any]:
-        with Client(broker.url, "ann", "secret", ack_every_s=0.0) as client:
+        with BlockingClient(broker.url, "ann", "secret", ack_every_s=0.0) as client:
             made = client.subscribe("v.c", [1])
             found = []
             loop.call_soon_threadsafe(broker.make, 17, 1, 2, 3)
@@ -61,13 +61,13 @@ async def test_notifications_are_a_plain_iterator(broker: FakeBroker) -> None:
 
 async def test_errors_come_as_they_are_and_leave_no_thread_behind(broker: FakeBroker, unused_tcp_port: int) -> None:
     def work() -> None:
-        with pytest.raises(UnauthorizedError), Client(broker.url, "ann", "wrong"):
+        with pytest.raises(UnauthorizedError), BlockingClient(broker.url, "ann", "wrong"):
             pass
-        with pytest.raises(NoBrokerError), Client(f"http://127.0.0.1:{unused_tcp_port}", "ann", "secret"):
+        with pytest.raises(NoBrokerError), BlockingClient(f"http://127.0.0.1:{unused_tcp_port}", "ann", "secret"):
             pass
         with pytest.raises(InputError):
-            Client(broker.url)
-        with Client(broker.url, "ann", "secret") as client:
+            BlockingClient(broker.url)
+        with BlockingClient(broker.url, "ann", "secret") as client:
             with pytest.raises(InputError):
                 client.subscribe("v.c", "text")
             with pytest.raises(AttributeError):
@@ -81,7 +81,7 @@ async def test_errors_come_as_they_are_and_leave_no_thread_behind(broker: FakeBr
 
 
 async def test_everything_that_the_asynchronous_client_has_is_there_with_its_words(broker: FakeBroker) -> None:
-    client = Client(broker.url, "ann", "secret")
+    client = BlockingClient(broker.url, "ann", "secret")
     try:
         for name, method in inspect.getmembers(AsyncClient, inspect.isfunction):
             if not name.startswith("_"):

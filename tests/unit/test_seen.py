@@ -11,7 +11,7 @@ from tocsin.cluster.feeds import seen as seen_module
 from tocsin.cluster.feeds.batches import packed, refused_in, rows_in, seen_in
 from tocsin.cluster.feeds.seen import NAME, SeenItems, mark
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.pipeline.readers.decoding import DecodedRecord
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
 from tocsin.wire.errors import StoreError
 
@@ -24,7 +24,7 @@ def marks(*numbers: int) -> list[bytes]:
 
 
 def payload(*numbers: int) -> bytes:
-    return packed([Decoded(place, {"id": number}) for place, number in enumerate(numbers)], KIND, marks(*numbers))
+    return packed([DecodedRecord(place, {"id": number}) for place, number in enumerate(numbers)], KIND, marks(*numbers))
 
 
 def opened(folder: Path, limit: int = 1_000) -> tuple[SeenItems, IntakeLog]:
@@ -37,7 +37,7 @@ def new(seen: SeenItems, *numbers: int) -> list[int]:
 
 
 def test_the_marks_of_a_poll_are_packed_with_its_records_and_its_refusals() -> None:
-    decoded = [Decoded(0, {"id": 1}), Decoded(1, None, "id", "why", b"text")]
+    decoded = [DecodedRecord(0, {"id": 1}), DecodedRecord(1, None, "id", "why", b"text")]
     made = packed(decoded, KIND, marks(1, 2))
     assert seen_in(made) == marks(1, 2)
     assert rows_in([made], KIND)[1] == [1]

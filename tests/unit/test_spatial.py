@@ -15,7 +15,7 @@ from tests.reference import geometry
 from tests.reference.asking import ask, ask_one
 from tests.reference.geometry import Shape
 from tocsin.language.spatial import FUNCTIONS
-from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed, literal
+from tocsin.language.typed import SPARK_TYPES, FunctionError, TypedSql, literal
 from tocsin.rules.model import types as t
 from tocsin.rules.model import values
 from tocsin.rules.model.values import Circle, Line, Point, Polygon, Rectangle
@@ -35,16 +35,16 @@ OUTLINES = [
 ]  # fmt: skip
 
 
-def call(name: str, *arguments: Typed) -> Typed:
+def call(name: str, *arguments: TypedSql) -> TypedSql:
     return FUNCTIONS[name](arguments)
 
 
-def column(name: str, type_: t.Type) -> Typed:
-    return Typed(exp.column(name), type_)
+def column(name: str, type_: t.Type) -> TypedSql:
+    return TypedSql(exp.column(name), type_)
 
 
-def array(item: t.Type, *items: Typed) -> Typed:
-    return Typed(exp.Array(expressions=[one.sql.copy() for one in items]), t.ArrayType(item))
+def array(item: t.Type, *items: TypedSql) -> TypedSql:
+    return TypedSql(exp.Array(expressions=[one.sql.copy() for one in items]), t.ArrayType(item))
 
 
 def random_point(rng: Random) -> Point:
@@ -154,7 +154,7 @@ def test_a_point_beside_a_circle_stays_plain_arithmetic() -> None:
 def test_constructors_and_accessors_answer_what_went_in(spark: SparkSession) -> None:
     p, q = literal(Point(1.5, -2.0)), literal(Point(-1.0, 4.0))
     circle, ring = literal(Circle(Point(6.0, 3.0), 1.0)), literal(values.parse_polygon("0,0 1,0 1,1"))
-    cases: list[tuple[Typed, Any]] = [
+    cases: list[tuple[TypedSql, Any]] = [
         (call("point", literal("1.5,-2")), (1.5, -2.0)),
         (call("line", literal("1,2 3,4")), (1.0, 2.0, 3.0, 4.0)),
         (call("rectangle", literal("3,4 1,2")), (1.0, 2.0, 3.0, 4.0)),
@@ -211,7 +211,7 @@ def test_bad_text_is_refused_now_when_literal_and_by_the_query_otherwise(
 ) -> None:
     with pytest.raises(FunctionError, match="expected a"):
         call(name, literal(text))
-    hidden = Typed(exp.Anonymous(this="reverse", expressions=[literal(text[::-1]).sql]), t.STRING)
+    hidden = TypedSql(exp.Anonymous(this="reverse", expressions=[literal(text[::-1]).sql]), t.STRING)
     with pytest.raises(PySparkException, match="expected a"):
         ask_one(spark, [call(name, hidden)])
 
@@ -248,7 +248,7 @@ def test_a_name_of_the_query_is_never_taken_for_one_of_ours(spark: SparkSession)
 
 
 def test_a_condition_that_a_person_wrote_is_kept(spark: SparkSession) -> None:
-    hidden = Typed(exp.If(this=exp.true(), true=exp.null(), false=literal(Point(0, 0)).sql), t.POINT)
+    hidden = TypedSql(exp.If(this=exp.true(), true=exp.null(), false=literal(Point(0, 0)).sql), t.POINT)
     assert ask_one(spark, [call("spatial_intersect", hidden, literal(Circle(Point(0, 0), 1)))]) == [None]
 
 
@@ -258,7 +258,7 @@ def test_a_negative_radius_and_an_empty_cell_are_refused(spark: SparkSession) ->
         call("create_circle", p, literal(-1))
     with pytest.raises(FunctionError, match="larger than 0"):
         call("spatial_cell", p, p, literal(0), literal(1))
-    computed = Typed(exp.Anonymous(this="negative", expressions=[literal(2.0).sql]), t.DOUBLE)
+    computed = TypedSql(exp.Anonymous(this="negative", expressions=[literal(2.0).sql]), t.DOUBLE)
     with pytest.raises(PySparkException, match="radius of at least 0"):
         ask_one(spark, [call("create_circle", p, computed)])
 
@@ -273,6 +273,6 @@ def test_a_negative_radius_and_an_empty_cell_are_refused(spark: SparkSession) ->
         ("create_polygon", [array(t.BIGINT, literal(1))], "got 1 numbers"),
     ],
 )
-def test_wrong_arguments_are_told_what_was_expected(name: str, arguments: list[Typed], message: str) -> None:
+def test_wrong_arguments_are_told_what_was_expected(name: str, arguments: list[TypedSql], message: str) -> None:
     with pytest.raises(FunctionError, match=message):
         FUNCTIONS[name](arguments)

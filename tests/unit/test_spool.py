@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.spool import Spool
-from tocsin.serving.limits import Room
+from tocsin.cluster.spool import ResponseSpool
+from tocsin.serving.limits import MemoryBudget
 from tocsin.wire.errors import LimitError
 
 
@@ -20,11 +20,11 @@ def no_limit(_size_bytes: int) -> None:
     pass
 
 
-def spool(grow: Callable[[int], None] = no_limit, *, patience_s: float = 30.0, **more: int) -> Spool:
-    return Spool(grow, patience_s=patience_s, memory_bytes=more.get("memory_bytes", 10))
+def spool(grow: Callable[[int], None] = no_limit, *, patience_s: float = 30.0, **more: int) -> ResponseSpool:
+    return ResponseSpool(grow, patience_s=patience_s, memory_bytes=more.get("memory_bytes", 10))
 
 
-async def taken(of: Spool) -> bytes:
+async def taken(of: ResponseSpool) -> bytes:
     found = []
     while (some := await of.take()) is not None:
         found.append(some)
@@ -61,7 +61,7 @@ async def test_who_puts_and_who_takes_may_do_so_at_once() -> None:
 
 
 async def test_all_that_nobody_has_taken_waits_and_its_room_is_given_back() -> None:
-    room = Room(1_000, free_bytes=0)
+    room = MemoryBudget(1_000, free_bytes=0)
     with room.share() as grow:
         made = spool(grow)
         for _ in range(10):
@@ -74,7 +74,7 @@ async def test_all_that_nobody_has_taken_waits_and_its_room_is_given_back() -> N
 
 
 async def test_beyond_its_room_a_script_waits_until_something_is_taken() -> None:
-    room = Room(100, free_bytes=0)
+    room = MemoryBudget(100, free_bytes=0)
     with room.share() as grow:
         made = spool(grow)
         await made.put(b"a" * 100)
@@ -87,7 +87,7 @@ async def test_beyond_its_room_a_script_waits_until_something_is_taken() -> None
 
 
 async def test_a_client_that_takes_nothing_ends_the_script_when_its_patience_is_over() -> None:
-    room = Room(100, free_bytes=0)
+    room = MemoryBudget(100, free_bytes=0)
     with room.share() as grow:
         made = spool(grow, patience_s=0.01)
         await made.put(b"a" * 100)
@@ -107,7 +107,7 @@ async def test_once_nobody_takes_any_more_nothing_is_put() -> None:
 
 
 async def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
-    made = Spool(no_limit, patience_s=1.0, folder=tmp_path, memory_bytes=1)
+    made = ResponseSpool(no_limit, patience_s=1.0, folder=tmp_path, memory_bytes=1)
     await made.put(b"some words")
     assert list(tmp_path.iterdir()) == []
     made.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tocsin.rules.model.cursors import START, Cursor
-from tocsin.store.broker_rows import Frontend, NewBackend, Wanted
+from tocsin.store.broker_rows import FrontendRequest, FrontendRow, NewBackendRow
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
@@ -25,10 +25,10 @@ async def store(tmp_path: Path) -> Any:
     await store.close()
 
 
-async def held(store: SqliteBrokerStore, count: int) -> list[Frontend]:
+async def held(store: SqliteBrokerStore, count: int) -> list[FrontendRow]:
     ann = await store.add_subscriber(1, "ann", password="#", created_us=1)
-    backends = [NewBackend(n, "v.c", f"[{n}]", "s", START) for n in range(1, count + 1)]
-    wanted = [Wanted(ann.id, each.interest) for each in backends]
+    backends = [NewBackendRow(n, "v.c", f"[{n}]", "s", START) for n in range(1, count + 1)]
+    wanted = [FrontendRequest(ann.id, each.interest) for each in backends]
     return [made.frontend for made in await store.subscribe(wanted, backends=backends, created_us=1)]
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Position, Range
 from tocsin.store import sqlite_retention
-from tocsin.store.channel_rows import Broker, Claimant, Execution, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerClaim, BrokerName, Execution
 from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.epochs import Epochs, end_of
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import LimitError
 
-BROKER = Broker("Default", "b")
+BROKER = BrokerName("Default", "b")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def store(tmp_path: Path) -> Any:
 
 async def test_a_thousand_ranges_take_a_handful_of_statements(store: SqliteChannelStore) -> None:
     channel_id = await store.add_channel()
-    made = await store.subscribe(channel_id, [Wanted(f"[{n}]", BROKER) for n in range(1_000)], created_us=1)
+    made = await store.subscribe(channel_id, [BackendRequest(f"[{n}]", BROKER) for n in range(1_000)], created_us=1)
     interests = [each.interest for each in made]
     await store.commit_execution(channel_id, Execution(1, 1, 2, {}), interests, [b"x"] * 1_000)
     said: list[str] = []
@@ -51,7 +51,7 @@ async def test_changes_that_are_too_long_ago_send_the_reader_to_all_interests(
 ) -> None:
     monkeypatch.setattr(sqlite_retention, "FORMER_KEPT", 3)
     channel_id = await store.add_channel()
-    await store.subscribe(channel_id, [Wanted(f"[{n}]", BROKER, f"{n}") for n in range(10)], created_us=1)
+    await store.subscribe(channel_id, [BackendRequest(f"[{n}]", BROKER, f"{n}") for n in range(10)], created_us=1)
     early = (await store.state(channel_id)).change
     await store.unsubscribe(channel_id, [f"{n}" for n in range(5)])
     middle = (await store.state(channel_id)).change
@@ -71,13 +71,13 @@ async def test_all_interests_come_in_chunks_of_one_state_and_its_changes(
 ) -> None:
     monkeypatch.setattr("tocsin.store.sqlite_channels.INTERESTS", 2)
     channel_id = await store.add_channel()
-    await store.subscribe(channel_id, [Wanted(f"[{n}]", BROKER, f"{n}") for n in range(6)], created_us=1)
+    await store.subscribe(channel_id, [BackendRequest(f"[{n}]", BROKER, f"{n}") for n in range(6)], created_us=1)
     known: dict[int, str] = {}
     change = 0
     async for chunk in store.interests(channel_id):
         if not known:
             await store.unsubscribe(channel_id, ["0", "3"])
-            await store.subscribe(channel_id, [Wanted("[new]", BROKER)], created_us=1)
+            await store.subscribe(channel_id, [BackendRequest("[new]", BROKER)], created_us=1)
         assert len(chunk.ids) <= 2
         known |= dict(zip(chunk.ids, chunk.parameters, strict=True))
         change = chunk.change
@@ -129,21 +129,21 @@ async def test_a_store_of_the_version_before_goes_on_with_its_holds_and_its_regi
             raw.execute(sql)
     store = SqliteChannelStore(path)
     await store.open()
-    made, ours, owned = [await store.registration(Broker("v", name)) for name in ("made", "ours", "owned")]
+    made, ours, owned = [await store.registration(BrokerName("v", name)) for name in ("made", "ours", "owned")]
     assert made is not None
     assert ours is not None
     assert owned is not None
     # What a broker's process has registered is somebody's; what a statement made may be claimed.
     assert (made.owner, ours.owner, owned.owner) == (None, "", "east")
     assert (await store.register(ours.broker, "x", owner="bob")).owner == "bob"
-    assert (await store.claim(ours.broker, Claimant("store", None, True), "new")).generation is not None
+    assert (await store.claim(ours.broker, BrokerClaim("store", None, True), "new")).generation is not None
     assert {one.id: one.application for one in await store.subscriptions(1)} == {
         "broker:x": "", "broker:y": "", "somebody": "",
     }  # fmt: skip
     await store.commit_execution(1, Execution(1, 1, 2, {}), [1, 2], [b"a", b"b"])
     assert len((await store.news(Position(0, 0), broker=ours.broker)).items) == 2
     with pytest.raises(LimitError):
-        await store.subscribe(1, [Wanted("[3]", ours.broker)], created_us=1, interests_at_most=2)
+        await store.subscribe(1, [BackendRequest("[3]", ours.broker)], created_us=1, interests_at_most=2)
     await store.unsubscribe(1, ["broker:x", "broker:y", "somebody"])
     assert (await store.state(1)).interests == 0
     await store.close()

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from tocsin.cluster.feeds.standstill import Standstill
+from tocsin.cluster.feeds.standstill import BackupBarrier
 
 
 async def test_many_work_at_the_same_time() -> None:
-    still = Standstill()
+    still = BackupBarrier()
     async with still.working(), still.working():
         pass
 
 
 async def test_nobody_begins_while_it_is_still_and_it_is_not_while_somebody_works() -> None:
-    standstill, order = Standstill(), []
+    standstill, order = BackupBarrier(), []
     begun, look = asyncio.Event(), asyncio.Event()
 
     async def work(name: str) -> None:
@@ -44,7 +44,7 @@ async def test_nobody_begins_while_it_is_still_and_it_is_not_while_somebody_work
 
 
 async def test_who_gives_up_waiting_for_stillness_leaves_nothing_behind() -> None:
-    standstill = Standstill()
+    standstill = BackupBarrier()
     async with standstill.working():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01), standstill.still():

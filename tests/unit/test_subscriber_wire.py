@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire import envelopes, subscriber
 from tocsin.wire.answers import (
-    LoggedIn,
+    LoginAnswer,
     Reply,
     Subscription,
     error_reply,
@@ -29,18 +29,27 @@ from tocsin.wire.answers import (
     parse_subscriptions_page,
     subscriptions_page,
 )
-from tocsin.wire.envelopes import Available, Ended, EnvelopeWriter, Result, Results, item, parse_envelope, server_sent
+from tocsin.wire.envelopes import (
+    Available,
+    Ended,
+    EnvelopeWriter,
+    ResultItem,
+    ResultsEvent,
+    item,
+    parse_envelope,
+    server_sent,
+)
 from tocsin.wire.errors import ConflictError, InputError, LimitError, UnauthorizedError
 from tocsin.wire.subscriber import (
-    Acks,
+    AckRequest,
     BadRequest,
     Credentials,
-    List,
-    Login,
-    Pull,
+    ListRequest,
+    LoginRequest,
+    PullRequest,
     Request,
-    Subscribe,
-    Unsubscribe,
+    SubscribeRequest,
+    UnsubscribeRequest,
     parse_acks,
     parse_credentials,
     parse_request,
@@ -83,12 +92,14 @@ json_values = st.recursive(
 )  # fmt: skip
 modes = st.sampled_from(["inline", "notify"])
 bodies = st.one_of(
-    st.builds(Login, names),
-    st.builds(Subscribe, names, st.lists(json_values, max_size=3).map(tuple), maybe_cursors, modes, st.none() | names),
-    st.builds(Unsubscribe, names),
-    st.builds(Pull, numbers, maybe_cursors, st.none() | st.integers(1, 1000)),
-    st.builds(Acks, st.dictionaries(numbers, cursors, max_size=3)),
-    st.builds(List, st.none() | names),
+    st.builds(LoginRequest, names),
+    st.builds(
+        SubscribeRequest, names, st.lists(json_values, max_size=3).map(tuple), maybe_cursors, modes, st.none() | names
+    ),
+    st.builds(UnsubscribeRequest, names),
+    st.builds(PullRequest, numbers, maybe_cursors, st.none() | st.integers(1, 1000)),
+    st.builds(AckRequest, st.dictionaries(numbers, cursors, max_size=3)),
+    st.builds(ListRequest, st.none() | names),
 )
 subscriptions = st.builds(
     Subscription,
@@ -127,8 +138,8 @@ def test_an_envelope_of_results_is_a_cloud_event_and_is_read_as_it_was_written(
         for cursor, at_us, value in made
     ]
     envelope = EnvelopeWriter(broker).results(channel, interest, after, to, written, at_us=NOW_US, gap=gap, more=more)
-    results = tuple(Result(cursor, EPOCH + timedelta(microseconds=at_us), value) for cursor, at_us, value in made)
-    assert parse_envelope(envelope) == Results(channel, interest, after, to, results, gap, more)
+    results = tuple(ResultItem(cursor, EPOCH + timedelta(microseconds=at_us), value) for cursor, at_us, value in made)
+    assert parse_envelope(envelope) == ResultsEvent(channel, interest, after, to, results, gap, more)
     assert_cloud_event(envelope)
     said = json.loads(envelope)
     assert said["data"]["recovered"] == (gap is None)
@@ -232,7 +243,7 @@ def test_a_bad_request_is_told_what_is_wrong_and_keeps_its_ref(frame: str, ref: 
 
 
 def test_what_is_left_out_has_a_default() -> None:
-    assert parse_subscribe({"channel": "v.c"}) == Subscribe("v.c", (), None, "inline", None)
+    assert parse_subscribe({"channel": "v.c"}) == SubscribeRequest("v.c", (), None, "inline", None)
     assert parse_credentials({"user": "ann", "password": "x"}) == Credentials("ann", "x", "default")
 
 
@@ -271,7 +282,9 @@ def test_everything_has_a_limit(parse: Any, said: Any) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    assert "hush" not in repr(Credentials("ann", "hush")) + repr(Login("hush")) + repr(Request(Login("hush")))
+    assert "hush" not in repr(Credentials("ann", "hush")) + repr(LoginRequest("hush")) + repr(
+        Request(LoginRequest("hush"))
+    )
 
 
 # --- answers
@@ -286,9 +299,9 @@ def test_subscriptions_are_read_as_they_were_written(told: list[Subscription], f
 
 @given(at=st.datetimes(timezones=st.just(UTC)), token=names, user=names)
 def test_a_login_is_read_as_it_was_written(at: datetime, token: str, user: str) -> None:
-    said = LoggedIn(token, at, user, "default").to_json()
+    said = LoginAnswer(token, at, user, "default").to_json()
     assert said["expires_at"].endswith("Z")
-    assert parse_logged_in(said) == LoggedIn(token, at, user, "default")
+    assert parse_logged_in(said) == LoginAnswer(token, at, user, "default")
 
 
 @pytest.mark.parametrize("more", [None, True, False])

@@ -20,7 +20,7 @@ from tests.reference import moments as reference
 from tests.reference.asking import ask, ask_one
 from tocsin.language import temporal
 from tocsin.language.temporal import FUNCTIONS, literal
-from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed
+from tocsin.language.typed import SPARK_TYPES, FunctionError, TypedSql
 from tocsin.rules.model import types as t
 from tocsin.rules.model import values
 from tocsin.rules.model.values import Circle, Duration, Point, Polygon, Rectangle
@@ -28,26 +28,26 @@ from tocsin.rules.model.values import Circle, Duration, Point, Polygon, Rectangl
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def call(name: str, *arguments: Typed) -> Typed:
+def call(name: str, *arguments: TypedSql) -> TypedSql:
     return FUNCTIONS[name](arguments)
 
 
-def column(name: str, type_: t.Type) -> Typed:
-    return Typed(exp.column(name), type_)
+def column(name: str, type_: t.Type) -> TypedSql:
+    return TypedSql(exp.column(name), type_)
 
 
-def computed(value: Any) -> Typed:
+def computed(value: Any) -> TypedSql:
     """The value as something other than a literal."""
     known = literal(value)
-    return Typed(exp.Anonymous(this="coalesce", expressions=[known.sql, known.sql.copy()]), known.type)
+    return TypedSql(exp.Anonymous(this="coalesce", expressions=[known.sql, known.sql.copy()]), known.type)
 
 
-def array(items: Iterable[Typed]) -> Typed:
+def array(items: Iterable[TypedSql]) -> TypedSql:
     """Many values as one column, which Spark plans sooner."""
-    return Typed(exp.Array(expressions=[item.sql for item in items]), t.ANY)
+    return TypedSql(exp.Array(expressions=[item.sql for item in items]), t.ANY)
 
 
-def compute(op: str, left: Typed, right: Typed) -> Typed:
+def compute(op: str, left: TypedSql, right: TypedSql) -> TypedSql:
     answer = temporal.arithmetic(op, left, right)
     assert answer is not None
     return answer
@@ -115,7 +115,7 @@ def test_every_double_keeps_its_bits(spark: SparkSession) -> None:
 
 def test_other_literals_keep_their_value_and_their_type(spark: SparkSession) -> None:
     some = uuid.UUID("5c848e5c-6b6a-498f-8452-8847a2957421")
-    cases: list[tuple[Typed, Any, str]] = [
+    cases: list[tuple[TypedSql, Any, str]] = [
         (literal(True), True, "boolean"),
         (literal(False), False, "boolean"),
         (literal(7), 7, "bigint"),
@@ -143,7 +143,7 @@ def test_other_literals_keep_their_value_and_their_type(spark: SparkSession) -> 
         (literal(Polygon((Point(0, 0), Point(1, 0), Point(0, 1)))), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)],
          "array<struct<x:double,y:double>>"),
     ]  # fmt: skip
-    types = [Typed(exp.Anonymous(this="typeof", expressions=[typed.sql.copy()]), t.STRING) for typed, _, _ in cases]
+    types = [TypedSql(exp.Anonymous(this="typeof", expressions=[typed.sql.copy()]), t.STRING) for typed, _, _ in cases]
     answers = ask_one(spark, [typed for typed, _, _ in cases] + types)
     assert answers == [value for _, value, _ in cases] + [name for _, _, name in cases]
 
@@ -283,7 +283,7 @@ def test_every_two_durations_have_one_order(spark: SparkSession) -> None:
                 Duration(0, -1), Duration(0, 0), Duration(1, -month_us)]  # fmt: skip
     rows = [as_spark(duration) for duration in extremes]
     spark.createDataFrame(rows, "months INT, micros BIGINT").createOrReplaceTempView("durations")
-    key = temporal.order_key(Typed(exp.column("d"), t.DURATION))
+    key = temporal.order_key(TypedSql(exp.column("d"), t.DURATION))
     assert key is not None
     query = f"SELECT d FROM (SELECT struct(months, micros) AS d FROM durations) ORDER BY {key.sql(dialect='spark')}"
     assert [tuple(row.d) for row in spark.sql(query).collect()] == [
@@ -335,7 +335,7 @@ def test_conversions_answer_as_plain_python(spark: SparkSession) -> None:
     moment = datetime(1969, 7, 20, 20, 17, 40, 123456, tzinfo=UTC)
     micros = (moment - EPOCH) // timedelta(microseconds=1)
     mixed = literal(Duration(14, -1_234_567))
-    cases: list[tuple[Typed, Any]] = [
+    cases: list[tuple[TypedSql, Any]] = [
         (call("datetime_from_unix_time_in_ms", literal(-1)), EPOCH - timedelta(milliseconds=1)),
         (call("datetime_from_unix_time_in_secs", literal(5, t.INTEGER)), EPOCH + timedelta(seconds=5)),
         (call("date_from_unix_time_in_days", literal(-1)), date(1969, 12, 31)),

@@ -9,7 +9,6 @@ import pytest
 
 from tocsin.cluster.watchdog import (
     Action,
-    Event,
     KillEngine,
     PingAnswered,
     PingFailed,
@@ -17,9 +16,10 @@ from tocsin.cluster.watchdog import (
     StartEngine,
     StartFailed,
     StartSucceeded,
-    TimePassed,
     Watchdog,
+    WatchdogEvent,
     WatchdogLimits,
+    WatchdogTick,
 )
 from tocsin.settings.cluster import SparkSettings
 
@@ -35,10 +35,10 @@ class Watched:
         self.now_s = 1_000.0
         self.watchdog = Watchdog(LIMITS, self.now_s, Random(1))
         self.answers: PingAnswered | PingFailed | None = PingAnswered()
-        self.sees = TimePassed()
+        self.sees = WatchdogTick()
         self.done: list[Action] = []
 
-    def tell(self, event: Event) -> Sequence[Action]:
+    def tell(self, event: WatchdogEvent) -> Sequence[Action]:
         actions = self.watchdog.handle(event, self.now_s)
         self.done += actions
         for action in actions:
@@ -101,14 +101,14 @@ def test_one_that_cannot_be_asked_is_as_one_that_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("sees", "answers", "reason"),
     [
-        (TimePassed(has_ended=True), PingAnswered(), "its process has ended"),
-        (TimePassed(), PingAnswered(is_stopped=True), "Spark's context has ended"),
-        (TimePassed(lost=4), PingAnswered(), "4 of its threads could not be stopped"),
-        (TimePassed(lost=1, is_exhausted=True), PingAnswered(), f"{FEW} could not be stopped"),
+        (WatchdogTick(has_ended=True), PingAnswered(), "its process has ended"),
+        (WatchdogTick(), PingAnswered(is_stopped=True), "Spark's context has ended"),
+        (WatchdogTick(lost=4), PingAnswered(), "4 of its threads could not be stopped"),
+        (WatchdogTick(lost=1, is_exhausted=True), PingAnswered(), f"{FEW} could not be stopped"),
     ],
 )
 def test_one_that_has_ended_or_is_full_of_what_cannot_be_stopped_is_replaced_at_once(
-    sees: TimePassed, answers: PingAnswered, reason: str
+    sees: WatchdogTick, answers: PingAnswered, reason: str
 ) -> None:
     world = Watched()
     world.sees, world.answers = sees, answers
@@ -119,7 +119,7 @@ def test_one_that_has_ended_or_is_full_of_what_cannot_be_stopped_is_replaced_at_
 
 def test_tasks_count_as_stuck_when_they_have_not_ended_for_long() -> None:
     world = Watched()
-    world.answers, world.sees = PingAnswered(stuck=3), TimePassed(lost=1)
+    world.answers, world.sees = PingAnswered(stuck=3), WatchdogTick(lost=1)
     world.pass_time(LIMITS.stuck_s - 4)
     world.answers = PingAnswered()  # they have ended
     world.pass_time(4)
@@ -132,7 +132,7 @@ def test_tasks_count_as_stuck_when_they_have_not_ended_for_long() -> None:
 
 def test_what_cannot_be_stopped_replaces_the_engine_once_in_ten_minutes_and_is_no_crash() -> None:
     world = Watched()
-    world.sees = TimePassed(lost=4)
+    world.sees = WatchdogTick(lost=4)
     world.pass_time(1)
     world.tell(StartSucceeded())
     world.pass_time(LIMITS.window_s - 5)
@@ -141,20 +141,20 @@ def test_what_cannot_be_stopped_replaces_the_engine_once_in_ten_minutes_and_is_n
     assert world.starts == 2
     world.tell(StartSucceeded())
     for count in range(3, 7):
-        world.tell(TimePassed(lost=1, is_exhausted=True))
+        world.tell(WatchdogTick(lost=1, is_exhausted=True))
         assert (world.starts, world.watchdog.state) == (count, "starting"), "without threads it does not wait"
         world.tell(StartSucceeded())
     for _ in range(3):
-        world.tell(TimePassed(has_ended=True))
+        world.tell(WatchdogTick(has_ended=True))
         assert world.watchdog.state == "starting", "only crashes count as such"
         world.tell(StartSucceeded())
-    world.tell(TimePassed(has_ended=True))
+    world.tell(WatchdogTick(has_ended=True))
     assert world.watchdog.state == "waiting"
 
 
 def test_an_engine_whose_slots_are_all_stuck_is_replaced_although_another_was_of_late() -> None:
     world = Watched()
-    world.tell(TimePassed(lost=4))
+    world.tell(WatchdogTick(lost=4))
     world.tell(StartSucceeded())
     world.answers = PingAnswered(stuck=5, slots=6)
     world.pass_time(LIMITS.stuck_s + 6)
@@ -179,13 +179,13 @@ def test_the_silence_of_an_engine_while_this_process_was_stopped_itself_says_not
 def test_three_replacements_in_ten_minutes_and_the_next_one_waits_longer_each_time() -> None:
     world = Watched()
     for _ in range(3):
-        world.tell(TimePassed(has_ended=True))
+        world.tell(WatchdogTick(has_ended=True))
         world.tell(StartSucceeded())
         world.pass_time(10)
     assert world.starts == 3
     waits = []
     for _ in range(6):
-        world.tell(TimePassed(has_ended=True))
+        world.tell(WatchdogTick(has_ended=True))
         assert world.watchdog.state == "waiting"
         assert "replaced too often of late, and is tried again in" in world.trouble()
         assert "its process has ended" in world.trouble()
@@ -201,13 +201,13 @@ def test_three_replacements_in_ten_minutes_and_the_next_one_waits_longer_each_ti
         least_s = min(LIMITS.longest_wait_s, LIMITS.first_wait_s * 2**number)
         assert least_s <= wait_s <= 1.5 * least_s + 1
     world.pass_time(2 * LIMITS.window_s)
-    world.tell(TimePassed(has_ended=True))
+    world.tell(WatchdogTick(has_ended=True))
     assert world.watchdog.state == "starting", "after a quiet time it does not wait"
 
 
 def test_an_engine_that_cannot_be_started_is_tried_again_and_then_waits() -> None:
     world = Watched()
-    world.tell(TimePassed(has_ended=True))
+    world.tell(WatchdogTick(has_ended=True))
     for _ in range(3):
         world.tell(StartFailed("no memory"))
     assert (world.starts, world.watchdog.state) == (3, "waiting")
@@ -220,6 +220,6 @@ def test_an_engine_that_cannot_be_started_is_tried_again_and_then_waits() -> Non
 
 def test_what_the_engine_before_answers_says_nothing_of_the_next_one() -> None:
     world = Watched()
-    world.tell(TimePassed(has_ended=True))
+    world.tell(WatchdogTick(has_ended=True))
     world.tell(PingAnswered(is_stopped=True))
     assert (world.starts, len(world.kills)) == (1, 1)

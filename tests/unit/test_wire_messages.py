@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.rules.model.cursors import Cursor, Position
-from tocsin.wire.announcements import Announcement, Pushed, parse_announcement
+from tocsin.wire.announcements import Announcement, PushedResult, parse_announcement
 from tocsin.wire.cursors import cursor_text, parse_cursor, parse_position, position_text
 from tocsin.wire.errors import InputError, UnauthorizedError, UnavailableError
-from tocsin.wire.results import FetchedPart, FetchedResult, FrameReader, Next, end, frame
+from tocsin.wire.results import FetchedPart, FetchedResult, FrameReader, NextRange, end, frame
 from tocsin.wire.signatures import SIGNATURE, TIMESTAMP, secret_text, signed, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -39,10 +39,13 @@ def test_what_is_no_cursor_is_refused(text: Any) -> None:
         parse_cursor(text)
 
 
-@given(frames=st.lists(st.lists(parts, max_size=4), max_size=4), stopped=st.none() | st.builds(Next, numbers, cursors),
-       size=st.integers(1, 64))  # fmt: skip
+@given(
+    frames=st.lists(st.lists(parts, max_size=4), max_size=4),
+    stopped=st.none() | st.builds(NextRange, numbers, cursors),
+    size=st.integers(1, 64),
+)
 def test_frames_are_read_as_they_were_written_however_they_arrive(
-    frames: list[list[FetchedPart]], stopped: Next | None, size: int
+    frames: list[list[FetchedPart]], stopped: NextRange | None, size: int
 ) -> None:
     wire = b"".join(
         frame(
@@ -69,7 +72,7 @@ def test_an_answer_that_was_cut_off_or_broke_is_not_taken_for_whole() -> None:
 @given(
     after=positions, position=positions, more=st.booleans(), gaps=st.lists(st.text(max_size=5), max_size=3),
     news=st.dictionaries(st.text(max_size=5), st.lists(st.tuples(numbers, cursors), max_size=4), max_size=3),
-    pushed=st.lists(st.builds(Pushed, st.text(max_size=5), numbers, results), max_size=3),
+    pushed=st.lists(st.builds(PushedResult, st.text(max_size=5), numbers, results), max_size=3),
 )  # fmt: skip
 def test_announcements_are_read_as_they_were_written(**fields: Any) -> None:
     said = Announcement("v.b", **fields)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Protocol
 import aiohttp
 from cyclopts import Parameter
 
-from tocsin.cli.client import Client
+from tocsin.cli.client import ClusterConnection
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError, NotFoundError, UnavailableError
 
@@ -78,7 +78,7 @@ def restore(
     sys.stdout.write(f"restored into {settings.data}: {_told(summary)}\n")
 
 
-class Holder(Protocol):
+class FolderOwner(Protocol):
     """Who works on a data folder; without an address it does not serve."""
 
     @property
@@ -88,7 +88,7 @@ class Holder(Protocol):
 
 
 def choose_address(
-    settings: Settings, data: Path | None, url: str | None, find_holder: Callable[[Settings], Holder | None]
+    settings: Settings, data: Path | None, url: str | None, find_holder: Callable[[Settings], FolderOwner | None]
 ) -> str | None:
     """The cluster to ask: the one that was named, or the one that works on the folder; None where none does, and the
     command may work on the folder itself."""
@@ -110,7 +110,7 @@ def choose_address(
     return holder.address
 
 
-class _Client(Client):
+class _BackupClient(ClusterConnection):
     async def backup(self, target: Path) -> Mapping[str, Any]:
         """Ask for a backup, and wait until it is written and checked."""
         try:
@@ -125,7 +125,7 @@ class _Client(Client):
 
 
 async def _ask(url: str, token: str | None, target: Path) -> Mapping[str, Any]:
-    async with _Client(url, token) as client:
+    async with _BackupClient(url, token) as client:
         return await client.backup(target)
 
 

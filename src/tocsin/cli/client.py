@@ -28,7 +28,7 @@ class NoClusterError(UnavailableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowReceived:
     """One row of a query, as the cluster wrote it."""
 
     statement: int
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StatementDone:
     """One statement, done; `summary` is what it says of itself."""
 
     statement: int
@@ -52,7 +52,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class PostAnswer:
     """What came back for a body that was posted as it is."""
 
     status: int
@@ -62,7 +62,7 @@ class Answered:
     retry_after_s: float
 
 
-class Client:
+class ClusterConnection:
     """Speaks to one cluster. Used as a context manager."""
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None) -> None:
@@ -83,7 +83,9 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
-    async def run(self, script: str, *, timeout_s: float | None = None) -> AsyncGenerator[Row | Done, None]:
+    async def run(
+        self, script: str, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[RowReceived | StatementDone, None]:
         """Run the script. Its first failing statement raises; leaving early cancels what runs."""
         identity = secrets.token_hex(8)
         headers = {
@@ -122,7 +124,7 @@ class Client:
         except aiohttp.ClientError as exc:
             raise self._unreachable(exc) from None
 
-    async def post(self, path: str, body: bytes, *, headers: dict[str, str], timeout_s: float) -> Answered:
+    async def post(self, path: str, body: bytes, *, headers: dict[str, str], timeout_s: float) -> PostAnswer:
         """Send these bytes and take whatever is answered; raises only where nothing is, or not for `timeout_s`."""
         patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=timeout_s)
         try:
@@ -132,7 +134,7 @@ class Client:
             raise self._unreachable(exc) from None
         after = answer.headers.get("Retry-After", "")
         error = self._error_in(content, answer.status)
-        return Answered(answer.status, content, error, float(after) if after.isdecimal() else 0.0)
+        return PostAnswer(answer.status, content, error, float(after) if after.isdecimal() else 0.0)
 
     async def get(self, path: str) -> dict[str, Any]:
         """What is there."""
@@ -179,13 +181,13 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         raise UnavailableError("the cluster's answer ended half-way")
 
 
-def _event(line: bytes) -> Row | Done:
+def _event(line: bytes) -> RowReceived | StatementDone:
     head, row, tail = line.partition(_ROW)
     number = head.removeprefix(b'{"statement":')
     if row and number.isdigit():
         # The row stays as it was written: numbers keep every digit.
-        return Row(int(number), tail[:-1])
+        return RowReceived(int(number), tail[:-1])
     said = json.loads(line)
     if "error" in said:
         raise error_of(said["error"])
-    return Done(said.pop("statement"), said.pop("kind"), said)
+    return StatementDone(said.pop("statement"), said.pop("kind"), said)

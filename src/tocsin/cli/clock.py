@@ -12,7 +12,7 @@ import aiohttp
 from cyclopts import App, Parameter
 
 from tocsin.cli.backup import Config, Data, choose_address
-from tocsin.cli.client import Client
+from tocsin.cli.client import ClusterConnection
 from tocsin.settings import Settings
 
 app = App(
@@ -55,7 +55,7 @@ def accept(
     sys.stdout.write(f"accepted: it is {now}\n")
 
 
-class _Client(Client):
+class _ClockClient(ClusterConnection):
     async def accept_clock(self) -> str:
         try:
             async with self._session.post(f"{self.url}/v1/clock:accept") as response:
@@ -68,5 +68,5 @@ class _Client(Client):
 
 
 async def _ask(url: str, token: str | None) -> str:
-    async with _Client(url, token) as client:
+    async with _ClockClient(url, token) as client:
         return await client.accept_clock()

@@ -190,7 +190,7 @@ def relive(file: Annotated[Path, Parameter(help="What tocsin broker --trace wrot
 
     Exits with 1 where the hits, misses, evictions or bytes are not those of the live broker, or the trace tells none.
     """
-    from tocsin.lab.bodies.recorded import relive as again
+    from tocsin.lab.bodies.recorded import replay_trace as again
 
     done = again(file)
     figures = done.figures

@@ -20,7 +20,7 @@ def without_secrets(text: str) -> str:
     return _SECRETS.sub(lambda found: f"{next(kept for kept in found.groups() if kept)}…", text)
 
 
-class Forgiving:
+class SafeStream:
     """A stream that loses what cannot be written (to a full disk, or where nobody reads any more), and secrets.
 
     Whatever is logged goes through here: libraries repeat what clients sent, and that may hold a token.
@@ -47,7 +47,7 @@ def log_to_stderr(verbose: bool = False, *, for_good: bool = True) -> None:
     import structlog
 
     level = logging.DEBUG if verbose else logging.WARNING
-    stream: Any = Forgiving(sys.stderr)
+    stream: Any = SafeStream(sys.stderr)
     logging.basicConfig(stream=stream, level=logging.INFO if verbose else logging.WARNING)
     structlog.configure(
         processors=[

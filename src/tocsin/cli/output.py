@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tocsin.cli.client import Done, Row
+from tocsin.cli.client import RowReceived, StatementDone
 from tocsin.wire.errors import InputError, TocsinError
 
 Format = Literal["table", "json", "csv"]
@@ -27,15 +27,15 @@ _UNSAFE: Final = frozenset(
 )
 
 
-class Printer(Protocol):
+class RowPrinter(Protocol):
     """Prints outcomes as they come, keeping a bounded number of rows."""
 
-    def row(self, row: Row) -> None: ...
+    def row(self, row: RowReceived) -> None: ...
 
-    def done(self, done: Done) -> None: ...
+    def done(self, done: StatementDone) -> None: ...
 
 
-def printer(form: Format, out: TextIO, err: TextIO) -> Printer:
+def printer(form: Format, out: TextIO, err: TextIO) -> RowPrinter:
     if form == "json":
         return JsonPrinter(out, err)
     if form == "csv":
@@ -50,10 +50,10 @@ class JsonPrinter:
         self._out = out
         self._err = err
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RowReceived) -> None:
         self._out.write(row.json.decode() + "\n")
 
-    def done(self, done: Done) -> None:
+    def done(self, done: StatementDone) -> None:
         self._out.flush()
         if not done.has_rows:
             self._err.write(said_of(done) + "\n")
@@ -70,12 +70,12 @@ class CsvPrinter:
         self._columns: list[str] | None = None
         self._count = 0
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RowReceived) -> None:
         self._page.append(_fields(row.value()))
         if len(self._page) >= _PAGE_ROWS:
             self._flush()
 
-    def done(self, done: Done) -> None:
+    def done(self, done: StatementDone) -> None:
         if done.has_rows:
             self._flush()
             self._columns = None
@@ -109,13 +109,13 @@ class TablePrinter:
         self._page: list[dict[str, Any]] = []
         self._count = 0
 
-    def row(self, row: Row) -> None:
+    def row(self, row: RowReceived) -> None:
         self._page.append(_fields(row.value()))
         self._count += 1
         if len(self._page) >= _PAGE_ROWS:
             self._flush()
 
-    def done(self, done: Done) -> None:
+    def done(self, done: StatementDone) -> None:
         if done.has_rows:
             self._flush()
             self._console.print(f"({self._count} {'row' if self._count == 1 else 'rows'})")
@@ -137,7 +137,7 @@ class TablePrinter:
         self._page = []
 
 
-def said_of(done: Done) -> str:
+def said_of(done: StatementDone) -> str:
     """What a statement did, in words: `insert: inserted 3`, `create type Report`."""
     summary = dict(done.summary)
     words = " ".join([done.kind.replace("_", " "), *([safe(str(summary.pop("name")))] if "name" in summary else [])])
@@ -196,5 +196,5 @@ def _table_cell(fields: dict[str, Any], name: str) -> Text:
     return Text("null", style="dim") if value is None else Text(safe(_plain(value)))
 
 
-def standard_printer(form: Format) -> Printer:
+def standard_printer(form: Format) -> RowPrinter:
     return printer(form, sys.stdout, sys.stderr)

@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from tocsin.cli.client import DEFAULT_URL, Client
+from tocsin.cli.client import DEFAULT_URL, ClusterConnection
 from tocsin.cli.output import safe
-from tocsin.cli.records import Cutter, Format, cutter
+from tocsin.cli.records import Format, RecordCutter, cutter
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError
 
 _BATCH_LIMIT: Final = 100_000  # the most that the cluster takes in one body
@@ -62,12 +62,12 @@ def publish(
     if not 1 <= batch <= _BATCH_LIMIT:
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
     with _opened(file) as descriptor:
-        client = Client(url or DEFAULT_URL, token)
+        client = ClusterConnection(url or DEFAULT_URL, token)
         return asyncio.run(_publish(client, feed, descriptor, form=format, batch=batch, visible=visible))
 
 
 async def _publish(
-    connecting: Client, feed: str, descriptor: int, *, form: Format | None, batch: int, visible: bool
+    connecting: ClusterConnection, feed: str, descriptor: int, *, form: Format | None, batch: int, visible: bool
 ) -> int:
     async with connecting as client:
         await client.reach()
@@ -78,7 +78,7 @@ async def _publish(
                 hint="send the records in the feed's format, or CREATE FEED with another one",
             )
         with _progress(feed, descriptor) as on_progress:
-            publisher = Publisher(
+            publisher = RecordPublisher(
                 client, feed, batch=batch, header=bool(wanted.get("header")), err=sys.stderr, on_progress=on_progress
             )
             began_s = time.monotonic()
@@ -107,17 +107,17 @@ async def _publish(
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _RecordBatch:
     body: bytes
     records: int
 
 
-class Publisher:
+class RecordPublisher:
     """Sends batches one after the other, so that the last record of a key is acknowledged last."""
 
     def __init__(
         self,
-        client: Client,
+        client: ClusterConnection,
         feed: str,
         *,
         batch: int = 1_000,
@@ -140,14 +140,14 @@ class Publisher:
         self._sent = 0
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        self._kept: tuple[_Batch, str] | None = None
+        self._kept: tuple[_RecordBatch, str] | None = None
         """The last batch that was acknowledged, and its key."""
         self.accepted = 0
         self.rejected = 0
         self.unfound = 0
         """Of what was cut out as a record, what the cluster neither accepted nor rejected."""
 
-    async def take(self, chunks: AsyncIterator[bytes | None], cut: Cutter) -> None:
+    async def take(self, chunks: AsyncIterator[bytes | None], cut: RecordCutter) -> None:
         """All records of a text that comes in chunks; None among them where nothing came for a while."""
         try:
             async for chunk in chunks:
@@ -183,7 +183,7 @@ class Publisher:
         if not self._waiting:
             return
         lines = self._waiting if self._header is None else [self._header, *self._waiting]
-        batch = _Batch(b"\n".join(lines) + b"\n", len(self._waiting))
+        batch = _RecordBatch(b"\n".join(lines) + b"\n", len(self._waiting))
         self._waiting, self._waiting_bytes = [], 0
         self._sent += 1
         key = f"{self._run}-{self._sent}"
@@ -192,7 +192,7 @@ class Publisher:
             self._kept = batch, key
         self._tell(said, batch)
 
-    async def _send(self, batch: _Batch, key: str, *, visible: bool = False) -> Mapping[str, Any]:
+    async def _send(self, batch: _RecordBatch, key: str, *, visible: bool = False) -> Mapping[str, Any]:
         """The answer to a batch, sent again under its key while the cluster is away or behind."""
         until_s = time.monotonic() + self._patience_s
         pause_s = _PAUSE_S
@@ -221,7 +221,7 @@ class Publisher:
             await self._pause(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _tell(self, said: Mapping[str, Any], batch: _Batch) -> None:
+    def _tell(self, said: Mapping[str, Any], batch: _RecordBatch) -> None:
         first = self.accepted + self.rejected
         listed = said["rejected"]
         rejected = said.get("rejected_in_all", len(listed))

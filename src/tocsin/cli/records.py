@@ -27,7 +27,7 @@ _SIGN: Final = re.compile(rb'[{}"]')
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-class Cutter(Protocol):
+class RecordCutter(Protocol):
     """Yields the records that are whole so far; what is no record raises InputError after those before it."""
 
     def feed(self, data: bytes) -> Iterator[bytes]: ...
@@ -35,16 +35,16 @@ class Cutter(Protocol):
     def finish(self) -> Iterator[bytes]: ...
 
 
-def cutter(format: str, quote: str = '"') -> Cutter:  # noqa: A002 - what it is everywhere
+def cutter(format: str, quote: str = '"') -> RecordCutter:  # noqa: A002 - what it is everywhere
     """`quote` is what cells of lines are quoted with, "" for nothing."""
     if format == "json":
         return _Json()
     if format == "adm":
         return _Braces()
-    return _Lines(quote.encode()) if format in ("csv", "delimited-text") else _Whole()
+    return _LineCutter(quote.encode()) if format in ("csv", "delimited-text") else _Whole()
 
 
-class _Lines:
+class _LineCutter:
     def __init__(self, quote: bytes = b"") -> None:
         self._quote = quote
         self._begun: list[bytes] = []  # lines of a row that goes on
@@ -125,7 +125,7 @@ class _Json:
 
     def __init__(self) -> None:
         self._begun = b""
-        self._chosen: Cutter | None = None
+        self._chosen: RecordCutter | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         if self._chosen is not None:
@@ -142,13 +142,13 @@ class _Json:
             yield from self._choose().feed(self._begun)
         yield from self._choose().finish()
 
-    def _choose(self) -> Cutter:
+    def _choose(self) -> RecordCutter:
         if self._chosen is None:
             try:
                 by_line = isinstance(json.loads(self._begun.partition(b"\n")[0]), dict)
             except (ValueError, RecursionError):
                 by_line = False
-            self._chosen = _Lines() if by_line else _Braces()
+            self._chosen = _LineCutter() if by_line else _Braces()
         return self._chosen
 
 

@@ -14,8 +14,8 @@ from cyclopts import App, Parameter
 from tocsin.wire.errors import InputError, TocsinError
 
 if TYPE_CHECKING:
-    from tocsin.cli.client import Client, Done
-    from tocsin.cli.output import Printer
+    from tocsin.cli.client import ClusterConnection, StatementDone
+    from tocsin.cli.output import RowPrinter
     from tocsin.cli.prompt import NameCompleter
 
 app = App(
@@ -90,10 +90,10 @@ async def _session(
     form: Literal["table", "json", "csv"],
     timeout_s: float | None,
 ) -> int:
-    from tocsin.cli.client import DEFAULT_URL, Client
+    from tocsin.cli.client import DEFAULT_URL, ClusterConnection
     from tocsin.cli.output import standard_printer
 
-    async with Client(url or DEFAULT_URL, token) as client:
+    async with ClusterConnection(url or DEFAULT_URL, token) as client:
         shell = Shell(client, standard_printer(form), timeout_s)
         if script is not None:
             return await shell.run(script)
@@ -104,7 +104,7 @@ async def _session(
 class Shell:
     """Runs scripts one after the other, and remembers the dataverse in use between them."""
 
-    def __init__(self, client: Client, printer: Printer, timeout_s: float | None = None) -> None:
+    def __init__(self, client: ClusterConnection, printer: RowPrinter, timeout_s: float | None = None) -> None:
         self._client = client
         self._printer = printer
         self._timeout_s = timeout_s
@@ -113,7 +113,7 @@ class Shell:
 
     async def run(self, script: str) -> int:
         """Run and print one script; 0, or the exit code of its error, which was printed."""
-        from tocsin.cli.client import NoClusterError, Row
+        from tocsin.cli.client import NoClusterError, RowReceived
         from tocsin.cli.output import print_error
 
         # Each request stands for itself, so what an earlier one said with USE is said again, on a line of its own.
@@ -124,7 +124,7 @@ class Shell:
                 async for event in events:
                     if event.statement <= before:
                         continue
-                    if isinstance(event, Row):
+                    if isinstance(event, RowReceived):
                         self._printer.row(event)
                     else:
                         self._printer.done(event)
@@ -141,21 +141,21 @@ class Shell:
             return 2 if isinstance(error, NoClusterError) else 1
         return 0
 
-    def _note(self, done: Done) -> None:
+    def _note(self, done: StatementDone) -> None:
         if done.kind == "use":
             self._dataverse = done.summary.get("dataverse", self._dataverse)
         self.catalog_changed = self.catalog_changed or done.kind not in ("query", "insert", "upsert", "delete", "load")
 
     async def names(self) -> list[str]:
         """What the cluster knows by name; nothing when it cannot say."""
-        from tocsin.cli.client import Row
+        from tocsin.cli.client import RowReceived
 
         self.catalog_changed = False
         names: set[str] = set()
         with contextlib.suppress(TocsinError):
             async with contextlib.aclosing(self._client.run(_NAMES)) as events:
                 async for event in events:
-                    if isinstance(event, Row):
+                    if isinstance(event, RowReceived):
                         names.add(str(event.value()))
         return sorted(names)
 

@@ -16,7 +16,7 @@ from tocsin.wire.errors import InputError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
 if TYPE_CHECKING:
-    from tocsin.sdk import Client, Gap, Notification, Subscription
+    from tocsin.sdk import Client, Gap, Result, Subscription
 
 app = App(
     name="subscribe",
@@ -84,7 +84,7 @@ def subscribe(
         application_token=token,
         ack="manual",
     )
-    printer = Printer(format, sys.stdout, sys.stderr)
+    printer = NotificationPrinter(format, sys.stdout, sys.stderr)
     values = [value_of(each) for each in parameters]
 
     async def work(client: Client) -> int:
@@ -141,9 +141,9 @@ async def _until_interrupted(client: Client, work: Any) -> int:
                 loop.remove_signal_handler(each)
 
 
-async def follow(client: Client, made: Subscription, printer: Printer, count: int | None) -> int:
+async def follow(client: Client, made: Subscription, printer: NotificationPrinter, count: int | None) -> int:
     """Print what comes for this subscription; what else its user holds waits for somebody else."""
-    from tocsin.sdk import Available, Ended, Gap, Notification
+    from tocsin.sdk import Available, Ended, Gap, Result
 
     printer.began(made)
     left = count
@@ -153,22 +153,22 @@ async def follow(client: Client, made: Subscription, printer: Printer, count: in
         if isinstance(told, Ended):
             printer.ended(told.reason)
             return 1
-        found: list[Notification | Gap] = []
+        found: list[Result | Gap] = []
         if isinstance(told, Available):
             found += [each async for each in client.pull(made)]
-        elif isinstance(told, Notification | Gap):
+        elif isinstance(told, Result | Gap):
             found.append(told)
         for each in found:
             printer.told(each)
             await client.ack(each)
-            if left is not None and isinstance(each, Notification):
+            if left is not None and isinstance(each, Result):
                 left -= 1
                 if not left:
                     return 0
     return 0
 
 
-class Printer:
+class NotificationPrinter:
     """Notifications on standard output, everything about them on standard error."""
 
     def __init__(self, form: Literal["text", "json"], out: TextIO, err: TextIO) -> None:
@@ -182,7 +182,7 @@ class Printer:
         if made.recovered is False:
             self._say("some of what was wanted is gone already")
 
-    def told(self, one: Notification | Gap) -> None:
+    def told(self, one: Result | Gap) -> None:
         from tocsin.cli.output import safe
         from tocsin.sdk import Gap
 

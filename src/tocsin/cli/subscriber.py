@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from tocsin.cli.output import safe
 
 if TYPE_CHECKING:
-    from tocsin.sdk.door import Door
+    from tocsin.sdk.door import BrokerSession
 
 app = App(
     name="subscriber",
@@ -50,7 +50,7 @@ def list_subscribers(
 ) -> None:
     """List the subscribers."""
 
-    async def work(door: Door) -> None:
+    async def work(door: BrokerSession) -> None:
         params = _params(application)
         if not as_json:
             _print(f"{'REGISTERED':<29}USER")
@@ -79,7 +79,7 @@ def show(
 ) -> None:
     """Show one subscriber and its subscriptions, with the cursors that it has acknowledged."""
 
-    async def work(door: Door) -> None:
+    async def work(door: BrokerSession) -> None:
         path = f"/v1/subscribers/{quote(user, safe='')}"
         one = await door.call("GET", path, token=token, params=_params(application))
         if as_json:
@@ -118,10 +118,10 @@ def _print(line: str) -> None:
 
 def _with_door(broker: str | None, work: Any) -> None:
     from tocsin.sdk import DEFAULT_URL
-    from tocsin.sdk.door import Door
+    from tocsin.sdk.door import BrokerSession
 
     async def run() -> None:
-        door = Door(broker or DEFAULT_URL, None)
+        door = BrokerSession(broker or DEFAULT_URL, None)
         door.open()
         try:
             await work(door)

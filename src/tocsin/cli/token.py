@@ -37,7 +37,7 @@ Data = Annotated[Path | None, Parameter(name="--data", help="The cluster's data 
 Config = Annotated[Path | None, Parameter(name="--config", help="The settings file.")]
 
 
-class Token(Protocol):
+class TokenInfo(Protocol):
     """What is kept of a token: not its secret."""
 
     @property
@@ -54,18 +54,18 @@ class Token(Protocol):
     def feeds(self) -> Sequence[str]: ...
 
 
-class Tokens(Protocol):
+class TokenStore(Protocol):
     """The tokens of one data folder."""
 
-    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[Token, str]:
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenInfo, str]:
         """A new token and its secret, which is known only now. `ConflictError` where a live token has the name."""
         ...
 
-    async def list(self) -> Sequence[Token]:
+    async def list(self) -> Sequence[TokenInfo]:
         """All, revoked ones too, oldest first."""
         ...
 
-    async def revoke(self, identity: int) -> Token:
+    async def revoke(self, identity: int) -> TokenInfo:
         """The token, from now on useless. `NotFoundError` for an id that no live token has."""
         ...
 
@@ -89,7 +89,7 @@ def create(
 ) -> None:
     """Make a token. Its secret is printed once, alone on standard output, and kept nowhere."""
 
-    async def work(tokens: Tokens) -> None:
+    async def work(tokens: TokenStore) -> None:
         token, secret = await tokens.create(name, role, feeds.split(",") if feeds else ())
         sys.stdout.write(f"{secret}\n")
         sys.stderr.write(f"token {token.id} for {token.name} ({token.role}); this secret is not shown again\n")
@@ -101,7 +101,7 @@ def create(
 def list_tokens(*, data: Data = None, config: Config = None) -> None:
     """List the tokens; their secrets are not known."""
 
-    async def work(tokens: Tokens) -> None:
+    async def work(tokens: TokenStore) -> None:
         rows = [("ID", "NAME", "ROLE", "CREATED", "REVOKED", "FEEDS")]
         rows += [
             (
@@ -131,18 +131,18 @@ def revoke(
 ) -> None:
     """Make a token useless, from the next request on."""
 
-    async def work(tokens: Tokens) -> None:
+    async def work(tokens: TokenStore) -> None:
         token = await tokens.revoke(identity)
         sys.stdout.write(f"token {token.id} of {token.name} is revoked\n")
 
     _with_tokens(data, config, work)
 
 
-class _Work(Protocol):
-    async def __call__(self, tokens: Tokens) -> None: ...
+class _TokenWork(Protocol):
+    async def __call__(self, tokens: TokenStore) -> None: ...
 
 
-def _with_tokens(data: Path | None, config: Path | None, work: _Work, *, may_make_folder: bool = False) -> None:
+def _with_tokens(data: Path | None, config: Path | None, work: _TokenWork, *, may_make_folder: bool = False) -> None:
     from tocsin import compose
     from tocsin.cli.logs import log_to_stderr
 
@@ -150,7 +150,7 @@ def _with_tokens(data: Path | None, config: Path | None, work: _Work, *, may_mak
     settings = Settings.load(config, os.environ, {"data": data})
     # Not the default one: a token in a new folder beside the cluster's own would be of no use, and nobody would know.
     make_folder = may_make_folder and "data" in settings.model_fields_set
-    opened: AbstractAsyncContextManager[Tokens] = compose.tokens(settings, make_folder=make_folder)
+    opened: AbstractAsyncContextManager[TokenStore] = compose.tokens(settings, make_folder=make_folder)
 
     async def run() -> None:
         async with opened as tokens:

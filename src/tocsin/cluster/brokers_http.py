@@ -17,7 +17,7 @@ from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.requests import read_object, seconds
 from tocsin.serving.tokens import require
 from tocsin.store.channel_checks import STORE_ID_LIMIT
-from tocsin.store.channel_rows import Broker, Claimant
+from tocsin.store.channel_rows import BrokerClaim, BrokerName
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.cursors import parse_cursor, parse_position, position_text
 from tocsin.wire.errors import InputError, LimitError
@@ -73,7 +73,7 @@ class BrokerRoutes:
     async def one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         entry = self._brokers.known(*path_name(request))
-        broker = Broker(entry.dataverse, entry.name)
+        broker = BrokerName(entry.dataverse, entry.name)
         kept = await self._store.registration(broker)
         # A generation whose holder is not known is nobody's: whoever has it claims it again.
         generation = None if kept is None or kept.holder is None else kept.generation
@@ -82,19 +82,19 @@ class BrokerRoutes:
 
     async def remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
-        broker = Broker(*path_name(request))
+        broker = BrokerName(*path_name(request))
         await self._brokers.remove(broker, request[PRINCIPAL])
         self._retention.wake()
         return answer({"removed": f"{broker.dataverse}.{broker.name}"})
 
     async def renew_secret(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
-        secret = await self._brokers.renew_secret(Broker(*path_name(request)), request[PRINCIPAL])
+        secret = await self._brokers.renew_secret(BrokerName(*path_name(request)), request[PRINCIPAL])
         return answer({"secret": secret})
 
     async def news(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
-        broker = Broker(*path_name(request))
+        broker = BrokerName(*path_name(request))
         kept = await self._brokers.registered(broker, request[PRINCIPAL])
         after = request.query.get("after")
         position = kept.position if after is None else parse_position(after)
@@ -103,7 +103,7 @@ class BrokerRoutes:
 
     async def acknowledge(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
-        broker = Broker(*path_name(request))
+        broker = BrokerName(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
         said = await read_object(request, _ACKS, (), {"cursors", "position", "trim"}, unpack=True)
         cursors = _cursors(said.get("cursors", {}))
@@ -121,7 +121,7 @@ class BrokerRoutes:
 
 
 def _told(
-    broker: Broker, url: str | None, position: Position | None, dropped: int, generation: Position | None
+    broker: BrokerName, url: str | None, position: Position | None, dropped: int, generation: Position | None
 ) -> dict[str, Any]:
     return {
         "broker": f"{broker.dataverse}.{broker.name}",
@@ -132,7 +132,7 @@ def _told(
     }
 
 
-def _claimant(said: Mapping[str, Any]) -> Claimant | None:
+def _claimant(said: Mapping[str, Any]) -> BrokerClaim | None:
     """Who registers, where it says which store it has: others have no generation."""
     store, generation, starts = said.get("store"), said.get("generation"), said.get("starts", True)
     if store is None:
@@ -141,7 +141,7 @@ def _claimant(said: Mapping[str, Any]) -> Claimant | None:
         raise InputError(f"store: must be a text of 1 to {STORE_ID_LIMIT} characters")
     if not isinstance(starts, bool):
         raise InputError("starts: must be true or false")
-    return Claimant(store, None if generation is None else parse_position(generation), starts)
+    return BrokerClaim(store, None if generation is None else parse_position(generation), starts)
 
 
 def _cursors(given: object) -> dict[int, Cursor]:

@@ -48,7 +48,7 @@ from tocsin.cluster.entries import (
 from tocsin.cluster.refs import nearest
 from tocsin.cluster.removals import Removals, Step, plan_removals
 from tocsin.cluster.type_json import type_from_json, type_to_json
-from tocsin.store.store import ClusterStore, Transaction, check_text
+from tocsin.store.store import ClusterStore, StoreTransaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
 
 __all__ = [
@@ -346,7 +346,7 @@ class CatalogStore:
             if steps:
                 before, after = self.catalog.entries.values(), following.entries.values()
                 steps += plan_removals(before, after, self.removals.clock())
-                transaction: Transaction | None = None
+                transaction: StoreTransaction | None = None
                 try:
                     async with self._store.transaction() as transaction:
                         for step in steps:

@@ -11,7 +11,7 @@ from tocsin.cluster.refs import Ref, broker_ref, channel_ref, dataset_ref, proce
 from tocsin.cluster.type_json import type_from_json, type_to_json
 from tocsin.rules.model.types import Type
 from tocsin.rules.model.values import Duration, datetime_text, duration_text, parse_datetime, parse_duration
-from tocsin.store.store import Entry
+from tocsin.store.store import CatalogRow
 
 SUBSCRIPTIONS: Final = "Subscriptions"
 RESULTS: Final = "Results"
@@ -147,11 +147,11 @@ def _period_from(value: str | None) -> Duration | None:
     return None if value is None else parse_duration(value)
 
 
-def _read_broker(row: Entry, body: dict[str, Any]) -> BrokerEntry:
+def _read_broker(row: CatalogRow, body: dict[str, Any]) -> BrokerEntry:
     return BrokerEntry(row.dataverse, row.name, body["url"])
 
 
-def _read_channel(row: Entry, body: dict[str, Any]) -> ChannelEntry:
+def _read_channel(row: CatalogRow, body: dict[str, Any]) -> ChannelEntry:
     return ChannelEntry(
         row.dataverse,
         row.name,
@@ -170,7 +170,7 @@ def _read_channel(row: Entry, body: dict[str, Any]) -> ChannelEntry:
     )
 
 
-def _read_procedure(row: Entry, body: dict[str, Any]) -> ProcedureEntry:
+def _read_procedure(row: CatalogRow, body: dict[str, Any]) -> ProcedureEntry:
     name, _, _ = row.name.rpartition("@")
     return ProcedureEntry(
         row.dataverse,
@@ -184,7 +184,7 @@ def _read_procedure(row: Entry, body: dict[str, Any]) -> ProcedureEntry:
     )
 
 
-READERS: Final[dict[str, Callable[[Entry, dict[str, Any]], BrokerEntry | ChannelEntry | ProcedureEntry]]] = {
+READERS: Final[dict[str, Callable[[CatalogRow, dict[str, Any]], BrokerEntry | ChannelEntry | ProcedureEntry]]] = {
     "broker": _read_broker,
     "channel": _read_channel,
     "procedure": _read_procedure,

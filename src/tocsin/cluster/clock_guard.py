@@ -34,14 +34,14 @@ _LOOK_EVERY_S: Final = 5.0
 _UNRECORDED_US: Final = 2 * _RECORD_EVERY_US
 
 
-class Suspicion(Enum):
+class ClockSuspicion(Enum):
     STEPPED = "it was set by more than an hour while the cluster ran"
     BEFORE = "it is before the newest time on record"
     UNSETTLED = "before the machine last booted it was set by more than an hour, and nobody has set it right since"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ClockRecord:
     """The state of the guard that the file keeps, so that the next process goes on with it.
 
     `base_us` (wall clock) and `boot_us` (clock since boot) are the same moment, the last at which the guard believed
@@ -82,7 +82,7 @@ class ClockGuard:
         self._path = folder / RECORD
         self._clocks = clocks
         self._lock = threading.Lock()
-        self._suspicion: Suspicion | None = None
+        self._suspicion: ClockSuspicion | None = None
         self._stopped_us = 0
         self._written_us = 0
         self._start(_read(self._path, clocks.wall_us()), committed_us)
@@ -101,7 +101,7 @@ class ClockGuard:
             wall_us = self._look()
             return wall_us if self._suspicion is None else self._expected_us()
 
-    def suspicion(self) -> Suspicion | None:
+    def suspicion(self) -> ClockSuspicion | None:
         with self._lock:
             self._look()
             return self._suspicion
@@ -110,7 +110,7 @@ class ClockGuard:
         """The wall clock is right, says somebody who knows; from now on everything is told by it."""
         with self._lock:
             wall_us = self._clocks.wall_us()
-            self._record = Record(wall_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
+            self._record = ClockRecord(wall_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
             if self._suspicion is not None:
                 log.warning("the wall clock was accepted; what is too old is deleted again")
             self._suspicion = None
@@ -139,9 +139,9 @@ class ClockGuard:
 
     # ------------------------------------------------------------ how it is known; the caller has the lock
 
-    def _start(self, known: Record | None, committed_us: int) -> None:
+    def _start(self, known: ClockRecord | None, committed_us: int) -> None:
         wall_us, boot_us, boot_id = self._clocks.wall_us(), self._clocks.boot_us(), self._clocks.boot_id
-        self._record = record = known or Record(wall_us, wall_us, boot_us, boot_id)
+        self._record = record = known or ClockRecord(wall_us, wall_us, boot_us, boot_id)
         # Later commits are not of that minute: they have the times of a clock that was ahead, and somebody knows.
         if self._record_us() < committed_us <= self._record_us() + _UNRECORDED_US:
             self._record = record = replace(record, newest_us=committed_us)
@@ -150,10 +150,10 @@ class ClockGuard:
             base_us = wall_us
             if wall_us < record.newest_us:
                 base_us = self._record_us()
-                self._suspect(Suspicion.BEFORE, wall_us)
+                self._suspect(ClockSuspicion.BEFORE, wall_us)
             elif record.stepped_to_us is not None and wall_us >= record.stepped_to_us:
                 base_us = self._record_us()
-                self._suspect(Suspicion.UNSETTLED, record.newest_us)
+                self._suspect(ClockSuspicion.UNSETTLED, record.newest_us)
             self._record = replace(record, base_us=base_us, boot_us=boot_us, boot_id=boot_id)
         self._look()
         self._write()
@@ -181,13 +181,13 @@ class ClockGuard:
     def _look(self) -> int:
         """Believe the wall clock, or suspect it; what it says."""
         wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
-        if self._suspicion in (None, Suspicion.STEPPED) and abs(wall_us - expected_us) > STEP_US:
+        if self._suspicion in (None, ClockSuspicion.STEPPED) and abs(wall_us - expected_us) > STEP_US:
             stepped_to_us = self._step_known(wall_us, expected_us)
             if self._suspicion is not None and stepped_to_us == self._record.stepped_to_us:
                 return wall_us
             self._record = replace(self._record, stepped_to_us=stepped_to_us)
             if self._suspicion is None:
-                self._suspect(Suspicion.STEPPED, min(wall_us, expected_us))
+                self._suspect(ClockSuspicion.STEPPED, min(wall_us, expected_us))
             self._write()
         elif self._suspicion is not None and self._is_right_again(wall_us, expected_us):
             log.warning("the wall clock is right again; what is too old is deleted again")
@@ -201,18 +201,18 @@ class ClockGuard:
     def _is_right_again(self, wall_us: int, expected_us: int) -> bool:
         stepped_to_us = self._record.stepped_to_us
         match self._suspicion:
-            case Suspicion.STEPPED:
+            case ClockSuspicion.STEPPED:
                 return abs(wall_us - expected_us) <= STEP_US
-            case Suspicion.UNSETTLED:
+            case ClockSuspicion.UNSETTLED:
                 return stepped_to_us is None or self._record.newest_us <= wall_us < stepped_to_us
             case _:
                 return self._record.newest_us <= wall_us <= expected_us + STEP_US
 
     def _believe(self, wall_us: int) -> None:
         newest_us = max(wall_us, self._record.newest_us)
-        self._record = Record(newest_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
+        self._record = ClockRecord(newest_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
 
-    def _suspect(self, suspicion: Suspicion, stopped_us: int) -> None:
+    def _suspect(self, suspicion: ClockSuspicion, stopped_us: int) -> None:
         self._suspicion, self._stopped_us = suspicion, stopped_us
         folder = self._path.parent.absolute()
         log.error(
@@ -233,11 +233,11 @@ class ClockGuard:
         self._written_us = self._record_us()
 
 
-def parse_record(content: bytes) -> Record:
+def parse_record(content: bytes) -> ClockRecord:
     """The record in the file; ValueError where it is damaged."""
     said = json.loads(content)
     try:
-        record = Record(**said)
+        record = ClockRecord(**said)
     except TypeError as error:
         raise ValueError(str(error)) from None
     times = (record.newest_us, record.base_us, record.boot_us, record.stepped_to_us or 0)
@@ -246,7 +246,7 @@ def parse_record(content: bytes) -> Record:
     return record
 
 
-def _read(path: Path, wall_us: int) -> Record | None:
+def _read(path: Path, wall_us: int) -> ClockRecord | None:
     """What is on record; None where nothing is. A damaged record is set aside, and that is told."""
     try:
         return parse_record(path.read_bytes())

@@ -24,14 +24,14 @@ from tocsin.cluster.entries import (
 )
 from tocsin.cluster.options import dataset_options
 from tocsin.cluster.scope import StatementScope
-from tocsin.cluster.tables import Tables, new_folder
+from tocsin.cluster.tables import DatasetTables, new_folder
 from tocsin.language import dynamic
 from tocsin.language import statements as st
 from tocsin.language.declared import key_field, resolved
 from tocsin.language.expressions import TranslationError
-from tocsin.language.scope import Frame
+from tocsin.language.scope import NameScope
 from tocsin.language.script import parsed_body
-from tocsin.language.typed import Typed
+from tocsin.language.typed import TypedSql
 from tocsin.patience import to_the_end
 from tocsin.pipeline.python.called import CallError
 from tocsin.rules.model import types as t
@@ -40,8 +40,8 @@ from tocsin.rules.model.types import ObjectType, Type
 Summary = Mapping[str, Any]
 
 
-class Definitions:
-    def __init__(self, catalog: CatalogStore, tables: Tables, engine: Engine, default_history: int) -> None:
+class DdlHandler:
+    def __init__(self, catalog: CatalogStore, tables: DatasetTables, engine: Engine, default_history: int) -> None:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
@@ -127,8 +127,8 @@ class Definitions:
             own = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now)
             translator = own.translator()
             translator.for_channels = True
-            untyped = Typed(dynamic.null(t.ANY), t.ANY)
-            translator.frame = Frame(dict.fromkeys(statement.parameters, untyped))
+            untyped = TypedSql(dynamic.null(t.ANY), t.ANY)
+            translator.frame = NameScope(dict.fromkeys(statement.parameters, untyped))
             try:
                 translator.statement(parsed_body(statement.body).copy())
             except TranslationError as error:
@@ -219,13 +219,13 @@ class Definitions:
 
 
 _HANDLERS: dict[type, Callable[..., Any]] = {
-    st.CreateDataverse: Definitions._create_dataverse, st.CreateType: Definitions._create_type,
-    st.CreateDataset: Definitions._create_dataset, st.CreateIndex: Definitions._create_index,
-    st.CreateFunction: Definitions._create_function, st.CreatePythonFunction: Definitions._create_python_function,
-    st.DropDataverse: Definitions._drop_dataverse,
-    st.DropType: Definitions._drop_type, st.DropDataset: Definitions._drop_dataset,
-    st.DropIndex: Definitions._drop_index,
-    st.DropFunction: Definitions._drop_function,
+    st.CreateDataverse: DdlHandler._create_dataverse, st.CreateType: DdlHandler._create_type,
+    st.CreateDataset: DdlHandler._create_dataset, st.CreateIndex: DdlHandler._create_index,
+    st.CreateFunction: DdlHandler._create_function, st.CreatePythonFunction: DdlHandler._create_python_function,
+    st.DropDataverse: DdlHandler._drop_dataverse,
+    st.DropType: DdlHandler._drop_type, st.DropDataset: DdlHandler._drop_dataset,
+    st.DropIndex: DdlHandler._drop_index,
+    st.DropFunction: DdlHandler._drop_function,
 }  # fmt: skip
 
 

@@ -8,22 +8,22 @@ from aiohttp import web
 
 from tocsin.cluster.brokers_http import WAIT_LIMIT_S, BrokerRoutes
 from tocsin.cluster.channels.announcer import Announcer
-from tocsin.cluster.channels.broker_figures import BrokerCollector
+from tocsin.cluster.channels.broker_figures import AnnouncementCollector
 from tocsin.cluster.channels.brokers import Brokers
-from tocsin.cluster.channels.fence import Fence
+from tocsin.cluster.channels.fence import BrokerFence
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.path_names import full_name
 from tocsin.cluster.results_http import FetchLimits, ResultRoutes
 from tocsin.cluster.subscriptions_http import SubscriptionRoutes
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.generations import BROKER_HEADER, parse_generation_header
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerDoor:
+class BrokerApi:
     store: ChannelStore
     subscriptions: Subscriptions
     brokers: Brokers
@@ -33,7 +33,7 @@ class BrokerDoor:
     wait_limit_s: float = WAIT_LIMIT_S
 
     def routes(self, metrics: ServerMetrics) -> list[web.RouteDef]:
-        metrics.registry.register(BrokerCollector(self.announcer.figures))
+        metrics.registry.register(AnnouncementCollector(self.announcer.figures))
         results = ResultRoutes(self.store, metrics, self.limits)
         subscriptions = SubscriptionRoutes(self.subscriptions, self.brokers, self.retention)
         brokers = BrokerRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s)
@@ -47,7 +47,7 @@ class BrokerDoor:
         ]
 
 
-def _fenced(route: web.RouteDef, fence: Fence, *, changes: bool) -> web.RouteDef:
+def _fenced(route: web.RouteDef, fence: BrokerFence, *, changes: bool) -> web.RouteDef:
     """For the newest broker of a name, and for those who do not say which they are."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -55,7 +55,7 @@ def _fenced(route: web.RouteDef, fence: Fence, *, changes: bool) -> web.RouteDef
         if said is None:
             return await route.handler(request)
         name, generation = parse_generation_header(said)
-        broker = Broker(*full_name(name))
+        broker = BrokerName(*full_name(name))
         if not changes:
             await fence.check(broker, generation)
             return await route.handler(request)

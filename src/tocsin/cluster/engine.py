@@ -24,11 +24,11 @@ from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 from tocsin.cluster.engine_session import EngineSession, engine_lost
 from tocsin.cluster.spark_errors import called, told
 from tocsin.cluster.work_threads import GIVE_UP_S, WorkThreads
-from tocsin.pipeline.analysis import SparkOracle, without_paths
+from tocsin.pipeline.analysis import SparkTypeAnalyser, without_paths
 from tocsin.pipeline.plan_check import analyse_query
 from tocsin.pipeline.python.called import CallError
 from tocsin.pipeline.python.functions import PythonFunctions
-from tocsin.pipeline.views import Views
+from tocsin.pipeline.views import DatasetViews
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import (
     DeadlineError,
@@ -45,7 +45,7 @@ CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long execu
 _GONE_S: Final = 1.0
 
 
-class Shows(Protocol):
+class VirtualDatasetReader(Protocol):
     """Reads datasets that are no tables: what channels have, and what procedures did."""
 
     def rows(self, shown: Any) -> pa.Table: ...
@@ -56,7 +56,7 @@ class Shows(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class _Work:
+class _EngineWork:
     """What a thread carries out."""
 
     group: str
@@ -104,7 +104,7 @@ class Engine:
         """Whether work was stopped in this session: Spark may have tasks of it that cannot be."""
         self.trouble: Callable[[], str | None] = lambda: None
         """Why the engine should not be given work now, as far as the one knows who watches it."""
-        self.shows: Shows | None = None
+        self.shows: VirtualDatasetReader | None = None
         self.adopt(spark)
 
     # ------------------------------------------------------------ the session
@@ -114,7 +114,7 @@ class Engine:
         self._generations += 1
         self.has_cancelled = False
         self._session = EngineSession(
-            self._generations, spark, self._make_python(spark), SparkOracle(spark), Views(spark)
+            self._generations, spark, self._make_python(spark), SparkTypeAnalyser(spark), DatasetViews(spark)
         )
         for loop, over in list(self._pauses):
             with suppress(RuntimeError):  # the loop has ended
@@ -130,7 +130,7 @@ class Engine:
     @property
     def session(self) -> EngineSession:
         """Of the work that this thread carries out, or else the present one."""
-        work: _Work | None = getattr(self._bound, "work", None)
+        work: _EngineWork | None = getattr(self._bound, "work", None)
         if work is not None and work.is_given_up:
             raise UnavailableError("the work was given up")
         found = self._session if work is None else work.session
@@ -152,11 +152,11 @@ class Engine:
         return self.session.python
 
     @property
-    def oracle(self) -> SparkOracle:
+    def oracle(self) -> SparkTypeAnalyser:
         return self.session.oracle
 
     @property
-    def views(self) -> Views:
+    def views(self) -> DatasetViews:
         return self.session.views
 
     def is_alive(self) -> bool:
@@ -273,7 +273,7 @@ class Engine:
         always_awaited: bool = False,
         deadline_s: float | None = None,
     ) -> T:
-        own = _Work(uuid4().hex, self._work_threads.current_asker())
+        own = _EngineWork(uuid4().hex, self._work_threads.current_asker())
 
         def stop_all() -> bool:
             self.has_cancelled = own.is_stopped = True
@@ -289,7 +289,7 @@ class Engine:
             stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
         )  # fmt: skip
 
-    def _run(self, own: _Work, what: str, work: Callable[[], T], *, changes: bool) -> T:
+    def _run(self, own: _EngineWork, what: str, work: Callable[[], T], *, changes: bool) -> T:
         own.session = current = self._session
         if current is None:
             raise engine_lost()
@@ -317,7 +317,7 @@ class Engine:
             raise engine_lost()  # some of it may have come from the session after
         return done
 
-    def _cancel_jobs(self, own: _Work) -> None:
+    def _cancel_jobs(self, own: _EngineWork) -> None:
         if own.session is not None and not own.session.has_ended():
             own.session.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(own.group, "cancelled")
 
@@ -338,7 +338,7 @@ class Engine:
         """The error as people read it. While the session is lost none is taken for the fault of what was asked."""
         if isinstance(error, UnavailableError | StoreError | InputError) and not isinstance(error, StatementError):
             return error  # which is so, whatever the session does
-        work: _Work | None = getattr(self._bound, "work", None)
+        work: _EngineWork | None = getattr(self._bound, "work", None)
         current = self._session if work is None else work.session
         if current is None or (work is not None and work.is_given_up):
             return engine_lost()

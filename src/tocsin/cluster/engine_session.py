@@ -12,9 +12,9 @@ from zlib import crc32
 from pyspark.sql import SparkSession
 
 from tocsin.pipeline import session
-from tocsin.pipeline.analysis import SparkOracle
+from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.python.functions import PythonFunctions
-from tocsin.pipeline.views import Views
+from tocsin.pipeline.views import DatasetViews
 from tocsin.wire.errors import UnavailableError
 
 POOLS: Final = 64
@@ -38,8 +38,8 @@ class EngineSession:
     generation: int
     spark: SparkSession
     python: PythonFunctions
-    oracle: SparkOracle
-    views: Views
+    oracle: SparkTypeAnalyser
+    views: DatasetViews
     is_lost: bool = False
     """Set when it is given up, before its JVM is killed."""
     _pools: set[str] = field(default_factory=set)

@@ -20,7 +20,7 @@ from tocsin.cluster import watchdog
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_session import EngineSession
 from tocsin.cluster.watchdog import Watchdog, WatchdogLimits
-from tocsin.pipeline.session import Sessions
+from tocsin.pipeline.session import SparkSessions
 
 log = structlog.get_logger()
 
@@ -32,13 +32,15 @@ Ping = Callable[[EngineSession], watchdog.PingAnswered]
 class EngineWatch:
     """From `start` to `close`. What it says may be asked on any thread, and asks nobody."""
 
-    def __init__(self, engine: Engine, sessions: Sessions, limits: WatchdogLimits, *, ping: Ping | None = None) -> None:
+    def __init__(
+        self, engine: Engine, sessions: SparkSessions, limits: WatchdogLimits, *, ping: Ping | None = None
+    ) -> None:
         self._engine = engine
         engine.trouble = self.trouble
         self._sessions = sessions
         self._ping = ping or self._ask
         self._watchdog = Watchdog(limits, time.monotonic(), Random())
-        self._events: queue.SimpleQueue[watchdog.Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[watchdog.WatchdogEvent] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine watch", daemon=True)
         self._pinged: EngineSession | None = None
@@ -91,10 +93,10 @@ class EngineWatch:
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
-                event: watchdog.Event = self._events.get(timeout=LOOK_EVERY_S)
+                event: watchdog.WatchdogEvent = self._events.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
                 engine = self._engine
-                event = watchdog.TimePassed(
+                event = watchdog.WatchdogTick(
                     not engine.is_alive(), engine.lost_askers, is_exhausted=engine.is_exhausted()
                 )  # fmt: skip
             try:
@@ -147,7 +149,7 @@ class EngineWatch:
     def _answer_pings(self, session: EngineSession, pings: queue.SimpleQueue[bool]) -> None:
         while pings.get() and not session.is_lost:
             try:
-                event: watchdog.Event = self._ping(session)
+                event: watchdog.WatchdogEvent = self._ping(session)
             except Exception:
                 event = watchdog.PingFailed()
             if not session.is_lost:

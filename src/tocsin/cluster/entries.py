@@ -38,14 +38,39 @@ from tocsin.cluster.refs import (
 )
 from tocsin.cluster.type_json import type_from_json, type_to_json
 from tocsin.rules.model.types import ANY, ArrayType, MultisetType, ObjectType, Type
-from tocsin.store.store import Entry
+from tocsin.store.store import CatalogRow
 from tocsin.wire.errors import StoreError
 
 __all__ = [
-    "BrokerEntry", "CatalogEntry", "ChannelEntry", "Connection", "DatasetEntry", "DataverseEntry", "FeedEntry",
-    "FieldPath", "FunctionEntry", "IndexEntry", "IndexKind", "Kind", "ProcedureEntry", "Ref", "TypeEntry",
-    "broker_ref", "channel_ref", "dataset_ref", "dataverse_ref", "entry_from_json", "entry_to_json", "feed_ref",
-    "function_ref", "index_ref", "procedure_ref", "qualified", "quoted", "type_ref", "unqualified",
+    "BrokerEntry",
+    "CatalogEntry",
+    "ChannelEntry",
+    "DatasetEntry",
+    "DataverseEntry",
+    "FeedConnection",
+    "FeedEntry",
+    "FieldPath",
+    "FunctionEntry",
+    "IndexEntry",
+    "IndexKind",
+    "Kind",
+    "ProcedureEntry",
+    "Ref",
+    "TypeEntry",
+    "broker_ref",
+    "channel_ref",
+    "dataset_ref",
+    "dataverse_ref",
+    "entry_from_json",
+    "entry_to_json",
+    "feed_ref",
+    "function_ref",
+    "index_ref",
+    "procedure_ref",
+    "qualified",
+    "quoted",
+    "type_ref",
+    "unqualified",
 ]  # fmt: skip
 
 IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD"]
@@ -113,7 +138,7 @@ class DatasetEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class FeedConnection:
     """A feed's records go into this dataset, from the log position `since` on, through the function if there is one."""
 
     dataset: Ref
@@ -132,7 +157,7 @@ class FeedEntry:
     type: ObjectType
     folder: str
     started: bool = False
-    connections: tuple[Connection, ...] = ()
+    connections: tuple[FeedConnection, ...] = ()
 
     @property
     def ref(self) -> Ref:
@@ -280,7 +305,7 @@ def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
             return procedure_to_json(entry)
 
 
-def entry_from_json(row: Entry) -> CatalogEntry:
+def entry_from_json(row: CatalogRow) -> CatalogEntry:
     """The entry that `entry_to_json` wrote. Raises StoreError when the row says something else."""
     read = _READERS.get(row.kind)
     if read is None:
@@ -294,11 +319,11 @@ def entry_from_json(row: Entry) -> CatalogEntry:
         ) from problem
 
 
-def _read_type(row: Entry, body: dict[str, Any]) -> TypeEntry:
+def _read_type(row: CatalogRow, body: dict[str, Any]) -> TypeEntry:
     return TypeEntry(row.dataverse, row.name, _object(body["type"]), body["text"])
 
 
-def _read_dataset(row: Entry, body: dict[str, Any]) -> DatasetEntry:
+def _read_dataset(row: CatalogRow, body: dict[str, Any]) -> DatasetEntry:
     return DatasetEntry(
         row.dataverse,
         row.name,
@@ -313,13 +338,13 @@ def _read_dataset(row: Entry, body: dict[str, Any]) -> DatasetEntry:
     )
 
 
-def _read_feed(row: Entry, body: dict[str, Any]) -> FeedEntry:
+def _read_feed(row: CatalogRow, body: dict[str, Any]) -> FeedEntry:
     connections = []
     for one in body["connections"]:
         dataset, function = ref_from_json(one["dataset"]), ref_from_json(one["function"])
         if dataset is None:
             raise ValueError("a connection without a dataset")
-        connections.append(Connection(dataset, function, one["since"]))
+        connections.append(FeedConnection(dataset, function, one["since"]))
     return FeedEntry(
         row.dataverse,
         row.name,
@@ -332,12 +357,12 @@ def _read_feed(row: Entry, body: dict[str, Any]) -> FeedEntry:
     )
 
 
-def _read_index(row: Entry, body: dict[str, Any]) -> IndexEntry:
+def _read_index(row: CatalogRow, body: dict[str, Any]) -> IndexEntry:
     dataset, name = unqualified(row.name)
     return IndexEntry(row.dataverse, dataset, name, _paths(body["fields"]), cast("IndexKind", body["kind"]))
 
 
-def _read_function(row: Entry, body: dict[str, Any]) -> FunctionEntry:
+def _read_function(row: CatalogRow, body: dict[str, Any]) -> FunctionEntry:
     name, _, _ = row.name.rpartition("@")
     uses = tuple(Ref(*used) for used in body["uses"])
     made = FunctionEntry(row.dataverse, name, tuple(body["parameters"]), body["body"], uses)
@@ -357,7 +382,7 @@ def _paths(value: Any) -> tuple[FieldPath, ...]:
     return tuple(tuple(path) for path in value)
 
 
-_READERS: Final[dict[str, Callable[[Entry, dict[str, Any]], CatalogEntry]]] = {
+_READERS: Final[dict[str, Callable[[CatalogRow, dict[str, Any]], CatalogEntry]]] = {
     "dataverse": lambda row, _: DataverseEntry(row.name),
     "type": _read_type,
     "dataset": _read_dataset,

@@ -13,14 +13,14 @@ from tocsin.wire.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockOwner:
     """`address` is None where it serves nobody: another command that works on the folder."""
 
     pid: int | None
     address: str | None
 
 
-def find(folder: Path) -> Holder | None:
+def find(folder: Path) -> LockOwner | None:
     """The process that holds the folder now."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
@@ -38,9 +38,9 @@ def find(folder: Path) -> Holder | None:
         os.close(descriptor)
 
 
-def _said(content: bytes) -> Holder:
+def _said(content: bytes) -> LockOwner:
     try:
         said = json.loads(content)
-        return Holder(said.get("pid"), said.get("address"))
+        return LockOwner(said.get("pid"), said.get("address"))
     except (ValueError, AttributeError):
-        return Holder(None, None)
+        return LockOwner(None, None)

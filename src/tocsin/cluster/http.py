@@ -12,19 +12,19 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 from prometheus_client import Counter, Gauge, Histogram
 
-from tocsin.cluster.channels.figures import ChannelCollector, ChannelFigures
+from tocsin.cluster.channels.figures import ChannelCollector, ChannelMetrics
 from tocsin.cluster.clock_guard import ClockGuard
-from tocsin.cluster.door import BrokerDoor
+from tocsin.cluster.door import BrokerApi
 from tocsin.cluster.engine_watch import EngineCollector, EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.figures import FeedCollector
 from tocsin.cluster.openapi import document
-from tocsin.cluster.outcome import Outcome, Statements
+from tocsin.cluster.outcome import ScriptExecutor, StatementOutcome
 from tocsin.cluster.path_names import path_name
-from tocsin.cluster.replies import StatementLimits, StreamedAnswer, WholeAnswer
-from tocsin.cluster.running import Running, RunningScripts
+from tocsin.cluster.replies import BufferedResponse, StatementLimits, StreamedResponse
+from tocsin.cluster.running import RunningScript, RunningScripts
 from tocsin.cluster.script_requests import asked_timeout_s, script_of, wants_stream
-from tocsin.cluster.spool import Spool
+from tocsin.cluster.spool import ResponseSpool
 from tocsin.pipeline.datasets.datafiles import from_us
 from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
@@ -32,11 +32,11 @@ from tocsin.serving.application import LIMITS, ROOM, application
 from tocsin.serving.authentication import (
     EVERYBODY,
     PRINCIPAL,
-    Credentials,
+    TokenLookup,
     optional_authentication,
     token_authentication,
 )
-from tocsin.serving.limits import Gate, Limits, Room, read_body
+from tocsin.serving.limits import MemoryBudget, ServerLimits, WaitingLine, read_body
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import askers_of, read_json
 from tocsin.serving.tokens import allows, require, require_feed
@@ -64,18 +64,18 @@ _KEPT: Final = {
 
 def cluster_application(
     settings: ClusterSettings,
-    statements: Statements,
-    credentials: Credentials,
+    statements: ScriptExecutor,
+    credentials: TokenLookup,
     *,
     engine: EngineWatch | None = None,
     limits: StatementLimits | None = None,
     metrics: ServerMetrics | None = None,
     backup: Backup | None = None,
     feeds: Feeds | None = None,
-    channel_figures: Callable[[], Iterable[ChannelFigures]] | None = None,
+    channel_figures: Callable[[], Iterable[ChannelMetrics]] | None = None,
     kept_for_readers: Callable[[], tuple[int, int, int]] | None = None,
     guard: ClockGuard | None = None,
-    brokers: BrokerDoor | None = None,
+    brokers: BrokerApi | None = None,
     spool_folder: Path | None = None,
 ) -> web.Application:
     """The application a cluster with these settings serves; `engine` says whether scripts can be run now, and
@@ -88,7 +88,7 @@ def cluster_application(
             credentials, OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
         )
     )
-    server_limits = Limits(
+    server_limits = ServerLimits(
         body_limit_bytes=settings.http.body_limit_bytes,
         bodies_limit_bytes=settings.http.bodies_limit_bytes,
         connections_limit=settings.http.connections_limit,
@@ -253,7 +253,7 @@ class ScriptRoutes:
 
     def __init__(
         self,
-        statements: Statements,
+        statements: ScriptExecutor,
         engine: EngineWatch | None,
         limits: StatementLimits,
         metrics: ServerMetrics,
@@ -263,14 +263,14 @@ class ScriptRoutes:
         self._engine = engine
         self._limits = limits
         self._running = RunningScripts()
-        self._gate = Gate(
+        self._gate = WaitingLine(
             limits.concurrent,
             limits.waiting,
             own_inside=limits.own_concurrent or _three_quarters(limits.concurrent),
             own_waiting=_three_quarters(limits.waiting),
             refused=metrics.count_refused,
         )
-        self._spools = Room(
+        self._spools = MemoryBudget(
             limits.spool_limit_bytes,
             free_bytes=0,
             own_limit_bytes=limits.spool_limit_bytes // 2,
@@ -279,7 +279,7 @@ class ScriptRoutes:
             refused=metrics.count_refused,
         )
         self._spool_folder = spool_folder
-        self._answers = Room(
+        self._answers = MemoryBudget(
             _ANSWERS * limits.answer_limit_bytes,
             own_limit_bytes=_ANSWERS // 2 * limits.answer_limit_bytes,
             name="answer bytes",
@@ -335,10 +335,12 @@ class ScriptRoutes:
             self.check_ready()
             streamed = wants_stream(request)
             with (self._spools if streamed else self._answers).share(*askers) as grow_answer:
-                to: WholeAnswer | StreamedAnswer = WholeAnswer(self._limits, grow_answer)
+                to: BufferedResponse | StreamedResponse = BufferedResponse(self._limits, grow_answer)
                 if streamed:
-                    spool = Spool(grow_answer, patience_s=self._limits.write_timeout_s, folder=self._spool_folder)
-                    to = StreamedAnswer(request, spool, self._limits.write_timeout_s)
+                    spool = ResponseSpool(
+                        grow_answer, patience_s=self._limits.write_timeout_s, folder=self._spool_folder
+                    )
+                    to = StreamedResponse(request, spool, self._limits.write_timeout_s)
                 try:
                     response = await self._run(request, script, timeout_s, to, askers)
                     await to.send(request, response)
@@ -351,11 +353,11 @@ class ScriptRoutes:
         request: web.Request,
         script: str,
         timeout_s: float,
-        to: WholeAnswer | StreamedAnswer,
+        to: BufferedResponse | StreamedResponse,
         askers: tuple[str, ...],
     ) -> web.StreamResponse:
-        streamed = isinstance(to, StreamedAnswer)
-        running: Running | None = None
+        streamed = isinstance(to, StreamedResponse)
+        running: RunningScript | None = None
         try:
             with self._running.register(request[REQUEST_ID], script, request[PRINCIPAL], timeout_s) as running:
                 async with (
@@ -390,11 +392,11 @@ class ScriptRoutes:
         with nullcontext() if self._engine is None or not askers else self._engine.asked_by(askers[0]):
             yield
 
-    async def _failed(self, error: TocsinError, to: WholeAnswer | StreamedAnswer) -> web.StreamResponse:
+    async def _failed(self, error: TocsinError, to: BufferedResponse | StreamedResponse) -> web.StreamResponse:
         self._failures.labels(error.code).inc()
         return await to.failed(error)
 
-    async def _outcomes(self, running: Running, streamed: bool) -> AsyncIterator[Outcome]:
+    async def _outcomes(self, running: RunningScript, streamed: bool) -> AsyncIterator[StatementOutcome]:
         """The script's outcomes, timed; `running` knows how far it is."""
         running.statement = 1
         began_s = time.perf_counter()
@@ -414,7 +416,7 @@ class ScriptRoutes:
                 began_s = time.perf_counter()
                 running.statement = outcome.statement + 1
 
-    async def _take(self, outcome: Outcome, to: WholeAnswer | StreamedAnswer) -> None:
+    async def _take(self, outcome: StatementOutcome, to: BufferedResponse | StreamedResponse) -> None:
         await to.begin()
         if outcome.rows is not None:
             async with _closed(outcome.rows) as batches:
@@ -428,7 +430,7 @@ def _three_quarters(of: int) -> int:
     return -(-3 * of // 4)
 
 
-def _go_no_further(running: Running) -> None:
+def _go_no_further(running: RunningScript) -> None:
     """Ends a script that was stopped while a statement could no longer be: that one is done, and is told as done."""
     task = asyncio.current_task()
     if running.scope.expired():

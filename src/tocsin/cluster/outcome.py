@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StatementOutcome:
     """One statement, done; or, for a query, begun: its rows are still to be taken."""
 
     statement: int
@@ -21,7 +21,7 @@ class Outcome:
     """A query's rows in batches, each row already encoded as one JSON value."""
 
 
-class Statements(Protocol):
+class ScriptExecutor(Protocol):
     """Runs scripts.
 
     Statements are executed one by one and only as they are asked for; an outcome's rows are taken before the next
@@ -32,6 +32,6 @@ class Statements(Protocol):
 
     def run(
         self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
-    ) -> AsyncIterator[Outcome]: ...
+    ) -> AsyncIterator[StatementOutcome]: ...
 
     async def close(self) -> None: ...

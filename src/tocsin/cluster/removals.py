@@ -21,7 +21,7 @@ import structlog
 from tocsin import faults
 from tocsin.cluster.entries import CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
 from tocsin.pipeline.datasets.durability import sync_folder
-from tocsin.store.store import ClusterStore, Removal, Transaction
+from tocsin.store.store import ClusterStore, Removal, StoreTransaction
 from tocsin.wire.errors import StorageFullError
 
 DATASET: Final = "dataset"
@@ -33,7 +33,7 @@ _NOT_OURS: Final = frozenset({"lost+found"})
 
 log = structlog.get_logger()
 
-Step: TypeAlias = Callable[[Transaction], Awaitable[object]]
+Step: TypeAlias = Callable[[StoreTransaction], Awaitable[object]]
 
 
 def removal_of(entry: CatalogEntry) -> Removal | None:

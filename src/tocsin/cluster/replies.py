@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 from aiohttp import hdrs, web
 
-from tocsin.cluster.outcome import Outcome
-from tocsin.cluster.spool import Spool
+from tocsin.cluster.outcome import StatementOutcome
+from tocsin.cluster.spool import ResponseSpool
 from tocsin.serving.answers import answer, error_json, internal_answer, internal_error, refusal, send_in_time
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import LimitError, TocsinError
@@ -54,7 +54,7 @@ class StatementLimits:
         )
 
 
-class WholeAnswer:
+class BufferedResponse:
     """`{"results": […]}`, held until the script is through: only up to a number of rows and bytes."""
 
     def __init__(self, limits: StatementLimits, grow: Callable[[int], None]) -> None:
@@ -68,7 +68,7 @@ class WholeAnswer:
     async def begin(self) -> None:
         self._rows = []
 
-    async def rows(self, outcome: Outcome, batch: list[bytes]) -> None:
+    async def rows(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
         self._rows_count += len(batch)
         self._size_bytes += sum(map(len, batch))
         over = None
@@ -85,7 +85,7 @@ class WholeAnswer:
         self._grow(self._size_bytes)
         self._rows += batch
 
-    async def end(self, outcome: Outcome) -> None:
+    async def end(self, outcome: StatementOutcome) -> None:
         result: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
         if outcome.rows is not None:
             result["rows"] = orjson.Fragment(b"[" + b",".join(self._rows) + b"]")
@@ -109,11 +109,11 @@ class WholeAnswer:
         """There is nothing to put away."""
 
 
-class StreamedAnswer:
+class StreamedResponse:
     """One line per row and one per statement, sent as they come. What a client has not read yet waits in a spool, which
     outlives the script: whoever reads slowly holds nothing up but its own answer."""
 
-    def __init__(self, request: web.Request, spool: Spool, write_timeout_s: float) -> None:
+    def __init__(self, request: web.Request, spool: ResponseSpool, write_timeout_s: float) -> None:
         self._request = request
         self._response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: NDJSON})
         self._spool = spool
@@ -124,7 +124,7 @@ class StreamedAnswer:
     async def begin(self) -> None:
         self._count = 0
 
-    async def rows(self, outcome: Outcome, batch: list[bytes]) -> None:
+    async def rows(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
         # Not sooner: a query that fails before its first row is then still answered with the status of its error.
         await self._prepare()
         self._count += len(batch)
@@ -135,7 +135,7 @@ class StreamedAnswer:
             rows = batch[begin : begin + rows_at_once]
             await self._spool.put(b"".join((head, (tail + head).join(rows), tail)))
 
-    async def end(self, outcome: Outcome) -> None:
+    async def end(self, outcome: StatementOutcome) -> None:
         line: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
         if outcome.rows is not None:
             line["rows"] = self._count

@@ -19,20 +19,20 @@ from prometheus_client import Counter
 from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
 from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_error, is_gone, send_in_time
 from tocsin.serving.authentication import PRINCIPAL
-from tocsin.serving.limits import Gate, Room
+from tocsin.serving.limits import MemoryBudget, WaitingLine
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import askers_of, read_json, whole
 from tocsin.serving.tokens import require
-from tocsin.store.channel_rows import Fetched
+from tocsin.store.channel_rows import FetchedRange
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.errors import InputError, TocsinError
-from tocsin.wire.results import FRAMES, Next, end, frame, parse_ranges
+from tocsin.wire.results import FRAMES, NextRange, end, frame, parse_ranges
 
 LIMIT: Final = 1_000
 
 # Of an answer, and the next one; None after the last.
-_Chunk: TypeAlias = tuple[list[Fetched], list[Fetched] | None]
+_Chunk: TypeAlias = tuple[list[FetchedRange], list[FetchedRange] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ResultRoutes:
     def __init__(self, store: ChannelStore, metrics: ServerMetrics, limits: FetchLimits | None = None) -> None:
         self._store = store
         self._limits = limits or FetchLimits()
-        self._gate = Gate(
+        self._gate = WaitingLine(
             self._limits.concurrent,
             self._limits.waiting,
             "fetches",
@@ -60,7 +60,7 @@ class ResultRoutes:
             own_waiting=-(-3 * self._limits.waiting // 4),
             refused=metrics.count_refused,
         )
-        self._unread = Room(
+        self._unread = MemoryBudget(
             self._limits.unread_bytes,
             own_limit_bytes=self._limits.unread_bytes // 2,
             name="fetched bytes",
@@ -130,7 +130,7 @@ class ResultRoutes:
     async def _fetch(self, ranges: Sequence[Range], askers: tuple[str, ...]) -> AsyncGenerator[_Chunk, None]:
         """Each chunk, and the one after it: so a short answer takes one turn at the gate."""
         fetched = self._store.fetch(ranges, chunk_bytes=self._limits.chunk_bytes)
-        async with aclosing(cast("AsyncGenerator[list[Fetched], None]", fetched)) as chunks:
+        async with aclosing(cast("AsyncGenerator[list[FetchedRange], None]", fetched)) as chunks:
             async with self._gate.passed(*askers):
                 chunk = await anext(chunks, None)
                 following = None if chunk is None else await anext(chunks, None)
@@ -196,7 +196,7 @@ class _Sent:
     size_bytes: int = 0
     cursor: Cursor | None = None
 
-    def add(self, chunk: Sequence[Fetched]) -> int:
+    def add(self, chunk: Sequence[FetchedRange]) -> int:
         """How many results the chunk has."""
         total = 0
         for part in chunk:
@@ -209,12 +209,12 @@ class _Sent:
             total += len(part.results)
         return total
 
-    def next(self, ranges: Sequence[Range], place: int) -> Next:
+    def next(self, ranges: Sequence[Range], place: int) -> NextRange:
         """Where to go on when what comes next is of this range."""
         _, after, _, limit, limit_bytes = ranges[place]
         if place != self.range or self.cursor is None:
-            return Next(place, after, limit, limit_bytes)
-        return Next(
+            return NextRange(place, after, limit, limit_bytes)
+        return NextRange(
             place,
             self.cursor,
             None if limit is None else limit - self.count,

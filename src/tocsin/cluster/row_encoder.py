@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from tocsin.cluster.changes import decoded
-from tocsin.language.queries import Translated
+from tocsin.language.queries import TranslatedQuery
 from tocsin.rules.model.jsonform import plain
 
 TURN_ROWS: Final = 500
@@ -23,7 +23,7 @@ class RowEncoder:
     def __init__(self, turn: AbstractContextManager[Any] | None = None) -> None:
         self._turn = turn or threading.Lock()
 
-    def encode(self, rows: pa.Table, translated: Translated) -> list[bytes]:
+    def encode(self, rows: pa.Table, translated: TranslatedQuery) -> list[bytes]:
         made: list[bytes] = []
         for begin in range(0, rows.num_rows, TURN_ROWS):
             with self._turn:

@@ -21,7 +21,7 @@ _log = structlog.get_logger("tocsin.cluster")
 
 
 @dataclass(slots=True)
-class Running:
+class RunningScript:
     """One script on its way."""
 
     id: str
@@ -66,13 +66,13 @@ class RunningScripts:
     """All of them, by id."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Running] = {}
+        self._by_id: dict[str, RunningScript] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
 
     @contextmanager
-    def register(self, identity: str, script: str, principal: Token, timeout_s: float) -> Iterator[Running]:
+    def register(self, identity: str, script: str, principal: Token, timeout_s: float) -> Iterator[RunningScript]:
         """Known under the id for as long as the block lasts."""
         if self._closed:
             raise UnavailableError("the cluster is stopping")
@@ -80,7 +80,9 @@ class RunningScripts:
             raise ConflictError(
                 f"a script with the id {identity} is running already", hint="give each request its own id"
             )
-        running = self._by_id[identity] = Running(identity, script, principal, timeout_s, asyncio.timeout(timeout_s))
+        running = self._by_id[identity] = RunningScript(
+            identity, script, principal, timeout_s, asyncio.timeout(timeout_s)
+        )
         self._idle.clear()
         try:
             yield running
@@ -89,7 +91,7 @@ class RunningScripts:
             if not self._by_id:
                 self._idle.set()
 
-    def seen_by(self, principal: Token) -> list[Running]:
+    def seen_by(self, principal: Token) -> list[RunningScript]:
         """Those the principal may know of and stop: its own, or for an administrator all."""
         return [one for one in self._by_id.values() if principal.role == "admin" or one.principal == principal]
 

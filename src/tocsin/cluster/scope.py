@@ -13,16 +13,16 @@ from sqlglot import exp
 
 from tocsin.cluster.catalog import METADATA, Catalog
 from tocsin.cluster.channel_entries import ChannelEntry, channel_of
-from tocsin.cluster.channels.shows import Shown
+from tocsin.cluster.channels.shows import VirtualDataset
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
 from tocsin.cluster.metadata import DATASETS
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.language.binding import bound
 from tocsin.language.dialect import ValueOf
 from tocsin.language.names import Dataset, Function
-from tocsin.language.queries import Queries, Translated
-from tocsin.language.scope import Frame
+from tocsin.language.queries import Queries, TranslatedQuery
+from tocsin.language.scope import NameScope
 from tocsin.language.spark_text import render
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
@@ -35,7 +35,7 @@ class StatementScope:
     def __init__(
         self,
         catalog: Catalog,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
         dataverse: str,
         now: datetime,
@@ -57,12 +57,12 @@ class StatementScope:
         self._engine.drop_views(self._views)
         self._views.clear()
 
-    def translated(self, node: Any) -> Translated:
+    def translated(self, node: Any) -> TranslatedQuery:
         return self.translator().translate(node)
 
     def translator(self) -> Queries:
         made = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
-        made.frame = Frame({name: bound(value) for name, value in self.values.items()})
+        made.frame = NameScope({name: bound(value) for name, value in self.values.items()})
         return made
 
     # ------------------------------------------------------------ Names
@@ -74,7 +74,7 @@ class StatementScope:
         found = self.catalog.find(ref)
         if found is None and (channel := channel_of(ref)) is not None:
             entry = self.catalog.find(channel)
-            return Shown(entry, ref) if isinstance(entry, ChannelEntry) else None
+            return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
         return found if isinstance(found, DatasetEntry) else None
 
     def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
@@ -93,7 +93,7 @@ class StatementScope:
     # ------------------------------------------------------------ Scans
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
-        if isinstance(dataset, Shown):
+        if isinstance(dataset, VirtualDataset):
             assert self._engine.shows is not None
             self._views.append(self._engine.views.of_rows(self._engine.shows.rows(dataset)))
             return self._views[-1]
@@ -123,7 +123,7 @@ class StatementScope:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _BatchDataset:
     """Records on their way into a dataset, as if they were one."""
 
     type: ObjectType
@@ -137,7 +137,7 @@ class BatchScope(StatementScope):
     def __init__(  # noqa: PLR0917
         self,
         catalog: Catalog,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
         dataverse: str,
         now: datetime,
@@ -146,14 +146,14 @@ class BatchScope(StatementScope):
     ) -> None:
         super().__init__(catalog, tables, engine, dataverse, now)
         self._kind = kind
-        self._batch = _Batch(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
+        self._batch = _BatchDataset(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
         records = pa.StructArray.from_arrays(
             [column.combine_chunks() for column in rows.columns], fields=list(rows.schema)
         )
         places = pa.array(range(rows.num_rows), pa.int64())
         self._rows = pa.table([places, records], schema=layout.record_schema(self._batch.type))
 
-    def translated_batch(self, expression: exp.Expr) -> Translated:
+    def translated_batch(self, expression: exp.Expr) -> TranslatedQuery:
         """`SELECT VALUE expression FROM the batch AS batch`"""
         source = exp.Table(
             this=exp.to_identifier(self._batch.name, quoted=True),

@@ -47,7 +47,7 @@ _PYTHON: Final = "org.apache.spark.api.python.PythonException"
 
 
 @dataclass(frozen=True, slots=True)
-class Thrown:
+class SparkFailure:
     """One exception of Java's."""
 
     kind: str
@@ -92,7 +92,7 @@ def called(failed: CallError) -> TocsinError:
     return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)
 
 
-def _capacity(causes: list[Thrown]) -> CapacityError | None:
+def _capacity(causes: list[SparkFailure]) -> CapacityError | None:
     """What Spark lacked, rather than what a statement did wrong: the same work in smaller parts may pass."""
     for cause in causes:
         is_sparks = cause.kind == _SPARK
@@ -108,7 +108,7 @@ def _capacity(causes: list[Thrown]) -> CapacityError | None:
     return None
 
 
-def _causes(error: Any) -> Iterator[Thrown]:
+def _causes(error: Any) -> Iterator[SparkFailure]:
     """What Java threw, the outermost first."""
     thrown = getattr(error, "java_exception", None)
     if thrown is None:
@@ -118,7 +118,7 @@ def _causes(error: Any) -> Iterator[Thrown]:
             return
         message = thrown.getMessage() or ""
         kind = thrown.getClass().getName()
-        yield Thrown(kind, message)
+        yield SparkFailure(kind, message)
         if kind == _SPARK and (task := _FAILED_TASK.match(message)) is not None:
-            yield Thrown(task["kind"], task["message"] or "")
+            yield SparkFailure(task["kind"], task["message"] or "")
         thrown = thrown.getCause()

@@ -47,7 +47,7 @@ class _File:
         return os.pread(self.content.fileno(), min(_READ_BYTES, self.size_bytes - self.read_bytes), self.read_bytes)
 
 
-class Spool:
+class ResponseSpool:
     """For one that puts and one that takes. `grow` is told what the files take, and raises LimitError where that is too
     much; `patience_s` is how long the script may wait in all for a client that hardly reads."""
 

@@ -15,19 +15,19 @@ import orjson
 import pyarrow as pa
 
 from tocsin.cluster.catalog import DEFAULT, CatalogStore
-from tocsin.cluster.changes import Changes
+from tocsin.cluster.changes import DmlHandler
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.procedures import Procedures
-from tocsin.cluster.definitions import Definitions
+from tocsin.cluster.definitions import DdlHandler
 from tocsin.cluster.engine import Engine
-from tocsin.cluster.outcome import Outcome
+from tocsin.cluster.outcome import StatementOutcome
 from tocsin.cluster.row_encoder import RowEncoder
 from tocsin.cluster.scope import StatementScope
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.language import script as scripts
 from tocsin.language import statements as st
 from tocsin.language.expressions import TranslationError
-from tocsin.language.queries import Translated
+from tocsin.language.queries import TranslatedQuery
 from tocsin.language.typed import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
@@ -35,14 +35,14 @@ from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 _BATCH_ROWS = 2_000
 
 
-class Desk(Protocol):
+class StatementHandler(Protocol):
     """Carries out statements of its own kind."""
 
     async def run(self, statement: st.Statement, scope: StatementScope) -> Mapping[str, Any] | None:
         """What it did, or None when the statement is for another desk."""
 
 
-class Room(Desk, Protocol):
+class LifecycleHandler(StatementHandler, Protocol):
     """A desk with something behind it that goes on by itself."""
 
     def leaving(self, dataverse: str) -> AbstractAsyncContextManager[None]:
@@ -55,12 +55,12 @@ class ScriptRunner:
     def __init__(  # noqa: PLR0917
         self,
         catalog: CatalogStore,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
-        changes: Changes,
+        changes: DmlHandler,
         procedures: Procedures,
         channels: Channels,
-        rooms: Sequence[Room],
+        rooms: Sequence[LifecycleHandler],
         settings: ClusterSettings,
         data: Path,
     ) -> None:
@@ -70,18 +70,18 @@ class ScriptRunner:
         self._data = data
         self._rows_limit = settings.statements.rows_limit
         self._encoder = RowEncoder()
-        self._definitions = Definitions(catalog, tables, engine, settings.datasets.history)
+        self._definitions = DdlHandler(catalog, tables, engine, settings.datasets.history)
         self._changes = changes
         self._procedures = procedures
         self._channels = channels
-        self._rooms: tuple[Room, ...] = (procedures, *rooms)
+        self._rooms: tuple[LifecycleHandler, ...] = (procedures, *rooms)
 
     async def close(self) -> None:
         self._engine.close()
 
     async def run(
         self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
-    ) -> AsyncIterator[Outcome]:
+    ) -> AsyncIterator[StatementOutcome]:
         dataverse = DEFAULT
         parsing = scripts.statements(script)
         number = 0
@@ -93,7 +93,7 @@ class ScriptRunner:
             try:
                 if isinstance(statement, st.Use):
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
-                    yield Outcome(number, "use", {"dataverse": dataverse}, None)
+                    yield StatementOutcome(number, "use", {"dataverse": dataverse}, None)
                     continue
                 if not (may_write or isinstance(statement, st.Query | st.Explain | st.ExplainChannel)):
                     raise ForbiddenError("this token may only run queries", hint="use one with the role writer")
@@ -109,51 +109,59 @@ class ScriptRunner:
             yield (
                 outcome
                 if outcome.rows is None
-                else Outcome(number, outcome.kind, outcome.summary, _guarded(outcome.rows, script, statement, number))
+                else StatementOutcome(
+                    number, outcome.kind, outcome.summary, _guarded(outcome.rows, script, statement, number)
+                )
             )
 
-    async def _execute(self, number: int, statement: st.Statement, dataverse: str, stream: bool) -> Outcome:
+    async def _execute(self, number: int, statement: st.Statement, dataverse: str, stream: bool) -> StatementOutcome:
         now = datetime.now(UTC)
         scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, now)
         kind = _kind(statement)
         if isinstance(statement, st.Query):
             rows = self._streamed(statement, scope) if stream else await self._whole(statement, scope)
-            return Outcome(number, "query", {}, rows)
+            return StatementOutcome(number, "query", {}, rows)
         try:
             if isinstance(statement, st.Explain):
                 plan = await self._engine.work(
                     lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text
                 )
-                return Outcome(number, kind, {}, _one(orjson.dumps(plan)))
+                return StatementOutcome(number, kind, {}, _one(orjson.dumps(plan)))
             if isinstance(statement, st.ExplainChannel):
-                return Outcome(number, kind, {}, _one(orjson.dumps(await self._channels.explained(statement, scope))))
+                return StatementOutcome(
+                    number, kind, {}, _one(orjson.dumps(await self._channels.explained(statement, scope)))
+                )
             if isinstance(statement, st.Execute):
                 return await self._called(number, statement, scope, stream)
             if isinstance(statement, st.DropDataverse):
                 async with AsyncExitStack() as leaving:
                     for room in self._rooms:
                         await leaving.enter_async_context(room.leaving(statement.name))
-                    return Outcome(number, kind, await self._definitions.run(statement, scope) or {}, None)
-            desks: tuple[Desk, ...] = (self._definitions, self._changes, *self._rooms)
+                    return StatementOutcome(number, kind, await self._definitions.run(statement, scope) or {}, None)
+            desks: tuple[StatementHandler, ...] = (self._definitions, self._changes, *self._rooms)
             for desk in desks:
                 summary = await desk.run(statement, scope)
                 if summary is not None:
                     if isinstance(statement, st.Insert) and statement.upsert:
                         kind = "upsert"
-                    return Outcome(number, kind, summary, None)
+                    return StatementOutcome(number, kind, summary, None)
         finally:
             scope.close()
         raise StatementError(f"{kind.replace('_', ' ').upper()} is no statement of this cluster")
 
-    async def _called(self, number: int, statement: st.Execute, scope: StatementScope, stream: bool) -> Outcome:
+    async def _called(
+        self, number: int, statement: st.Execute, scope: StatementScope, stream: bool
+    ) -> StatementOutcome:
         call = await self._procedures.called(statement, scope)
         with call.told():
             if isinstance(call.statement, st.Query):
                 query, own = call.statement, call.scope
                 rows = self._streamed(query, own) if stream else await self._whole(query, own)
-                return Outcome(number, "execute", {}, call.told_of(rows))
+                return StatementOutcome(number, "execute", {}, call.told_of(rows))
             try:
-                return Outcome(number, "execute", await self._changes.run(call.statement, call.scope) or {}, None)
+                return StatementOutcome(
+                    number, "execute", await self._changes.run(call.statement, call.scope) or {}, None
+                )
             finally:
                 call.scope.close()
 
@@ -172,7 +180,7 @@ class ScriptRunner:
 
     async def _streamed(self, statement: st.Query, scope: StatementScope) -> AsyncIterator[list[bytes]]:
         """Rows as Spark's files are read: never more than a batch in memory, however slow the reader is."""
-        translated: Translated | None = None
+        translated: TranslatedQuery | None = None
         batches: Iterator[pa.RecordBatch] = iter(())
 
         def begin() -> list[bytes] | None:

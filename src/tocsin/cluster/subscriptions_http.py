@@ -9,7 +9,7 @@ from aiohttp import web
 
 from tocsin.cluster.channels.brokers import Brokers
 from tocsin.cluster.channels.channel import moment
-from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SubscriptionRequest, Subscriptions
 from tocsin.cluster.entries import ChannelEntry
@@ -21,7 +21,7 @@ from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.requests import read_object, whole
 from tocsin.serving.tokens import require
-from tocsin.store.channel_rows import Broker, Subscription
+from tocsin.store.channel_rows import BrokerName, SubscriptionRow
 from tocsin.store.channel_store import PAGE
 from tocsin.wire.cursors import cursor_text
 from tocsin.wire.errors import InputError, NotFoundError
@@ -52,11 +52,11 @@ class SubscriptionRoutes:
     def _channel(self, request: web.Request) -> ChannelEntry:
         return self._subscriptions.channel(*path_name(request))
 
-    async def _broker(self, request: web.Request, name: object) -> Broker:
+    async def _broker(self, request: web.Request, name: object) -> BrokerName:
         """The broker of that name, which the asker may act for."""
         if not isinstance(name, str):
             raise InputError('a broker is named as "dataverse.broker"')
-        broker = Broker(*full_name(name))
+        broker = BrokerName(*full_name(name))
         await self._brokers.registered(broker, request[PRINCIPAL])
         return broker
 
@@ -125,7 +125,7 @@ class SubscriptionRoutes:
     async def of_broker(self, request: web.Request) -> web.Response:
         """All of a broker's, in all channels: what it held when it went away."""
         require(request[PRINCIPAL], "broker")
-        broker = Broker(*path_name(request))
+        broker = BrokerName(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
         limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
         channel, _, identity = request.query.get("after", "0 ").partition(" ")
@@ -141,7 +141,7 @@ class SubscriptionRoutes:
         """A token of the role `broker` ends and changes its own broker's subscriptions only."""
         if request[PRINCIPAL].role != "broker":
             return
-        checked: set[Broker] = set()
+        checked: set[BrokerName] = set()
         for identity in ids:
             try:
                 broker = (await self._subscriptions.one(channel, identity)).broker
@@ -178,11 +178,11 @@ def _described(one: ChannelEntry) -> dict[str, Any]:
     }
 
 
-def _told(one: Subscription) -> dict[str, Any]:
+def _told(one: SubscriptionRow) -> dict[str, Any]:
     return {
         "id": one.id,
         "interest": one.interest,
-        "parameters": [plain(value) for value in Parameters.values(one.parameters)],
+        "parameters": [plain(value) for value in ParameterValues.values(one.parameters)],
         "broker": f"{one.broker.dataverse}.{one.broker.name}",
         "application": one.application,
         "since": cursor_text(one.since),

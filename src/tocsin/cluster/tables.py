@@ -28,7 +28,7 @@ from tocsin.wire.errors import NotFoundError, StorageFullError
 log = structlog.get_logger()
 
 
-class Tables:
+class DatasetTables:
     """Thread-safe. A dataset's folder has a name of its own, so a new dataset never meets an old one's files."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Tables:
             if name not in self._dropped:
                 log.exception("upkeep failed", dataset=name)
 
-    def _tell_early(self, name: str, done: upkeep.Done) -> None:
+    def _tell_early(self, name: str, done: upkeep.UpkeepRound) -> None:
         if done.removed_early and name not in self._told_early:
             self._told_early.add(name)
             log.warning(

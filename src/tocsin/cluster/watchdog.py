@@ -39,7 +39,7 @@ class WatchdogLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class TimePassed:
+class WatchdogTick:
     """`has_ended`: the engine's process is gone. `lost`: whose threads were given up and have not ended;
     `is_exhausted`: they leave too few."""
 
@@ -73,7 +73,7 @@ class StartFailed:
     reason: str
 
 
-Event: TypeAlias = TimePassed | PingAnswered | PingFailed | StartSucceeded | StartFailed
+WatchdogEvent: TypeAlias = WatchdogTick | PingAnswered | PingFailed | StartSucceeded | StartFailed
 
 # ---------------------------------------------------------------- actions
 
@@ -142,8 +142,8 @@ class Watchdog:
 
     # ------------------------------------------------------------ events in, actions out
 
-    def handle(self, event: Event, now_s: float) -> Sequence[Action]:
-        if isinstance(event, TimePassed):
+    def handle(self, event: WatchdogEvent, now_s: float) -> Sequence[Action]:
+        if isinstance(event, WatchdogTick):
             return self._time_passed(event, now_s)
         if isinstance(event, StartSucceeded):
             self.state, self.reason = "up", ""
@@ -167,7 +167,7 @@ class Watchdog:
             self._stuck.popleft()
         return self._fail("Spark's context has ended", now_s) if event.is_stopped else ()
 
-    def _time_passed(self, event: TimePassed, now_s: float) -> Sequence[Action]:
+    def _time_passed(self, event: WatchdogTick, now_s: float) -> Sequence[Action]:
         passed_s, self._seen_s = now_s - self._seen_s, now_s
         limits = self._limits
         if self.state == "waiting":

@@ -10,11 +10,11 @@ from typing import Final
 
 from tocsin.lab.bodies.edge import core_settings
 from tocsin.lab.bodies.town import BROKER, CLUSTER, Links, play_town
-from tocsin.lab.engine.trace import Trace
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.scenarios.checking import check
 from tocsin.lab.scenarios.city import CHANNELS
-from tocsin.lab.scenarios.scenario import Publish, Scenario, load
+from tocsin.lab.scenarios.scenario import PublishStep, Scenario, load
 from tocsin.lab.workloads.city_channels import find
 from tocsin.wire.errors import InputError
 
@@ -37,10 +37,10 @@ _PLACES: Final = (CLUSTER, BROKER)
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedScenario:
     """What a broker with one policy and size came to."""
 
-    cell: Cell
+    cell: LiveCell
     figures: Mapping[str, float]
 
 
@@ -51,7 +51,9 @@ def load_city(path: Path) -> Scenario:
     return made
 
 
-def simulate(made: Scenario, cells: Sequence[Cell], links: Links, trace: Trace | None = None) -> Iterator[Played]:
+def simulate(
+    made: Scenario, cells: Sequence[LiveCell], links: Links, trace: RunTrace | None = None
+) -> Iterator[PlayedScenario]:
     """Play it to a town for each cell."""
     _refuse(made, _PLACES)
     results = find(made).made()
@@ -69,12 +71,12 @@ def simulate(made: Scenario, cells: Sequence[Cell], links: Links, trace: Trace |
             "evicted": float(figures.evicted),
             "expired": float(figures.expired),
         }
-        yield Played(cell, told)
+        yield PlayedScenario(cell, told)
 
 
 def live(
-    made: Scenario, cells: Sequence[Cell], folder: Path, *, speed: float, say: Callable[[str], None]
-) -> Iterator[Played]:
+    made: Scenario, cells: Sequence[LiveCell], folder: Path, *, speed: float, say: Callable[[str], None]
+) -> Iterator[PlayedScenario]:
     """Play it to live brokers, one for each cell, on a cluster of their own; the folder keeps what happened to them."""
     from tocsin.lab.experiments.edge_caching_prototype.live import conducting, hour, schema
 
@@ -88,11 +90,11 @@ def live(
     end_s = made.span_s() + _AFTER_S
     lived = asyncio.run(hour.live(made, end_s, cells, speed, folder=folder / "servers", traces=traces, say=say))
     for cell, one in lived.items():
-        yield Played(cell, conducting.numbers(one, len(cells)))
+        yield PlayedScenario(cell, conducting.numbers(one, len(cells)))
 
 
 def _refuse(made: Scenario, taken: Sequence[str]) -> None:
-    people = {act.subscriber for step in made.steps if not isinstance(act := step.act, Publish)}
+    people = {act.subscriber for step in made.steps if not isinstance(act := step.act, PublishStep)}
     for name in taken:
         if name in people:
             raise InputError(f"a subscriber is called {name}, as one of ours is", hint="give it another name")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-class replacing:  # noqa: N801 - reads as a word in `with`
+class AtomicFile:
     """A path to write to, which becomes the file when all is written and on the disk: neither an interrupted run nor a
     power cut leaves half of one. Several processes may write the same file."""
 

@@ -8,18 +8,18 @@ from sqlglot import exp
 
 from tocsin.language import dynamic
 from tocsin.language.dynamic import VOID
-from tocsin.language.typed import Typed, literal, string
+from tocsin.language.typed import TypedSql, literal, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.openform import dumps_value
 from tocsin.rules.model.values import MISSING
 
 
-def bound(value: Any) -> Typed:
+def bound(value: Any) -> TypedSql:
     """The value as a query sees it: of its own type, untyped where it is a collection or an object."""
     if value is MISSING:
-        return Typed(dynamic.null(t.ANY), t.ANY)
+        return TypedSql(dynamic.null(t.ANY), t.ANY)
     if value is None:
-        return Typed(exp.null(), VOID)
+        return TypedSql(exp.null(), VOID)
     if isinstance(value, dict | list):
-        return Typed(dynamic.call("parse_json", string(dumps_value(value))), t.ANY)
+        return TypedSql(dynamic.call("parse_json", string(dumps_value(value))), t.ANY)
     return literal(value)

@@ -22,14 +22,14 @@ from tocsin.language import (
 )
 from tocsin.language.dynamic import VOID
 from tocsin.language.grid import Near
-from tocsin.language.typed import FunctionError, MapType, Typed, build, constant_integer
+from tocsin.language.typed import FunctionError, MapType, TypedSql, build, constant_integer
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, Type
 
 if TYPE_CHECKING:
     from tocsin.language.expressions import Expressions
 
-OURS: Final[dict[str, Callable[[Sequence[Typed]], Typed]]] = {
+OURS: Final[dict[str, Callable[[Sequence[TypedSql]], TypedSql]]] = {
     **spatial.FUNCTIONS, **geodesy.FUNCTIONS, **temporal.FUNCTIONS,
 }  # fmt: skip
 
@@ -115,7 +115,7 @@ def is_made_once(sql: exp.Expr) -> bool:
     return any(str(one.this).lower() in NONDETERMINISTIC or one.meta.get(ONCE) for one in sql.find_all(exp.Anonymous))
 
 
-def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
+def call(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
     lower = name.lower()
     if lower in MOMENTS_OF_NOW and not node.expressions:
         return self.moment(MOMENTS_OF_NOW[lower])
@@ -150,7 +150,7 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     if lower in ("grouping", "grouping_id"):
         # Spark says what these are only inside of the grouping they tell about.
         keys = [dynamic.key(one.sql) if one.type == t.ANY else one.sql for one in arguments]
-        return Typed(exp.cast(dynamic.call(lower, *keys), "BIGINT"), t.BIGINT)
+        return TypedSql(exp.cast(dynamic.call(lower, *keys), "BIGINT"), t.BIGINT)
     of_durations = durations.ordered(lower, arguments)
     if of_durations is not None:
         return of_durations
@@ -158,13 +158,13 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
         return _aligned(self, SPARK_NAMES.get(lower, lower), arguments)
     if lower == "if" and len(arguments) == 3:
         type_, (then, otherwise) = self.aligned(arguments[1:])
-        return Typed(exp.If(this=self._as(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
+        return TypedSql(exp.If(this=self._as(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
     if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
-        return Typed(untyped.extreme(lower, arguments[0].sql), t.ANY)
+        return TypedSql(untyped.extreme(lower, arguments[0].sql), t.ANY)
     if lower in ("min", "max") and len(arguments) == 1 and (sorted_by := temporal.order_key(arguments[0])) is not None:
-        return Typed(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
+        return TypedSql(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
     made = _spark(self, SPARK_NAMES.get(lower, name), arguments)
-    return Typed(made.sql, t.UUID) if lower == "uuid" else made
+    return TypedSql(made.sql, t.UUID) if lower == "uuid" else made
 
 
 _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
@@ -176,11 +176,11 @@ def _like(name: str, text: exp.Expr, pattern: exp.Expr, escape: exp.Expr | None 
     return matching if escape is None else exp.Escape(this=matching, expression=escape.copy())
 
 
-def _noted(name: str, made: Typed, arguments: Sequence[Typed]) -> Typed:
+def _noted(name: str, made: TypedSql, arguments: Sequence[TypedSql]) -> TypedSql:
     """The call, with what matching can use of it."""
     kind = {"intersect": noted.NEAR, "distance": noted.APART}.get(name.rpartition("_")[2])
     if kind is not None and len(arguments) == 2 and all(one.type in t.SPATIAL for one in arguments):
-        a, b = (Typed(one.sql, one.type) for one in arguments)
+        a, b = (TypedSql(one.sql, one.type) for one in arguments)
         made.sql.meta[kind] = Near(a, b, globe=name.startswith("geo_"))
     return made
 
@@ -194,30 +194,30 @@ _TAKES_UNTYPED: Final = frozenset(
 )
 
 
-def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
+def _spark(self: Expressions, name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     """A function of Spark's. It is asked whether it takes the arguments as they are, then a little adapted."""
     lower = name.lower()
 
-    def fitted(value: Typed) -> Typed:
+    def fitted(value: TypedSql) -> TypedSql:
         if value.type != t.ANY:
             return value
         if lower in MOMENTS:
             self.taken(value, t.DATETIME)
-            return Typed(untyped.moment(value.sql), t.DATETIME)
+            return TypedSql(untyped.moment(value.sql), t.DATETIME)
         if lower not in NUMERIC and lower not in COLLECTIONS:
             self.taken(value, t.STRING)
-            return Typed(untyped.text(value.sql), t.STRING)
+            return TypedSql(untyped.text(value.sql), t.STRING)
         type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
         if lower in NUMERIC:
             self.taken(value, t.BIGINT if lower in KEEP_INTEGERS else t.DOUBLE)
-        return Typed(dynamic.exactly(value.sql, type_), type_)
+        return TypedSql(dynamic.exactly(value.sql, type_), type_)
 
-    def narrow(value: Typed) -> Typed:
+    def narrow(value: TypedSql) -> TypedSql:
         """Spark wants INT in many places where our integers are BIGINT."""
         constant = constant_integer(value.sql) if value.type in t.INTEGERS else None
         if constant is not None and -(2**31) <= constant < 2**31:
-            return Typed(exp.Literal.number(constant), t.INTEGER)
-        return Typed(exp.cast(value.sql.copy(), "INT"), t.INTEGER) if value.type == t.BIGINT else value
+            return TypedSql(exp.Literal.number(constant), t.INTEGER)
+        return TypedSql(exp.cast(value.sql.copy(), "INT"), t.INTEGER) if value.type == t.BIGINT else value
 
     as_they_are = list(arguments)
     adapted = [fitted(one) for one in arguments]
@@ -239,34 +239,36 @@ def _spark(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
     raise problem
 
 
-def _aligned(self: Expressions, name: str, arguments: Sequence[Typed]) -> Typed:
+def _aligned(self: Expressions, name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     if name in ("greatest", "least") and any(one.type == t.ANY for one in arguments):
-        arguments = [Typed(self._as(one, t.DOUBLE), t.DOUBLE if one.type == t.ANY else one.type) for one in arguments]
+        arguments = [
+            TypedSql(self._as(one, t.DOUBLE), t.DOUBLE if one.type == t.ANY else one.type) for one in arguments
+        ]
     if name == "coalesce":
         # An untyped NULL is not an SQL NULL: it must be stepped over as well.
         arguments = [
-            Typed(build("if(is_variant_null(_v), NULL, _v)", _v=one.sql), t.ANY)
+            TypedSql(build("if(is_variant_null(_v), NULL, _v)", _v=one.sql), t.ANY)
             if one.type == t.ANY
-            else Typed(one.sql, one.type)
+            else TypedSql(one.sql, one.type)
             for one in arguments
         ]
     type_, values = self.aligned(arguments)
     made = dynamic.call(name, *values)
-    return Typed(made, ArrayType(type_)) if name == "array" else Typed(made, type_)
+    return TypedSql(made, ArrayType(type_)) if name == "array" else TypedSql(made, type_)
 
 
-def _count(self: Expressions, node: exp.Anonymous) -> Typed:
+def _count(self: Expressions, node: exp.Anonymous) -> TypedSql:
     argument = node.expressions[0]
     if isinstance(argument, exp.Star):
-        return Typed(dynamic.call("count", exp.Star()), t.BIGINT)
+        return TypedSql(dynamic.call("count", exp.Star()), t.BIGINT)
     distinct = isinstance(argument, exp.Distinct)
     values = [self.expression(one) for one in (argument.expressions if distinct else [argument])]
     sqls = [dynamic.key(value.sql) if value.type == t.ANY else value.sql for value in values]
     inner = exp.Distinct(expressions=[sql.copy() for sql in sqls]) if distinct else sqls[0]
-    return Typed(exp.Anonymous(this="count", expressions=[inner]), t.BIGINT)
+    return TypedSql(exp.Anonymous(this="count", expressions=[inner]), t.BIGINT)
 
 
-def _array_aggregate(name: str, value: Typed) -> Typed:
+def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
     items = dynamic.items(value)
     assert isinstance(items.type, ArrayType)
     item = items.type.item
@@ -274,7 +276,7 @@ def _array_aggregate(name: str, value: Typed) -> Typed:
         return over_items
     if item in (t.ANY, VOID):
         items, item = (
-            Typed(
+            TypedSql(
                 dynamic.as_type(openform.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)),
                 ArrayType(t.DOUBLE),
             ),
@@ -289,19 +291,21 @@ def _array_aggregate(name: str, value: Typed) -> Typed:
     wide = t.DOUBLE if item in (t.FLOAT, t.DOUBLE) else t.BIGINT
     if name in ("sum", "avg"):
         kind = "ARRAY<DOUBLE>" if name == "avg" or wide == t.DOUBLE else "ARRAY<BIGINT>"
-        items = Typed(exp.cast(items.sql.copy(), kind, dialect="spark"), items.type)
+        items = TypedSql(exp.cast(items.sql.copy(), kind, dialect="spark"), items.type)
     sql = build(ARRAY_AGGREGATES[name], _v=items.sql, _zero=zero)
     result: Type = {"count": t.BIGINT, "avg": t.DOUBLE, "sum": wide}.get(name, item)
-    return Typed(exp.cast(sql, "BIGINT") if name == "count" else sql, result)
+    return TypedSql(exp.cast(sql, "BIGINT") if name == "count" else sql, result)
 
 
-def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
+def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
     """transform(a, x -> …) and its kin: the lambda's variables get the types of what they range over."""
-    from tocsin.language.scope import Frame
+    from tocsin.language.scope import NameScope
 
-    values: list[Typed] = []
+    values: list[TypedSql] = []
     made: list[exp.Expr] = []
-    asked: list[tuple[Typed, list[exp.Identifier]]] = []  # the values, and the bodies of lambdas with their variables
+    asked: list[
+        tuple[TypedSql, list[exp.Identifier]]
+    ] = []  # the values, and the bodies of lambdas with their variables
     for argument in node.expressions:
         if not isinstance(argument, exp.Lambda):
             value = self.expression(argument)
@@ -315,8 +319,8 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
         types = _lambda_types(name.lower(), values, len(names))
         outer, self.frame = (
             self.frame,
-            Frame(
-                {one: Typed(exp.column(one, quoted=True), type_) for one, type_ in zip(names, types, strict=True)},
+            NameScope(
+                {one: TypedSql(exp.column(one, quoted=True), type_) for one, type_ in zip(names, types, strict=True)},
                 [],
                 self.frame,
             ),
@@ -327,7 +331,7 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
             self.frame = outer
         if name.lower() == "array_sort" and body.type in t.NUMBERS:
             # Spark wants an INT; of a difference only the sign counts, and that always fits.
-            body = Typed(exp.cast(dynamic.call("sign", body.sql), "INT"), t.INTEGER)
+            body = TypedSql(exp.cast(dynamic.call("sign", body.sql), "INT"), t.INTEGER)
         quoted = [exp.to_identifier(one, quoted=True) for one in names]
         made.append(exp.Lambda(this=body.sql, expressions=quoted))
         asked.append((body, quoted))
@@ -345,13 +349,13 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> Typed:
     return phantoms.told(self.oracle, dynamic.call(name, *made), name, question, types_)
 
 
-def _lambda_types(name: str, values: Sequence[Typed], wanted: int) -> list[Type]:
-    def item(value: Typed) -> Type:
+def _lambda_types(name: str, values: Sequence[TypedSql], wanted: int) -> list[Type]:
+    def item(value: TypedSql) -> Type:
         if isinstance(value.type, ArrayType):
             return value.type.item
         raise FunctionError(f"{name} expects an array, got {value.type}")
 
-    def entries(value: Typed) -> list[Type]:
+    def entries(value: TypedSql) -> list[Type]:
         if isinstance(value.type, MapType):
             return [value.type.key, value.type.value]
         raise FunctionError(f"{name} expects a map, got {value.type}")

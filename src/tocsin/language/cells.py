@@ -6,12 +6,12 @@ from sqlglot import exp
 
 from tocsin.language import grid
 from tocsin.language.grid import Near
-from tocsin.language.meeting import Sides, Way
-from tocsin.language.typed import Typed, build
+from tocsin.language.meeting import JoinSides, KeyStrategy
+from tocsin.language.typed import TypedSql, build
 from tocsin.rules.model import types as t
 
 
-def by_cells(near: Near, sides: Sides) -> Way | None:
+def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
     a, b = (near.a, near.b) if sides.of(near.a.sql) == sides.left else (near.b, near.a)
     if sides.of(a.sql) != sides.left or sides.of(b.sql) != sides.right:
         return None
@@ -19,21 +19,21 @@ def by_cells(near: Near, sides: Sides) -> Way | None:
         return None
     what = "a grid on the globe" if near.globe else "a grid in the plane"
 
-    def region(shape: Typed, side: str) -> grid.Region:
+    def region(shape: TypedSql, side: str) -> grid.Region:
         return grid.Region.of(shape, sides.beside(side), globe=near.globe)
 
-    def points(shape: Typed, levels: exp.Expr) -> exp.Expr:
+    def points(shape: TypedSql, levels: exp.Expr) -> exp.Expr:
         return grid.point_cells(shape, levels, globe=near.globe)
 
     if a.type == t.POINT and b.type == t.POINT:
         everything = grid.array_of((0,))
-        return Way(what, points(a, everything), points(b, everything))
+        return KeyStrategy(what, points(a, everything), points(b, everything))
     if b.type == t.POINT:
         first = region(a, sides.left)
-        return Way(what, first.cells, points(b, sides.levels(sides.left, first)))
+        return KeyStrategy(what, first.cells, points(b, sides.levels(sides.left, first)))
     if a.type == t.POINT:
         second = region(b, sides.right)
-        return Way(what, points(a, sides.levels(sides.right, second)), second.cells)
+        return KeyStrategy(what, points(a, sides.levels(sides.right, second)), second.cells)
     first, second = region(a, sides.left), region(b, sides.right)
     mine, theirs = sides.levels(sides.left, first), sides.levels(sides.right, second)
     # Own cells meet own and coarser ones under their number, coarser ones meet own ones under its negative.
@@ -45,4 +45,4 @@ def by_cells(near: Near, sides: Sides) -> Way | None:
     def counts(key: exp.Expr) -> exp.Expr:
         return grid.is_first_shared(build("if(_k < 0L, -_k - 1L, _k)", _k=key), first, second)
 
-    return Way(what, left, right, counts)
+    return KeyStrategy(what, left, right, counts)

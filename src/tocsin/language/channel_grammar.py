@@ -63,10 +63,10 @@ class ChannelParser(DataParser):
             self.refuse("Expected PERIOD and a duration: a repetitive channel runs once a period")
         return st.CreateChannel(name=name, if_not_exists=early, **said)
 
-    def _typed_parameter(self, seen: set[str]) -> st.Parameter:
+    def _typed_parameter(self, seen: set[str]) -> st.ChannelParameter:
         offset = self._curr.start
         name = self._new_parameter(seen)
-        return st.Parameter(name, self._type() if self._match(TokenType.COLON) else None, offset)
+        return st.ChannelParameter(name, self._type() if self._match(TokenType.COLON) else None, offset)
 
     def _clauses(self, said: dict[str, Any]) -> None:
         """PERIOD and WITH, each once."""
@@ -136,12 +136,12 @@ class ChannelParser(DataParser):
         channel = self._qualified("a channel")
         arguments = self._arguments()
         self._need("ON")
-        return st.Subscribe(channel=channel, arguments=arguments, broker=self._qualified("a broker"))
+        return st.SubscribeStatement(channel=channel, arguments=arguments, broker=self._qualified("a broker"))
 
     def _unsubscribe(self) -> st.Statement:
         subscription = self._text("a subscription's id in quotes")
         self._need("FROM")
-        return st.Unsubscribe(subscription=subscription, channel=self._qualified("a channel"))
+        return st.UnsubscribeStatement(subscription=subscription, channel=self._qualified("a channel"))
 
     def _change(self) -> st.Statement:
         self._need("SUBSCRIPTION")

@@ -20,16 +20,16 @@ from tocsin.language.enriching import bring_in
 from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
 from tocsin.language.matching import matched
-from tocsin.language.meeting import Borders, Levels, Matches
-from tocsin.language.names import Dataset, Function, Names, Oracle
+from tocsin.language.meeting import JoinRequirements, Quantiles, RuntimeArray
+from tocsin.language.names import Dataset, Function, NameLookup, TypeAnalyser
 from tocsin.language.placing import is_numbered
 from tocsin.language.queries import Queries
 from tocsin.language.record_parts import branch_of, mark_branches, parted_datasets
-from tocsin.language.scope import Row, column, derived, free_tables, selected
+from tocsin.language.scope import RowVariable, column, derived, free_tables, selected
 from tocsin.language.sharing import ID, INTERESTS, parameter_column, shared
 from tocsin.language.sources import scan
 from tocsin.language.spark_text import render
-from tocsin.language.typed import Typed, build
+from tocsin.language.typed import TypedSql, build
 from tocsin.language.watching import needs_new, wants_new, watching
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import AT, COMMIT
@@ -55,7 +55,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CalledFunction:
     """A function in Python that the query calls under the name `name`."""
 
     name: str
@@ -64,7 +64,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedDataset:
     """A dataset of which new rows count; `:since` is the last commit that is not new."""
 
     dataset: Dataset
@@ -96,11 +96,11 @@ class SharedQuery:
     parameters: tuple[Type, ...]
     interests_view: str
     keys: tuple[str, ...]
-    borders: tuple[Borders, ...]
+    borders: tuple[Quantiles, ...]
     levels: tuple[LevelQuery, ...]
     scans: tuple[Scan, ...]
-    calls: tuple[Called, ...]
-    watched: tuple[Watched, ...]
+    calls: tuple[CalledFunction, ...]
+    watched: tuple[WatchedDataset, ...]
     needs_new: bool
     depends_on_time: bool
     matched_by: tuple[str, ...]
@@ -124,8 +124,8 @@ def shared_query(
     parameters: Sequence[str],
     declared: Mapping[str, Type],
     *,
-    names: Names,
-    oracle: Oracle,
+    names: NameLookup,
+    oracle: TypeAnalyser,
     dataverse: str,
     continuous: bool,
 ) -> SharedQuery:
@@ -165,16 +165,16 @@ def _agreed(name: str, found: Sequence[Type]) -> Type:
 
 class ChannelQueries(Queries):
     def __init__(
-        self, names: Names, oracle: Oracle, dataverse: str, types: Sequence[Type], token: str = "0" * 32
+        self, names: NameLookup, oracle: TypeAnalyser, dataverse: str, types: Sequence[Type], token: str = "0" * 32
     ) -> None:
-        self.calls: list[Called] = []
+        self.calls: list[CalledFunction] = []
         self._prefix = f"tocsin_channel_{token}"
         super().__init__(names, oracle, self, dataverse, _ANCIENT)
         self.parameters = tuple(types)
-        self.matches = Matches()
+        self.matches = JoinRequirements()
         self.uses_of: dict[int, list[Type]] = {}
         self.read: list[Scan] = []
-        self.watched: dict[tuple[str, str], Watched] = {}
+        self.watched: dict[tuple[str, str], WatchedDataset] = {}
         self.tables: dict[str, Dataset] = {}
         self.depends_on_time = False
         fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), one) for i, one in enumerate(types))]
@@ -187,7 +187,7 @@ class ChannelQueries(Queries):
         found = relation.type.find("result")
         assert found is not None
         alias = self.alias("out")
-        left = leaving(Typed(column(alias, "result"), found.type))
+        left = leaving(TypedSql(column(alias, "result"), found.type))
         columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
         columns.append(("result", openform.exported(left)))
         made = selected(columns).from_(derived(relation.query, alias))
@@ -249,7 +249,7 @@ class ChannelQueries(Queries):
         raise AssertionError("a channel's relations have names of their own")
 
     def called(self, function: Function, arguments: Sequence[Type]) -> str:
-        self.calls.append(Called(f"{self._prefix}_call_{len(self.calls)}", function, tuple(arguments)))
+        self.calls.append(CalledFunction(f"{self._prefix}_call_{len(self.calls)}", function, tuple(arguments)))
         return self.calls[-1].name
 
     def brought_in(self, condition: exp.Expr) -> None:
@@ -269,7 +269,7 @@ class ChannelQueries(Queries):
     # One subscriber's value must not fail the query of all: where an interest's own value makes an expression fail, the
     # expression is NULL and the interest meets nothing there.
 
-    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
+    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
         if dataverse is None and name.lower() == "array_contains" and len(node.expressions) == 2:
             array, value = node.expressions
             return self.expression(exp.In(this=value, field=array))
@@ -283,9 +283,9 @@ class ChannelQueries(Queries):
         sql = sparing.try_cast(made.sql, self._is_of_interests)
         if name.lower() == "abs" and made.type in t.INTEGERS and self._is_theirs(sql):
             sql = sparing.without_sign(*sql.expressions)
-        return made if sql is made.sql else Typed(sql, made.type)
+        return made if sql is made.sql else TypedSql(sql, made.type)
 
-    def _generic(self, node: exp.Expr) -> Typed:
+    def _generic(self, node: exp.Expr) -> TypedSql:
         made = super()._generic(node)
         if isinstance(made.sql, exp.RegexpLike) and self._is_of_interests(made.sql.expression):
             self._no_regular_expression(node)
@@ -297,29 +297,29 @@ class ChannelQueries(Queries):
     def _no_regular_expression(self, node: exp.Expr) -> NoReturn:
         fail("a parameter cannot be a regular expression: a wrong one would fail for everybody", node, "use LIKE")
 
-    def _counted(self, node: exp.Expr) -> Typed:
+    def _counted(self, node: exp.Expr) -> TypedSql:
         made = self._arithmetic(node)
         if made.type in (t.DOUBLE, t.FLOAT):
             return made  # beyond all numbers is a number, too
-        return Typed(sparing.tried(made.sql, self._is_theirs), made.type)
+        return TypedSql(sparing.tried(made.sql, self._is_theirs), made.type)
 
-    def _opposite(self, node: exp.Neg) -> Typed:
+    def _opposite(self, node: exp.Neg) -> TypedSql:
         made = self._negative(node)
         if isinstance(made.sql, exp.Neg) and made.type in t.INTEGERS and self._is_theirs(made.sql):
-            return Typed(sparing.negated(made.sql.this), made.type)
-        return made if made.type == t.DOUBLE else Typed(sparing.tried(made.sql, self._is_theirs), made.type)
+            return TypedSql(sparing.negated(made.sql.this), made.type)
+        return made if made.type == t.DOUBLE else TypedSql(sparing.tried(made.sql, self._is_theirs), made.type)
 
-    def _divided(self, node: exp.Expr) -> Typed:
+    def _divided(self, node: exp.Expr) -> TypedSql:
         made = self._arithmetic(node)
         divisor = made.sql.args.get("expression") if isinstance(made.sql, exp.Div | exp.Mod | exp.IntDiv) else None
         if divisor is not None and self._is_of_interests(divisor):
             made.sql.set("expression", build("nullif(_d, 0)", _d=divisor))
         return made
 
-    def _converted(self, node: exp.Cast) -> Typed:
+    def _converted(self, node: exp.Cast) -> TypedSql:
         made = self._cast(node)
         if isinstance(made.sql, exp.Cast) and self._is_of_interests(made.sql):
-            return Typed(exp.TryCast(**{**made.sql.copy().args, "safe": True}), made.type)
+            return TypedSql(exp.TryCast(**{**made.sql.copy().args, "safe": True}), made.type)
         return made
 
     def _is_of_interests(self, sql: exp.Expr) -> bool:
@@ -329,7 +329,7 @@ class ChannelQueries(Queries):
         """Of interests alone: what records make too large a number is named, with the interest, and not passed over."""
         return free_tables(sql) == {self.matches.interests}
 
-    handlers: ClassVar[dict[type, Callable[..., Typed]]] = {
+    handlers: ClassVar[dict[type, Callable[..., TypedSql]]] = {
         **Queries.handlers,
         **dict.fromkeys((exp.Div, exp.Mod, exp.IntDiv), _divided),
         **dict.fromkeys((exp.Add, exp.Sub, exp.Mul), _counted),
@@ -339,39 +339,39 @@ class ChannelQueries(Queries):
 
     # ------------------------------------------------------------ its own functions
 
-    def moment(self, kind: Type) -> Typed:
+    def moment(self, kind: Type) -> TypedSql:
         self.depends_on_time = True
         now = exp.Placeholder(this=NOW)
         if kind == t.DATETIME:
-            return Typed(now, t.DATETIME)
+            return TypedSql(now, t.DATETIME)
         if kind == t.DATE:
-            return Typed(exp.cast(now, "DATE"), t.DATE)
-        return Typed(build("pmod(unix_micros(_n), 86400000000L)", _n=now), t.TIME)
+            return TypedSql(exp.cast(now, "DATE"), t.DATE)
+        return TypedSql(build("pmod(unix_micros(_n), 86400000000L)", _n=now), t.TIME)
 
-    def of_channel(self, name: str, node: exp.Anonymous) -> Typed:
+    def of_channel(self, name: str, node: exp.Anonymous) -> TypedSql:
         if name in ("previous_channel_time", "current_channel_time"):
             if node.expressions:
                 fail(f"{name} takes no argument", node, f"{name}()")
             self.depends_on_time = True
-            return Typed(exp.Placeholder(this=NOW if name.startswith("current") else PREVIOUS), t.DATETIME)
+            return TypedSql(exp.Placeholder(this=NOW if name.startswith("current") else PREVIOUS), t.DATETIME)
         argument = node.expressions[0] if len(node.expressions) == 1 else None
         value = self.expression(argument) if argument is not None else None
-        dataset = self.tables.get(value.alias) if isinstance(value, Row) else None
-        if dataset is None or not isinstance(value, Row):
+        dataset = self.tables.get(value.alias) if isinstance(value, RowVariable) else None
+        if dataset is None or not isinstance(value, RowVariable):
             fail(f"{name} takes a variable that ranges over a dataset", node, "write it where FROM names the dataset")
         if not getattr(dataset, "active", False):
             fail(f"{name} needs an active dataset, and {dataset.name} is not", node, "CREATE ACTIVE DATASET")
         if name == "active_timestamp":
-            return Typed(column(value.alias, AT), t.DATETIME)
+            return TypedSql(column(value.alias, AT), t.DATETIME)
         found = self.watched.setdefault(
-            (dataset.dataverse, dataset.name), Watched(dataset, f"since{len(self.watched)}")
+            (dataset.dataverse, dataset.name), WatchedDataset(dataset, f"since{len(self.watched)}")
         )
         since = exp.Placeholder(this=found.since)
-        return Typed(exp.Paren(this=exp.GT(this=column(value.alias, COMMIT), expression=since)), t.BOOLEAN)
+        return TypedSql(exp.Paren(this=exp.GT(this=column(value.alias, COMMIT), expression=since)), t.BOOLEAN)
 
     # ------------------------------------------------------------ types of parameters
 
-    def taken(self, value: Typed, type_: Type) -> None:
+    def taken(self, value: TypedSql, type_: Type) -> None:
         sql = value.sql
         while isinstance(sql, exp.Paren):
             sql = sql.this
@@ -387,7 +387,7 @@ class _Interests:
     name: str = "the interests"
 
 
-def _levels(levels: Levels) -> LevelQuery:
+def _levels(levels: RuntimeArray) -> LevelQuery:
     return LevelQuery(levels.name, render(levels.sql), _arguments(levels.sql), levels.nothing)
 
 

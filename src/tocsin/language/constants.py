@@ -28,7 +28,7 @@ class ConstantError(ValueError):
         self.offset = offset
 
 
-class Given(exp.Expression):
+class ConstantValue(exp.Expression):
     """A value in the place of the variable that holds it."""
 
     arg_types: ClassVar[dict[str, bool]] = {"this": True}
@@ -40,7 +40,7 @@ def with_values(node: exp.Expr, values: Mapping[str, Any]) -> exp.Expr:
 
     def replaced(one: exp.Expr) -> exp.Expr:
         if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name in values:
-            return Given(this=values[one.name])
+            return ConstantValue(this=values[one.name])
         return one
 
     return node.transform(replaced) if values else node
@@ -171,5 +171,5 @@ _HANDLERS: Final[dict[type, Callable[..., Any]]] = {
     exp.Paren: lambda node, now: evaluate(node.this, now), dialect.ObjectOf: _object, exp.Array: _items,
     dialect.MultisetOf: lambda node, now: v.Multiset(_items(node, now)), exp.Anonymous: _call,
     # Whoever gets it may change it, and the next one gets it as it was.
-    Given: lambda node, _now: deepcopy(node.this),
+    ConstantValue: lambda node, _now: deepcopy(node.this),
 }  # fmt: skip

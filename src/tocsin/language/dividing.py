@@ -17,7 +17,7 @@ from tocsin.language.subqueries import unwrapped
 
 
 @dataclass(slots=True)
-class Parts:
+class BodyParts:
     """What goes into a SELECT's FROM and WHERE."""
 
     sources: list[exp.Join] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Let:
+class SplitLet:
     """`early`: it is computed with the record. `is_range`: its fields may be named without it."""
 
     name: str
@@ -36,7 +36,7 @@ class Let:
     is_range: bool
 
 
-class Divided:
+class ParameterSplit:
     """A SELECT in two: `free` is what no parameter touches, `bound` what one does.
 
     `lets` are in their order, of both kinds. A plain subquery in FROM that a parameter stands in is replaced by its own
@@ -46,8 +46,8 @@ class Divided:
     def __init__(self, body: exp.Select, parameters: Collection[str]) -> None:
         self._body = body
         self._parameters = parameters
-        self.free, self.bound = Parts(), Parts()
-        self.lets: list[Let] = []
+        self.free, self.bound = BodyParts(), BodyParts()
+        self.lets: list[SplitLet] = []
         self.repeats = False
         self._touched = set(parameters)
         self._count = 0
@@ -66,7 +66,7 @@ class Divided:
             touched = self.is_touched([source, *filter(None, [join.args.get("on")])])
             if isinstance(source, dialect.Let):
                 early = not touched and _is_dear(source.this)
-                self.lets.append(Let(name, source.this, touched, early, bool(source.args.get("is_range"))))
+                self.lets.append(SplitLet(name, source.this, touched, early, bool(source.args.get("is_range"))))
             else:
                 side = (join.side or "").upper()
                 if touched and side in ("LEFT", "RIGHT", "FULL"):

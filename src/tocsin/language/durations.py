@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from tocsin.language import dynamic, temporal
-from tocsin.language.typed import Typed, build, field, guarded
+from tocsin.language.typed import TypedSql, build, field, guarded
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType
 
 
-def ordered(name: str, arguments: Sequence[Typed]) -> Typed | None:
+def ordered(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
     """The call with each duration behind its key of order; None for any other call."""
     if name in ("greatest", "least") and arguments and all(one.type == t.DURATION for one in arguments):
-        return Typed(field(dynamic.call(name, *(_keyed(one.sql) for one in arguments)), "v"), t.DURATION)
+        return TypedSql(field(dynamic.call(name, *(_keyed(one.sql) for one in arguments)), "v"), t.DURATION)
     if name not in ("array_max", "array_min", "array_sort", "sort_array") or not arguments:
         return None
     items, *rest = arguments
@@ -24,11 +24,11 @@ def ordered(name: str, arguments: Sequence[Typed]) -> Typed | None:
     keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_keyed(exp.column("__d")))
     made = dynamic.call(name, keyed, *(one.sql for one in rest))
     if name in ("array_max", "array_min"):
-        return Typed(field(made, "v"), t.DURATION)
-    return Typed(build("transform(_v, __d -> _d)", _v=made, _d=field(exp.column("__d"), "v")), items.type)
+        return TypedSql(field(made, "v"), t.DURATION)
+    return TypedSql(build("transform(_v, __d -> _d)", _v=made, _d=field(exp.column("__d"), "v")), items.type)
 
 
 def _keyed(sql: exp.Expr) -> exp.Expr:
-    key = temporal.order_key(Typed(sql, t.DURATION))
+    key = temporal.order_key(TypedSql(sql, t.DURATION))
     assert key is not None
     return guarded((sql,), dynamic.record([("k", key), ("v", sql)]))

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.typed import SPARK_TYPES, FunctionError, Typed, build, string
+from tocsin.language.typed import SPARK_TYPES, FunctionError, TypedSql, build, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.openform import field_key
@@ -182,12 +182,12 @@ def number_as(value: exp.Expr, kind: str) -> exp.Expr:
     return _if_kind(_NUMBER, value, get(value, "", kind))
 
 
-def items(value: Typed) -> Typed:
+def items(value: TypedSql) -> TypedSql:
     """A collection as a Spark array."""
     if isinstance(value.type, ArrayType | MultisetType):
-        return Typed(value.sql, ArrayType(value.type.item))
+        return TypedSql(value.sql, ArrayType(value.type.item))
     if value.type == t.ANY:
-        return Typed(as_type(value.sql, ArrayType(t.ANY)), ArrayType(t.ANY))
+        return TypedSql(as_type(value.sql, ArrayType(t.ANY)), ArrayType(t.ANY))
     raise FunctionError(f"expected an array, got {value.type}")
 
 

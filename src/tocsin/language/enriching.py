@@ -15,15 +15,15 @@ from functools import partial
 from sqlglot import exp
 
 from tocsin.language.grid import Near
-from tocsin.language.meeting import Matches
+from tocsin.language.meeting import JoinRequirements
 from tocsin.language.noted import NEAR, condition_near, conjuncts, disjuncts
-from tocsin.language.scope import Block, free_tables
+from tocsin.language.scope import QueryBlock, free_tables
 from tocsin.language.sources import localized
-from tocsin.language.typed import Typed
+from tocsin.language.typed import TypedSql
 from tocsin.language.ways import is_of_keys
 
 
-def bring_in(condition: exp.Expr, block: Block, matches: Matches, alias: Callable[[str], str]) -> None:
+def bring_in(condition: exp.Expr, block: QueryBlock, matches: JoinRequirements, alias: Callable[[str], str]) -> None:
     """Where a part of a subquery's WHERE asks that a row of its own be near something beyond it, or
     be near or equal to it in one of several ways, that is imported."""
     if any((join.side or "") in ("RIGHT", "FULL") for join in block.joins):
@@ -39,7 +39,7 @@ def bring_in(condition: exp.Expr, block: Block, matches: Matches, alias: Callabl
         localized(one, block, alias)
 
 
-def _plain_sources(block: Block | None) -> Iterator[tuple[str, exp.Expr]]:
+def _plain_sources(block: QueryBlock | None) -> Iterator[tuple[str, exp.Expr]]:
     """The relations further out that cost no more than reading them."""
     while block is not None:
         for one in (block.source, *(join.this for join in block.joins)):
@@ -48,7 +48,7 @@ def _plain_sources(block: Block | None) -> Iterator[tuple[str, exp.Expr]]:
         block = block.outer
 
 
-def _side_of(block: Block, sql: exp.Expr) -> str | None:
+def _side_of(block: QueryBlock, sql: exp.Expr) -> str | None:
     """The subquery's own relation, or what is beyond it: one name for all of that, as it will be one relation."""
     tables = free_tables(sql)
     if tables and not tables & block.aliases:
@@ -56,7 +56,7 @@ def _side_of(block: Block, sql: exp.Expr) -> str | None:
     return next(iter(tables)) if len(tables) == 1 else None
 
 
-def _leads_out(condition: exp.Expr, block: Block) -> bool:
+def _leads_out(condition: exp.Expr, block: QueryBlock) -> bool:
     """Whether it brings rows of the subquery's own and of one relation beyond it together."""
     near = condition_near(condition)
     if near is None:
@@ -68,5 +68,5 @@ def _leads_out(condition: exp.Expr, block: Block) -> bool:
     return (own[0] and beyond[1]) or (own[1] and beyond[0])
 
 
-def _within(value: Typed, block: Block, alias: Callable[[str], str]) -> Typed:
-    return Typed(localized(value.sql.copy(), block, alias), value.type)
+def _within(value: TypedSql, block: QueryBlock, alias: Callable[[str], str]) -> TypedSql:
+    return TypedSql(localized(value.sql.copy(), block, alias), value.type)

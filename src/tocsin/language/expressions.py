@@ -14,18 +14,10 @@ from sqlglot import exp
 from tocsin.language import calls, dialect, dynamic, functions, openform, phantoms, temporal, texts, untyped
 from tocsin.language.dynamic import VOID
 from tocsin.language.leaving import leaving
-from tocsin.language.names import Names, Oracle
-from tocsin.language.scope import Frame, Maybe
+from tocsin.language.names import NameLookup, TypeAnalyser
+from tocsin.language.scope import NameScope, OptionalVariable
 from tocsin.language.script import offset_of
-from tocsin.language.typed import (
-    FunctionError,
-    MapType,
-    Typed,
-    enclosed,
-    literal,
-    number,
-    string,
-)
+from tocsin.language.typed import FunctionError, MapType, TypedSql, enclosed, literal, number, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
@@ -46,20 +38,20 @@ def fail(message: str, node: Any = None, hint: str | None = None) -> NoReturn:
 class Expressions(ABC):
     """Translates expressions within a frame of names. `Queries` extends it with what yields rows."""
 
-    handlers: ClassVar[dict[type, Callable[..., Typed]]]
+    handlers: ClassVar[dict[type, Callable[..., TypedSql]]]
     for_channels = False  # whether what only channels have may be named, though there is none here
 
-    def __init__(self, names: Names, oracle: Oracle, dataverse: str, now: datetime) -> None:
+    def __init__(self, names: NameLookup, oracle: TypeAnalyser, dataverse: str, now: datetime) -> None:
         self.names = names
         self.oracle = oracle
         self.dataverse = dataverse
         self.now = now
-        self.frame = Frame()
+        self.frame = NameScope()
         self.quantifiers = 0  # that the present expression stands in
 
     # ------------------------------------------------------------ entry
 
-    def expression(self, node: exp.Expr | None) -> Typed:
+    def expression(self, node: exp.Expr | None) -> TypedSql:
         if node is None:
             fail("an expression is missing")
         handler = self.handlers.get(type(node))
@@ -75,7 +67,7 @@ class Expressions(ABC):
             fail(f"a condition is true or false, this is of type {value.type}", node)
         return self._as(value, t.BOOLEAN)
 
-    def _as(self, value: Typed, type_: Type) -> exp.Expr:
+    def _as(self, value: TypedSql, type_: Type) -> exp.Expr:
         if value.type == VOID:
             return dynamic.void_as(value.sql, type_)
         if value.type == t.ANY:
@@ -84,43 +76,43 @@ class Expressions(ABC):
 
     # ------------------------------------------------------------ literals and constructors
 
-    def _literal(self, node: exp.Literal) -> Typed:
+    def _literal(self, node: exp.Literal) -> TypedSql:
         if node.is_string:
-            return Typed(string(node.this), t.STRING)
+            return TypedSql(string(node.this), t.STRING)
         text = node.this
         if text.isdigit():
             return literal(int(text))
         value = float(text)
         if math.isinf(value):
             fail(f"{text} is too large for a double", node)
-        return Typed(number(value), t.DOUBLE)
+        return TypedSql(number(value), t.DOUBLE)
 
-    def _text(self, node: exp.Expr) -> Typed:
-        return Typed(string(node.this), t.STRING)
+    def _text(self, node: exp.Expr) -> TypedSql:
+        return TypedSql(string(node.this), t.STRING)
 
-    def _boolean(self, node: exp.Boolean) -> Typed:
-        return Typed(node.copy(), t.BOOLEAN)
+    def _boolean(self, node: exp.Boolean) -> TypedSql:
+        return TypedSql(node.copy(), t.BOOLEAN)
 
-    def _null(self, _node: exp.Null) -> Typed:
-        return Typed(exp.null(), VOID)
+    def _null(self, _node: exp.Null) -> TypedSql:
+        return TypedSql(exp.null(), VOID)
 
-    def _object(self, node: dialect.ObjectOf) -> Typed:
+    def _object(self, node: dialect.ObjectOf) -> TypedSql:
         return self.object_of([(one.this.name, self.expression(one.expression), one) for one in node.expressions])
 
-    def object_of(self, members: Sequence[tuple[str, Typed, exp.Expr]]) -> Typed:
+    def object_of(self, members: Sequence[tuple[str, TypedSql, exp.Expr]]) -> TypedSql:
         """An object of these values; what is MISSING leaves its field out."""
-        seen: dict[str, Typed] = {}
+        seen: dict[str, TypedSql] = {}
         for name, value, node in members:
             if name in seen:
                 fail(f"the field {name} is given twice", node, "give one of them another name with AS")
             seen[name] = self.settled(leaving(value) if isinstance(value.type, MapType) else value)
         type_ = ObjectType(tuple(Field(name, value.type) for name, value in seen.items()), open=False)
         parts = [(physical(name), value.sql) for name, value in seen.items()]
-        return Typed(dynamic.record(parts or [(OPEN, dynamic.null(t.STRING))]), type_)
+        return TypedSql(dynamic.record(parts or [(OPEN, dynamic.null(t.STRING))]), type_)
 
-    def settled(self, value: Typed) -> Typed:
+    def settled(self, value: TypedSql) -> TypedSql:
         """A value that can leave its place: where NULL and MISSING differ, it becomes untyped, which can tell them."""
-        if isinstance(value, Maybe):
+        if isinstance(value, OptionalVariable):
             present = exp.Not(this=exp.Is(this=enclosed(value.sql), expression=exp.null()))
             made = exp.Case(
                 ifs=[
@@ -128,23 +120,25 @@ class Expressions(ABC):
                     exp.If(this=value.explicit.copy(), true=dynamic.call("parse_json", exp.Literal.string("null"))),
                 ]
             )
-            return Typed(made, t.ANY)
+            return TypedSql(made, t.ANY)
         if value.type == VOID:
-            return Typed(openform.to_any(value), t.ANY)
+            return TypedSql(openform.to_any(value), t.ANY)
         if value.type == ArrayType(VOID):
-            return Typed(exp.cast(value.sql.copy(), dynamic.spark_type(value.type), dialect="spark"), ArrayType(t.ANY))
-        return Typed(value.sql, value.type)
+            return TypedSql(
+                exp.cast(value.sql.copy(), dynamic.spark_type(value.type), dialect="spark"), ArrayType(t.ANY)
+            )
+        return TypedSql(value.sql, value.type)
 
-    def _array(self, node: exp.Expr) -> Typed:
+    def _array(self, node: exp.Expr) -> TypedSql:
         values = [self.expression(one) for one in node.expressions]
         type_, aligned = self.aligned(values)
         kind: Type = MultisetType(type_) if isinstance(node, dialect.MultisetOf) else ArrayType(type_)
         if not values:
-            return Typed(dynamic.call("array"), ArrayType(VOID)) if isinstance(node, exp.Array) else Typed(
+            return TypedSql(dynamic.call("array"), ArrayType(VOID)) if isinstance(node, exp.Array) else TypedSql(
                 exp.cast(dynamic.call("array"), "ARRAY<VARIANT>", dialect="spark"), MultisetType(t.ANY))  # fmt: skip
-        return Typed(dynamic.call("array", *aligned), kind)
+        return TypedSql(dynamic.call("array", *aligned), kind)
 
-    def aligned(self, values: Sequence[Typed]) -> tuple[Type, list[exp.Expr]]:
+    def aligned(self, values: Sequence[TypedSql]) -> tuple[Type, list[exp.Expr]]:
         """The values as one type: the type they share, the wider number, or untyped."""
         types = {value.type for value in values if value.type != VOID}
         if not types:
@@ -160,31 +154,31 @@ class Expressions(ABC):
             for value in values
         ]
 
-    def _now(self, node: exp.Expr) -> Typed:
+    def _now(self, node: exp.Expr) -> TypedSql:
         return self.moment(t.DATETIME if isinstance(node, exp.CurrentTimestamp) else t.DATE)
 
-    def moment(self, kind: Type) -> Typed:
+    def moment(self, kind: Type) -> TypedSql:
         """The statement's instant: its date and time, or one of them."""
         return literal(self.now if kind == t.DATETIME else self.now.date() if kind == t.DATE else self.now.time())
 
-    def of_channel(self, name: str, node: exp.Anonymous) -> Typed:
+    def of_channel(self, name: str, node: exp.Anonymous) -> TypedSql:
         """is_new(v) and its kin: nothing outside of a channel, and of a function a channel may use only its type."""
         if not self.for_channels:
             fail(f"{name} means something in a channel only", node)
         for one in node.expressions:
             self.expression(one)
-        return Typed(exp.true(), t.BOOLEAN) if name == "is_new" else self.moment(t.DATETIME)
+        return TypedSql(exp.true(), t.BOOLEAN) if name == "is_new" else self.moment(t.DATETIME)
 
-    def taken(self, value: Typed, type_: Type) -> None:  # noqa: B027 - most do not listen
+    def taken(self, value: TypedSql, type_: Type) -> None:  # noqa: B027 - most do not listen
         """An untyped value is used as one of this type: whoever has to find out the types of parameters listens."""
 
     # ------------------------------------------------------------ function calls and all the rest
 
-    def _call(self, node: exp.Anonymous) -> Typed:
+    def _call(self, node: exp.Anonymous) -> TypedSql:
         name = node.this if isinstance(node.this, str) else node.this.name
         return self.call(None, name, node)
 
-    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> Typed:
+    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
         named = next((one for one in node.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)), None)
         if named is not None:
             fail("named arguments are not supported", node, "pass them by position")
@@ -215,22 +209,22 @@ class Expressions(ABC):
         given = len(node.expressions)
         fail(f"unknown function {dataverse}.{name} with {given} parameter{'' if given == 1 else 's'}", node, hint)
 
-    def known(self, function: Callable[[Sequence[Typed]], Typed], arguments: Sequence[Typed]) -> Typed:
+    def known(self, function: Callable[[Sequence[TypedSql]], TypedSql], arguments: Sequence[TypedSql]) -> TypedSql:
         """One of our own functions; untyped arguments are tried as every type it takes."""
         arguments = [_kept(one) for one in arguments]
         untyped = [i for i, one in enumerate(arguments) if one.type == t.ANY]
         if not untyped:
-            return function([Typed(exp.null(), t.ANY) if one.type == VOID else one for one in arguments])
+            return function([TypedSql(exp.null(), t.ANY) if one.type == VOID else one for one in arguments])
         if len(untyped) > 2:
             guesses: Any = [(t.DOUBLE,) * len(untyped)]
         else:
             guesses = itertools.product(calls.GUESSES, repeat=len(untyped))
-        made: list[Typed] = []
+        made: list[TypedSql] = []
         problem: FunctionError | None = None
         for guess in guesses:
             tried = list(arguments)
             for i, type_ in zip(untyped, guess, strict=True):
-                tried[i] = Typed(dynamic.as_type(arguments[i].sql, type_), type_)
+                tried[i] = TypedSql(dynamic.as_type(arguments[i].sql, type_), type_)
             try:
                 made.append(function(tried))
             except FunctionError as error:
@@ -242,15 +236,15 @@ class Expressions(ABC):
             raise problem or FunctionError("the arguments do not fit")
         type_ = made[0].type
         same = [one.sql for one in made if one.type == type_]
-        return Typed(same[0] if len(same) == 1 else dynamic.call("coalesce", *same), type_)
+        return TypedSql(same[0] if len(same) == 1 else dynamic.call("coalesce", *same), type_)
 
-    def _generic(self, node: exp.Expr) -> Typed:
+    def _generic(self, node: exp.Expr) -> TypedSql:
         """Whatever else Spark's grammar has: its parts are translated, and Spark says what it yields."""
         if isinstance(node, exp.Query):
             return self.subquery(node)
         if type(node) not in _GENERIC:
             fail(f"{texts.name_of(node)} is no part of this language", node, "write it with operators and functions")
-        parts: list[Typed] = []
+        parts: list[TypedSql] = []
 
         def around(called: exp.Anonymous) -> exp.Expr:
             name = (called.this if isinstance(called.this, str) else called.this.name).lower()
@@ -264,10 +258,10 @@ class Expressions(ABC):
                     continue
                 part = self.expression(one)
                 if name in ("min", "max") and part.type == t.ANY:
-                    parts.extend((part, Typed(untyped.sort_key(part.sql), untyped.SORT_KEY)))
+                    parts.extend((part, TypedSql(untyped.sort_key(part.sql), untyped.SORT_KEY)))
                     return untyped.extreme(name, part.sql)
                 if name in ("min", "max") and (order := temporal.order_key(part)) is not None:
-                    parts.extend((part, Typed(order, temporal.ORDER_KEY)))
+                    parts.extend((part, TypedSql(order, temporal.ORDER_KEY)))
                     return dynamic.call(f"{name}_by", part.sql, order)
                 parts.append(untyped.as_argument(name, part, name in calls.NUMERIC))
                 arguments.append(parts[-1].sql.copy())
@@ -294,30 +288,30 @@ class Expressions(ABC):
 
         return self.ask(type(node)(**{key: translated(value) for key, value in node.args.items()}), parts)
 
-    def ask(self, made: exp.Expr, parts: Sequence[Typed]) -> Typed:
+    def ask(self, made: exp.Expr, parts: Sequence[TypedSql]) -> TypedSql:
         """The expression with the type Spark gives it, found out with typed NULLs in place of its parts."""
         made, parts = texts.written(made, parts)
         types = [part.type for part in parts]
         return phantoms.told(self.oracle, made, texts.name_of(made), phantoms.blanked(made, parts), types)
 
-    def blank(self, part: Typed) -> exp.Expr:
+    def blank(self, part: TypedSql) -> exp.Expr:
         return phantoms.blank(part, dynamic.null)
 
     # ------------------------------------------------------------ what Queries adds
 
     @abstractmethod
-    def subquery(self, node: exp.Query) -> Typed: ...
+    def subquery(self, node: exp.Query) -> TypedSql: ...
 
     @abstractmethod
-    def exists_query(self, node: exp.Query) -> Typed: ...
+    def exists_query(self, node: exp.Query) -> TypedSql: ...
 
     @abstractmethod
-    def in_query(self, value: Typed, node: exp.In) -> Typed: ...
+    def in_query(self, value: TypedSql, node: exp.In) -> TypedSql: ...
 
     @abstractmethod
-    def inlined(self, function: Any, arguments: Sequence[Typed], node: exp.Expr) -> Typed: ...
+    def inlined(self, function: Any, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql: ...
 
-    HANDLERS: ClassVar[dict[type, Callable[..., Typed]]] = {
+    HANDLERS: ClassVar[dict[type, Callable[..., TypedSql]]] = {
         exp.Literal: _literal,
         exp.RawString: _text,
         exp.National: _text,
@@ -346,11 +340,11 @@ def _check_word(value: Any, node: exp.Expr) -> None:
                     fail("a window begins and ends a number of rows away", node, "ROWS BETWEEN 2 PRECEDING AND …")
 
 
-def _kept(value: Typed) -> Typed:
+def _kept(value: TypedSql) -> TypedSql:
     """What is always NULL and no plain NULL may have something to say while it is evaluated."""
     if value.type != VOID or isinstance(value.sql, exp.Null):
         return value
-    return Typed(dynamic.void_as(value.sql, t.ANY), t.ANY)
+    return TypedSql(dynamic.void_as(value.sql, t.ANY), t.ANY)
 
 
 # What Spark is asked about although no handler above knows it.

@@ -16,7 +16,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language import typed
-from tocsin.language.typed import Overload, Typed, build, field, guarded, number
+from tocsin.language.typed import Overload, TypedSql, build, field, guarded, number
 from tocsin.rules.model.types import BOOLEAN, CIRCLE, DOUBLE, POINT, RECTANGLE, Type
 
 EARTH_RADIUS_M: Final = 6_371_008.8
@@ -86,7 +86,7 @@ INTERSECT: Final[dict[tuple[Type, Type], str]] = {
 }
 
 
-def _intersect(a: Typed, b: Typed) -> exp.Expr:
+def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
     first, second = (a, b) if (a.type, b.type) in INTERSECT else (b, a)
     meets = build(INTERSECT[first.type, second.type], _a=first.sql, _b=second.sql)
     # The minima and OR would answer for a box that is NULL.
@@ -98,7 +98,7 @@ def _intersections() -> list[Overload]:
     return [Overload(pair, BOOLEAN, _intersect) for pair in pairs]
 
 
-def _cap_area(circle: Typed) -> exp.Expr:
+def _cap_area(circle: TypedSql) -> exp.Expr:
     """A circle whose radius reaches the antipode covers the whole sphere."""
     half_turn_m = math.pi * EARTH_RADIUS_M
     made = build(

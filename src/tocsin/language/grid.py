@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from sqlglot import exp
 
 from tocsin.language.geodesy import EARTH_RADIUS_M
-from tocsin.language.typed import Typed, build
+from tocsin.language.typed import TypedSql, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Type
 
@@ -38,8 +38,8 @@ _DEGREES_PER_METRE: Final = f"{1 / (math.radians(1) * EARTH_RADIUS_M):.17E}"
 class Near:
     """A condition that can only hold where two shapes meet: of the plane, or of the globe."""
 
-    a: Typed
-    b: Typed
+    a: TypedSql
+    b: TypedSql
     globe: bool
 
 
@@ -51,7 +51,7 @@ Beside: TypeAlias = Callable[[exp.Expr], exp.Expr]
 """Computes something once per row: what names it from then on."""
 
 
-def point_cells(shape: Typed, levels: exp.Expr, *, globe: bool) -> exp.Expr:
+def point_cells(shape: TypedSql, levels: exp.Expr, *, globe: bool) -> exp.Expr:
     """The cell of a point at each of these levels."""
     x, y = ("_p.x", _longitude("_p.y")) if globe else ("_p.x", "_p.y")
     cells = f"transform(_levels, __l -> {_cell('__l', _index(x, '__l'), _index(y, '__l'))})"
@@ -67,7 +67,7 @@ class Region:
     cells: exp.Expr  # of its own level
 
     @classmethod
-    def of(cls, shape: Typed, beside: Beside, *, globe: bool) -> Region:
+    def of(cls, shape: TypedSql, beside: Beside, *, globe: bool) -> Region:
         parts = {"_a": beside(shape.sql)}
         if globe and shape.type == t.CIRCLE:
             parts["_arc"] = beside(build(_ARC, **parts))

@@ -8,44 +8,45 @@ from tocsin.language import dynamic, openform
 from tocsin.language.dynamic import VOID
 from tocsin.language.phantoms import special
 from tocsin.language.texts import duration_text, time_text
-from tocsin.language.typed import SPARK_TYPES, FunctionError, MapType, Typed, build, enclosed, guarded
+from tocsin.language.typed import SPARK_TYPES, FunctionError, MapType, TypedSql, build, enclosed, guarded
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType
 
 
-def leaving(value: Typed) -> Typed:
+def leaving(value: TypedSql) -> TypedSql:
     """A value as the answer holds it: types of Spark that are none of ours become the nearest of ours."""
     match value.type:
         case t.Primitive(name) if value.type not in SPARK_TYPES:
             if value.type == VOID:
-                return Typed(openform.to_any(value), t.ANY)
+                return TypedSql(openform.to_any(value), t.ANY)
             upper = name.upper()
             if isinstance(value.type, MapType):
-                return Typed(_map_leaving(value.sql, value.type), t.ANY)
+                return TypedSql(_map_leaving(value.sql, value.type), t.ANY)
             if upper.startswith("DECIMAL"):
-                return Typed(exp.cast(value.sql.copy(), "DOUBLE"), t.DOUBLE)
+                return TypedSql(exp.cast(value.sql.copy(), "DOUBLE"), t.DOUBLE)
             if upper == "BINARY":
-                return Typed(dynamic.call("base64", value.sql), t.STRING)
+                return TypedSql(dynamic.call("base64", value.sql), t.STRING)
             if upper.startswith("TIMESTAMP"):
-                return Typed(exp.cast(value.sql.copy(), "TIMESTAMP", dialect="spark"), t.DATETIME)
-            return Typed(exp.cast(value.sql.copy(), "STRING"), t.STRING)
+                return TypedSql(exp.cast(value.sql.copy(), "TIMESTAMP", dialect="spark"), t.DATETIME)
+            return TypedSql(exp.cast(value.sql.copy(), "STRING"), t.STRING)
         case ArrayType(item, optional) | MultisetType(item, optional):
-            inner = leaving(Typed(exp.column("__item"), item))
+            inner = leaving(TypedSql(exp.column("__item"), item))
             if inner.type == item:
                 return value
-            return Typed(
+            return TypedSql(
                 build("transform(_v, __item -> _i)", _v=value.sql, _i=inner.sql), type(value.type)(inner.type, optional)
             )
         case ObjectType(fields) if not keeps_open(value.type):
             parts = [
-                leaving(Typed(exp.Dot(this=enclosed(value.sql), expression=_column(one)), one.type)) for one in fields
+                leaving(TypedSql(exp.Dot(this=enclosed(value.sql), expression=_column(one)), one.type))
+                for one in fields
             ]
             types = tuple(Field(one.name, part.type, one.optional) for one, part in zip(fields, parts, strict=True))
             if types == fields:
                 return value
             made = dynamic.record([(physical(one.name), part.sql) for one, part in zip(fields, parts, strict=True)])
-            return Typed(guarded((value.sql,), made), ObjectType(types, open=False))
+            return TypedSql(guarded((value.sql,), made), ObjectType(types, open=False))
     return value
 
 
@@ -68,7 +69,7 @@ def _map_leaving(sql: exp.Expr, type_: MapType) -> exp.Expr:
         case _:
             raise FunctionError(f"a map with keys of type {type_.key} cannot leave a query")
     renamed = build("transform_keys(_m, (__key, __value) -> _named)", _m=sql, _named=named)
-    opened = openform.to_any(Typed(value, type_.value))
+    opened = openform.to_any(TypedSql(value, type_.value))
     return dynamic.call(
         "to_variant_object", build("transform_values(_m, (__key, __value) -> _open)", _m=renamed, _open=opened)
     )

@@ -19,13 +19,13 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from tocsin.language.meeting import Matches, Sides, equalities, explode, pair_of
+from tocsin.language.meeting import JoinRequirements, JoinSides, equalities, explode, pair_of
 from tocsin.language.noted import condition_near, conjuncts
 from tocsin.language.scope import column, free_tables
 from tocsin.language.ways import is_of_keys, remedy_of, way_of
 
 
-def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> exp.Select:
+def matched(made: exp.Select, matches: JoinRequirements, alias: Callable[[str], str]) -> exp.Select:
     """The same query, with keys where it would test every pair of rows."""
     where = made.args.get("where")
     if where is None:
@@ -43,7 +43,7 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
             continue
         with_interests = matches.interests in pair
         left, right = sorted(pair, key=lambda one: one == matches.interests)
-        sides = Sides(made, conditions, left, right, matches, alias)
+        sides = JoinSides(made, conditions, left, right, matches, alias)
         if condition_near(condition) is None and not with_interests and (wide or not is_of_keys(condition, sides.of)):
             continue
         way = way_of(condition, conditions, sides)
@@ -69,5 +69,5 @@ def matched(made: exp.Select, matches: Matches, alias: Callable[[str], str]) -> 
     return made
 
 
-def _is_between_records(condition: exp.Expr, matches: Matches) -> bool:
+def _is_between_records(condition: exp.Expr, matches: JoinRequirements) -> bool:
     return isinstance(condition, exp.Or) and matches.interests not in free_tables(condition)

@@ -18,7 +18,7 @@ NO_LEVEL: Final = -1  # in place of levels where there are none
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class RuntimeArray:
     """The query needs, as the parameter `:name`, what `sql` then yields in one row: the levels that regions use, or
     some values of an expression. Where it yields none, `nothing` stands for them."""
 
@@ -28,7 +28,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class Borders:
+class Quantiles:
     """The query needs, as the parameter `:name`, borders between values of one parameter in their order, and beside
     each interest, as a column of the same name, how many of them are not above its own value."""
 
@@ -37,12 +37,12 @@ class Borders:
 
 
 @dataclass(slots=True)
-class Matches:
+class JoinRequirements:
     """What the matching of one query asks of whoever runs it, and what it says about itself."""
 
     interests: str = ""  # their alias in the query
-    levels: list[Levels] = field(default_factory=list)
-    borders: list[Borders] = field(default_factory=list)
+    levels: list[RuntimeArray] = field(default_factory=list)
+    borders: list[Quantiles] = field(default_factory=list)
     keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; kept with them as columns k0, k1, …
     told: list[str] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)  # for conditions that bring nothing together
@@ -52,14 +52,14 @@ class Matches:
     def levels_of(self, sql: exp.Expr, nothing: int | None = NO_LEVEL) -> exp.Expr:
         found = next((one for one in self.levels if one.sql == sql), None)
         if found is None:
-            found = Levels(f"levels{len(self.levels)}", sql, nothing)
+            found = RuntimeArray(f"levels{len(self.levels)}", sql, nothing)
             self.levels.append(found)
         return exp.Placeholder(this=found.name)
 
     def borders_of(self, parameter: str) -> str:
         found = next((one for one in self.borders if one.parameter == parameter), None)
         if found is None:
-            found = Borders(f"borders{len(self.borders)}", parameter)
+            found = Quantiles(f"borders{len(self.borders)}", parameter)
             self.borders.append(found)
         return found.name
 
@@ -77,7 +77,7 @@ class Matches:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class KeyStrategy:
     """How a condition brings two relations together: keys of each side, and which of several common keys counts."""
 
     what: str
@@ -88,14 +88,14 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class JoinSides:
     """Two of a query's relations, and what the query says of each alone."""
 
     made: exp.Select
     conditions: Sequence[exp.Expr]
     left: str
     right: str
-    matches: Matches
+    matches: JoinRequirements
     alias: Callable[[str], str]
 
     def of(self, sql: exp.Expr) -> str | None:

@@ -13,7 +13,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language import typed
-from tocsin.language.typed import Overload, Typed, as_bigint, build, guarded, struct
+from tocsin.language.typed import Overload, TypedSql, as_bigint, build, guarded, struct
 from tocsin.rules.model import values
 from tocsin.rules.model.types import BIGINT, DATE, DATETIME, DURATION, INTEGER, INTEGERS, STRING, TIME, UUID
 from tocsin.rules.model.values import Duration
@@ -116,24 +116,24 @@ def _formula(template: str) -> Callable[..., exp.Expr]:
     return lambda *parts: build(template, **{name: p.sql for name, p in zip(("_a", "_b"), parts, strict=False)})
 
 
-def _whole(template: str) -> Callable[[Typed], exp.Expr]:
+def _whole(template: str) -> Callable[[TypedSql], exp.Expr]:
     """A template over a bigint `_a`, whatever integer is given."""
     return lambda n: build(template, _a=as_bigint(n))
 
 
-def _duration_of(template: str) -> Callable[[Typed], exp.Expr]:
-    def make(value: Typed) -> exp.Expr:
+def _duration_of(template: str) -> Callable[[TypedSql], exp.Expr]:
+    def make(value: TypedSql) -> exp.Expr:
         part = as_bigint(value) if value.type in INTEGERS else value.sql
         return guarded((part,), build(template, _a=part))
 
     return make
 
 
-def _of_months(template: str) -> Callable[[Typed], exp.Expr]:
+def _of_months(template: str) -> Callable[[TypedSql], exp.Expr]:
     return lambda duration: build(template, _m=typed.field(duration.sql, "months"))
 
 
-def _of_micros(template: str) -> Callable[[Typed], exp.Expr]:
+def _of_micros(template: str) -> Callable[[TypedSql], exp.Expr]:
     return lambda duration: build(template, _m=typed.field(duration.sql, "micros"))
 
 
@@ -156,17 +156,17 @@ def _clock(unit_micros: int, modulus: int) -> list[Overload]:
     ]
 
 
-def _time_of(moment: Typed) -> exp.Expr:
+def _time_of(moment: TypedSql) -> exp.Expr:
     return build(f"pmod(unix_micros(_a), {MICROS_PER_DAY})", _a=moment.sql)
 
 
-def _print_time(time: Typed, form: Typed) -> exp.Expr:
+def _print_time(time: TypedSql, form: TypedSql) -> exp.Expr:
     moment = build("timestamp_micros(_a)", _a=time.sql)
     return exp.Anonymous(this="date_format", expressions=[moment, form.sql.copy()])
 
 
-def _parse_time(text: Typed, form: Typed) -> exp.Expr:
-    return _time_of(Typed(_call("to_timestamp")(text, form), DATETIME))
+def _parse_time(text: TypedSql, form: TypedSql) -> exp.Expr:
+    return _time_of(TypedSql(_call("to_timestamp")(text, form), DATETIME))
 
 
 _TIME_OF: Final = [Overload((DATETIME,), TIME, _time_of)]

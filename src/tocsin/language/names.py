@@ -38,7 +38,7 @@ class Function(Protocol):
     def optional(self) -> bool: ...
 
 
-class Names(Protocol):
+class NameLookup(Protocol):
     """The catalog as one statement sees it."""
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None: ...
@@ -54,7 +54,7 @@ class Names(Protocol):
         ...
 
 
-class Scans(Protocol):
+class DatasetScans(Protocol):
     """Gives the names under which Spark reads states of datasets, and calls functions in Python."""
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str: ...
@@ -64,7 +64,7 @@ class Scans(Protocol):
         ...
 
 
-class Oracle(Protocol):
+class TypeAnalyser(Protocol):
     """Spark's analyser, which knows every function it has."""
 
     def columns(self, sql: str) -> list[tuple[str, Type]]:

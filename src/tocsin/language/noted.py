@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tocsin.language.grid import Near
 from tocsin.language.scope import free_tables
-from tocsin.language.typed import Typed, build
+from tocsin.language.typed import TypedSql, build
 from tocsin.rules.model import types as t
 
 # What the translator leaves on the conditions it makes.
@@ -20,11 +20,11 @@ MADE_OF: Final = "made_of"  # on a number: the untyped values it was computed fr
 ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}
 
 
-def operands(*values: Typed) -> tuple[Typed, ...]:
+def operands(*values: TypedSql) -> tuple[TypedSql, ...]:
     """The untyped values among these, and what those were computed from."""
-    found: list[Typed] = []
+    found: list[TypedSql] = []
     for one in values:
-        found += one.sql.meta.get(MADE_OF) or ((Typed(one.sql, one.type),) if one.type == t.ANY else ())
+        found += one.sql.meta.get(MADE_OF) or ((TypedSql(one.sql, one.type),) if one.type == t.ANY else ())
     return tuple(found)
 
 
@@ -58,12 +58,12 @@ def condition_near(condition: exp.Expr) -> Near | None:
     return found if isinstance(found, Near) else None
 
 
-def within(apart: Near, bound: Typed) -> Near | None:
+def within(apart: Near, bound: TypedSql) -> Near | None:
     """That two points are at most so far apart: one lies in a circle around the other."""
     for centre, other in ((apart.a, apart.b), (apart.b, apart.a)):
         if free_tables(bound.sql) <= free_tables(centre.sql):
             radius = exp.cast(bound.sql.copy(), "DOUBLE")
             parts = {"_c": centre.sql, "_r": radius}
             circle = build("if(_r >= 0E0, named_struct('x', _c.x, 'y', _c.y, 'radius', _r), NULL)", **parts)
-            return Near(Typed(circle, t.CIRCLE), other, apart.globe)
+            return Near(TypedSql(circle, t.CIRCLE), other, apart.globe)
     return None

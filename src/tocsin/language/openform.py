@@ -9,14 +9,14 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from tocsin.language.dynamic import VOID, boxed, call, contains_any, get, record, when
-from tocsin.language.typed import Typed, build, constant_number, string
+from tocsin.language.typed import TypedSql, build, constant_number, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.openform import field_key
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
 
-def to_any(value: Typed) -> exp.Expr:
+def to_any(value: TypedSql) -> exp.Expr:
     """A typed value as an untyped one."""
     if value.type == t.ANY:
         return value.sql
@@ -37,11 +37,11 @@ def to_any(value: Typed) -> exp.Expr:
     return call("parse_json", json_text(value))
 
 
-def _variant_of(value: Typed) -> exp.Expr:
+def _variant_of(value: TypedSql) -> exp.Expr:
     """A collection or object with untyped values in it: written as text and read again, their 7.0 would become 7."""
     sql, type_ = value.sql, value.type
     if isinstance(type_, ArrayType | MultisetType):
-        inner = to_any(Typed(exp.column("__item"), type_.item))
+        inner = to_any(TypedSql(exp.column("__item"), type_.item))
         items_ = build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
         if isinstance(type_, ArrayType):
             return call("to_variant_object", items_)
@@ -49,7 +49,7 @@ def _variant_of(value: Typed) -> exp.Expr:
     assert isinstance(type_, ObjectType)
 
     members = [
-        record([("k", string(field_key(one.name))), ("v", to_any(Typed(_field(sql, physical(one.name)), one.type)))])
+        record([("k", string(field_key(one.name))), ("v", to_any(TypedSql(_field(sql, physical(one.name)), one.type)))])
         for one in type_.fields
     ]
     made = build("map_from_entries(filter(_m, __e -> __e.v IS NOT NULL))", _m=call("array", *members))
@@ -61,7 +61,7 @@ def _variant_of(value: Typed) -> exp.Expr:
     return when(sql, call("to_variant_object", made))
 
 
-def json_text(value: Typed) -> exp.Expr:
+def json_text(value: TypedSql) -> exp.Expr:
     """The open form of a value as text, SQL NULL where it is MISSING (or NULL: the typed value cannot tell)."""
     sql, type_ = value.sql, value.type
     match type_:
@@ -100,7 +100,7 @@ def json_text(value: Typed) -> exp.Expr:
                 _v=sql, _x=x, _y=y,
             )  # fmt: skip
         case ArrayType(item) | MultisetType(item):
-            inner = json_text(Typed(exp.column("__item"), item))
+            inner = json_text(TypedSql(exp.column("__item"), item))
             text = build(
                 "concat('[', array_join(transform(_v, __item -> coalesce(_inner, 'null')), ','), ']')",
                 _v=sql,
@@ -118,7 +118,7 @@ def _field(sql: exp.Expr, name: str) -> exp.Expr:
 
 def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
     def member(one: t.Field) -> exp.Expr:
-        text = json_text(Typed(_field(sql, physical(one.name)), one.type))
+        text = json_text(TypedSql(_field(sql, physical(one.name)), one.type))
         return call("concat", string(_json_string(field_key(one.name)) + ":"), text)
 
     parts = [member(one) for one in type_.fields]
@@ -165,7 +165,7 @@ def stored(sql: exp.Expr, type_: Type) -> exp.Expr:
     return _mapped(sql, type_, lambda inner: call("parse_json", inner))
 
 
-def exported(value: Typed) -> exp.Expr:
+def exported(value: TypedSql) -> exp.Expr:
     """As queries use it → as answers leave Spark: untyped values as text of the open form."""
     return _mapped(value.sql, value.type, lambda inner: call("to_json", inner))
 

@@ -10,9 +10,9 @@ from sqlglot import exp
 from tocsin.language import dialect, dynamic, like_patterns, noted, openform, temporal, untyped, untyped_arrays
 from tocsin.language.dynamic import VOID
 from tocsin.language.expressions import Expressions, fail
-from tocsin.language.scope import Frame, Maybe, Row
+from tocsin.language.scope import NameScope, OptionalVariable, RowVariable
 from tocsin.language.spark_text import render_question
-from tocsin.language.typed import FunctionError, Typed, constant_string, enclosed, literal, string
+from tocsin.language.typed import FunctionError, TypedSql, constant_string, enclosed, literal, string
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
@@ -29,7 +29,7 @@ DECIMAL = t.Primitive("decimal(38,18)")
 
 
 class Operators(Expressions):
-    def _negative(self, node: exp.Neg) -> Typed:
+    def _negative(self, node: exp.Neg) -> TypedSql:
         if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
             return literal(-int(node.this.this))
         value = self.expression(node.this)
@@ -40,21 +40,21 @@ class Operators(Expressions):
             return self._untyped_arithmetic(exp.Mul, literal(-1), value)
         return self.ask(exp.Neg(this=exp.Paren(this=value.sql.copy())), [value])
 
-    def _paren(self, node: exp.Paren) -> Typed:
+    def _paren(self, node: exp.Paren) -> TypedSql:
         value = self.expression(node.this)
-        return value if isinstance(value, Row | Maybe) else Typed(enclosed(value.sql), value.type)
+        return value if isinstance(value, RowVariable | OptionalVariable) else TypedSql(enclosed(value.sql), value.type)
 
-    def _connective(self, node: exp.Expr) -> Typed:
+    def _connective(self, node: exp.Expr) -> TypedSql:
         made = type(node)(this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression)))
-        return Typed(exp.Paren(this=made), t.BOOLEAN)
+        return TypedSql(exp.Paren(this=made), t.BOOLEAN)
 
-    def _not(self, node: exp.Not) -> Typed:
-        return Typed(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
+    def _not(self, node: exp.Not) -> TypedSql:
+        return TypedSql(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
 
-    def _comparison(self, node: exp.Expr) -> Typed:
+    def _comparison(self, node: exp.Expr) -> TypedSql:
         return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
 
-    def compare(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+    def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         for one, other in ((left, right), (right, left)):
             if other.type in (t.ANY, VOID):
                 continue
@@ -65,7 +65,7 @@ class Operators(Expressions):
                 for operand in one.sql.meta.get(noted.MADE_OF, ()):
                     self.taken(operand, t.BIGINT if other.type in t.INTEGERS else t.DOUBLE)
         compared = self._compared(operator, left, right)
-        compared.sql.meta[noted.COMPARED] = (Typed(left.sql, left.type), Typed(right.sql, right.type))
+        compared.sql.meta[noted.COMPARED] = (TypedSql(left.sql, left.type), TypedSql(right.sql, right.type))
         distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
         apart = distance.sql.meta.get(noted.APART) if operator in noted.ORDERS else None
         if apart is not None and bound.type in t.NUMBERS:
@@ -74,23 +74,23 @@ class Operators(Expressions):
                 compared.sql.meta[noted.NEAR] = near
         return compared
 
-    def _compared(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+    def _compared(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         def made(a: exp.Expr, b: exp.Expr) -> exp.Expr:
             return operator(this=enclosed(a), expression=enclosed(b))
 
         if t.DURATION in (left.type, right.type):
-            a, b = (Typed(self._as(one, t.DURATION), t.DURATION) for one in (left, right))
+            a, b = (TypedSql(self._as(one, t.DURATION), t.DURATION) for one in (left, right))
             made_of_both = temporal.comparison(COMPARISONS[operator], a, b)
             assert made_of_both is not None
             return made_of_both
         if left.type == right.type == t.ANY:
             if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
-                return Typed(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
-            return Typed(untyped.comparison(made, left.sql, right.sql), t.BOOLEAN)
+                return TypedSql(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
+            return TypedSql(untyped.comparison(made, left.sql, right.sql), t.BOOLEAN)
         if t.ANY in (left.type, right.type):
             typed_, other = (right, left) if left.type == t.ANY else (left, right)
             if typed_.type == VOID:
-                return Typed(dynamic.void_as(typed_.sql, t.BOOLEAN), t.BOOLEAN)
+                return TypedSql(dynamic.void_as(typed_.sql, t.BOOLEAN), t.BOOLEAN)
 
             def against(type_: Type) -> exp.Expr:
                 exact = type_ == DECIMAL
@@ -99,23 +99,23 @@ class Operators(Expressions):
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
                 return self.compare(
-                    operator, *(Typed(openform.to_any(self.settled(one)), t.ANY) for one in (left, right))
+                    operator, *(TypedSql(openform.to_any(self.settled(one)), t.ANY) for one in (left, right))
                 )
             if typed_.type in t.INTEGERS:
                 # Exact for 64-bit integers and decimals; a double is the rest.
-                return Typed(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
-            return Typed(against(typed_.type), t.BOOLEAN)
+                return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
+            return TypedSql(against(typed_.type), t.BOOLEAN)
         if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
-            return Typed(made(*(untyped_arrays.in_any_order(one) for one in (left, right))), t.BOOLEAN)
+            return TypedSql(made(*(untyped_arrays.in_any_order(one) for one in (left, right))), t.BOOLEAN)
         if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
-            return Typed(made(left.sql, right.sql), t.BOOLEAN)
+            return TypedSql(made(left.sql, right.sql), t.BOOLEAN)
         for one, other in ((left, right), (right, left)):
             if one.type == t.STRING and other.type in (*t.NUMBERS, t.BOOLEAN) and not _reads_as_number(one.sql):
                 # Spark would cast the text, and fail on the first row where it is no number.
                 raise FunctionError(f"a string cannot be compared with a {other.type}: CAST one of them")
         return self.ask(made(left.sql, right.sql), [left, right])
 
-    def _arithmetic(self, node: exp.Expr) -> Typed:
+    def _arithmetic(self, node: exp.Expr) -> TypedSql:
         left, right = self.expression(node.this), self.expression(node.expression)
         operator = type(node)
         if t.ANY in (left.type, right.type):
@@ -125,11 +125,11 @@ class Operators(Expressions):
         if made is not None:
             return made
         # Asked about typed NULLs alone: a long sum would be copied at each of its terms.
-        asked = [Typed(self.blank(one), one.type) for one in (left, right)]
+        asked = [TypedSql(self.blank(one), one.type) for one in (left, right)]
         type_ = self.ask(operator(this=enclosed(asked[0].sql), expression=enclosed(asked[1].sql)), []).type
-        return Typed(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
+        return TypedSql(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
 
-    def _untyped_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+    def _untyped_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         made = self._untyped_made(operator, left, right)
         for one, other in ((left, right), (right, left)):
             if one.type == t.ANY and other.type in t.NUMBERS:
@@ -137,23 +137,23 @@ class Operators(Expressions):
         made.sql.meta[noted.MADE_OF] = noted.operands(left, right)
         return made
 
-    def _untyped_made(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
-        def numbers(a: Typed, b: Typed) -> Typed:
+    def _untyped_made(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        def numbers(a: TypedSql, b: TypedSql) -> TypedSql:
             return self._dynamic_arithmetic(operator, a, b)
 
         return untyped.arithmetic(ARITHMETIC[operator], left, right, numbers)
 
-    def _dynamic_arithmetic(self, operator: type[exp.Expr], left: Typed, right: Typed) -> Typed:
+    def _dynamic_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         """Whole numbers stay whole where both are, as they would had they been declared."""
 
-        def double(one: Typed) -> exp.Expr:
+        def double(one: TypedSql) -> exp.Expr:
             return dynamic.exactly(one.sql, t.DOUBLE) if one.type == t.ANY else self._as(one, t.DOUBLE)
 
         real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
         if operator is exp.Div or not all(one.type in (t.ANY, *t.INTEGERS) for one in (left, right)):
-            return Typed(real, t.DOUBLE)
+            return TypedSql(real, t.DOUBLE)
 
-        def whole(one: Typed) -> exp.Expr:
+        def whole(one: TypedSql) -> exp.Expr:
             if one.type != t.ANY:
                 return one.sql
             is_whole = exp.EQ(this=dynamic.call("schema_of_variant", one.sql), expression=exp.Literal.string("BIGINT"))
@@ -161,21 +161,21 @@ class Operators(Expressions):
 
         exact = operator(this=enclosed(whole(left)), expression=enclosed(whole(right)))
         both = [exp.cast(one, "VARIANT", dialect="spark") for one in (exact, real)]
-        return Typed(dynamic.call("coalesce", *both), t.ANY)
+        return TypedSql(dynamic.call("coalesce", *both), t.ANY)
 
-    def _between(self, node: exp.Between) -> Typed:
+    def _between(self, node: exp.Between) -> TypedSql:
         value = self.expression(node.this)
         low = self.compare(exp.GTE, value, self.expression(node.args["low"]))
         high = self.compare(exp.LTE, value, self.expression(node.args["high"]))
-        return Typed(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
+        return TypedSql(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
 
-    def _is_kind(self, node: dialect.IsKind) -> Typed:
+    def _is_kind(self, node: dialect.IsKind) -> TypedSql:
         value, kind = self.expression(node.this), node.args["kind"]
         unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
         if value.type == t.ANY:
             null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
             made = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
-        elif isinstance(value, Maybe):
+        elif isinstance(value, OptionalVariable):
             explicit = value.explicit.copy()
             made = {
                 "MISSING": exp.And(this=unknown, expression=exp.Not(this=exp.Paren(this=explicit))),
@@ -185,10 +185,10 @@ class Operators(Expressions):
         else:
             made = {"MISSING": exp.false(), "NULL": unknown, "UNKNOWN": unknown}
         if kind == "VALUED":
-            return Typed(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
-        return Typed(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
+            return TypedSql(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
+        return TypedSql(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
 
-    def _like(self, node: exp.Expr) -> Typed:
+    def _like(self, node: exp.Expr) -> TypedSql:
         matching = node.this if isinstance(node, exp.Escape) else node
         if not isinstance(matching, exp.Like | exp.ILike):
             fail("ESCAPE belongs to LIKE", node)
@@ -200,13 +200,15 @@ class Operators(Expressions):
         if known is not None:
             list(like_patterns.tokens(known, escape))  # a wrong one is told at its place
         made.sql.set("expression", self.pattern(made.sql.expression, escape))
-        return Typed(exp.Escape(this=made.sql, expression=string(escape)), t.BOOLEAN) if node is not matching else made
+        return (
+            TypedSql(exp.Escape(this=made.sql, expression=string(escape)), t.BOOLEAN) if node is not matching else made
+        )
 
     def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:  # noqa: ARG002 - for those who mistrust patterns
         """The pattern of a LIKE as it is matched with."""
         return sql
 
-    def _in(self, node: exp.In) -> Typed:
+    def _in(self, node: exp.In) -> TypedSql:
         value = self.expression(node.this)
         if node.args.get("query"):
             return self.in_query(value, node)
@@ -218,19 +220,19 @@ class Operators(Expressions):
         else:
             candidates = [self.expression(one) for one in node.expressions]
             if not candidates:
-                return Typed(exp.false(), t.BOOLEAN)
+                return TypedSql(exp.false(), t.BOOLEAN)
             if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
-                return Typed(
+                return TypedSql(
                     exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])),
                     t.BOOLEAN,
                 )
             tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
-            return Typed(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
+            return TypedSql(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
         return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
 
-    def _quantified(self, node: dialect.Quantified) -> Typed:
-        def condition(one: Typed) -> exp.Expr:
-            with_one = Frame({node.args["alias"].name: one}, [], self.frame)
+    def _quantified(self, node: dialect.Quantified) -> TypedSql:
+        def condition(one: TypedSql) -> exp.Expr:
+            with_one = NameScope({node.args["alias"].name: one}, [], self.frame)
             outer, self.frame = self.frame, with_one
             self.quantifiers += 1
             try:
@@ -244,19 +246,21 @@ class Operators(Expressions):
         name = "forall" if node.args.get("every") else "exists"
         return self._quantify(name, items, f"__q{self.quantifiers}", condition)
 
-    def _quantify(self, name: str, items: Typed, variable: str, condition: Callable[[Typed], exp.Expr]) -> Typed:
+    def _quantify(
+        self, name: str, items: TypedSql, variable: str, condition: Callable[[TypedSql], exp.Expr]
+    ) -> TypedSql:
         assert isinstance(items.type, ArrayType)
-        body = condition(Typed(exp.column(variable), items.type.item))
+        body = condition(TypedSql(exp.column(variable), items.type.item))
         test = exp.Lambda(this=body, expressions=[exp.to_identifier(variable)])
-        return Typed(exp.Anonymous(this=name, expressions=[items.sql.copy(), test]), t.BOOLEAN)
+        return TypedSql(exp.Anonymous(this=name, expressions=[items.sql.copy(), test]), t.BOOLEAN)
 
-    def _exists(self, node: exp.Exists) -> Typed:
+    def _exists(self, node: exp.Exists) -> TypedSql:
         if isinstance(node.this, exp.Query):
             return self.exists_query(node.this)
         items = dynamic.items(self.expression(node.this))
-        return Typed(exp.GT(this=dynamic.call("size", items.sql), expression=exp.Literal.number(0)), t.BOOLEAN)
+        return TypedSql(exp.GT(this=dynamic.call("size", items.sql), expression=exp.Literal.number(0)), t.BOOLEAN)
 
-    def _case(self, node: exp.Case) -> Typed:
+    def _case(self, node: exp.Case) -> TypedSql:
         subject = self.expression(node.this) if node.this else None
         tests = [
             self.compare(exp.EQ, subject, self.expression(one.this)).sql if subject else self.boolean(one.this)
@@ -264,20 +268,20 @@ class Operators(Expressions):
         ]
         default = node.args.get("default")
         branches = [self.expression(one.args["true"]) for one in node.args["ifs"]]
-        branches.append(self.expression(default) if default else Typed(exp.null(), VOID))
+        branches.append(self.expression(default) if default else TypedSql(exp.null(), VOID))
         type_, values = self.aligned(branches)
         ifs = [exp.If(this=test, true=value) for test, value in zip(tests, values[:-1], strict=True)]
-        return Typed(exp.Case(ifs=ifs, default=values[-1]), type_)
+        return TypedSql(exp.Case(ifs=ifs, default=values[-1]), type_)
 
-    def _cast(self, node: exp.Cast) -> Typed:
+    def _cast(self, node: exp.Cast) -> TypedSql:
         value = self.expression(node.this)
         if node.args.get("format"):
             fail("CAST takes no FORMAT", node, "use to_date or to_timestamp")
         target = render_question(node.args["to"])
         if value.type == t.ANY and node.args["to"].is_type("STRING", "TEXT", "VARCHAR"):
-            return Typed(untyped.text(value.sql), t.STRING)
+            return TypedSql(untyped.text(value.sql), t.STRING)
         if value.type == t.ANY and node.args["to"].is_type("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "DATE"):
-            value = Typed(untyped.moment(value.sql), t.DATETIME)
+            value = TypedSql(untyped.moment(value.sql), t.DATETIME)
         if value.type == t.ANY:
             return self.ask(
                 dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
@@ -285,7 +289,7 @@ class Operators(Expressions):
         made = type(node)(this=value.sql.copy(), to=node.args["to"].copy(), safe=node.args.get("safe"))
         return self.ask(made, [value])
 
-    HANDLERS: ClassVar[dict[type, Callable[..., Typed]]] = {
+    HANDLERS: ClassVar[dict[type, Callable[..., TypedSql]]] = {
         exp.Neg: _negative,
         exp.Paren: _paren,
         exp.And: _connective,
@@ -305,7 +309,7 @@ class Operators(Expressions):
     }
 
 
-def _is_interval(value: Typed) -> bool:
+def _is_interval(value: TypedSql) -> bool:
     return isinstance(value.type, t.Primitive) and value.type.name.lower().startswith("interval")
 
 

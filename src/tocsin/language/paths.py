@@ -10,16 +10,16 @@ from sqlglot import exp
 
 from tocsin.language import dynamic
 from tocsin.language.expressions import Expressions, TranslationError, fail
-from tocsin.language.scope import Maybe, Row, column
+from tocsin.language.scope import OptionalVariable, RowVariable, column
 from tocsin.language.script import offset_of
-from tocsin.language.typed import MapType, Typed, build, constant_integer, enclosed
+from tocsin.language.typed import MapType, TypedSql, build, constant_integer, enclosed
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, physical
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType
 
 
 class Paths(Expressions):
-    def _path(self, node: exp.Expr) -> Typed:
+    def _path(self, node: exp.Expr) -> TypedSql:
         if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Anonymous):
             return self._qualified_call(node, node.expression)
         root, steps = _unwound(node)
@@ -29,12 +29,12 @@ class Paths(Expressions):
             fail("this cannot be read as a path", node, "a field is a name, an index a number")
         return self._walk(self.expression(root), steps, node)
 
-    def _walk(self, value: Typed, steps: Sequence[str | exp.Expr], node: exp.Expr) -> Typed:
+    def _walk(self, value: TypedSql, steps: Sequence[str | exp.Expr], node: exp.Expr) -> TypedSql:
         for one in steps:
             value = self.field(value, one, node) if isinstance(one, str) else self._element(value, one, node)
         return value
 
-    def _resolve(self, parts: Sequence[str | exp.Expr], node: exp.Expr) -> tuple[Typed, Sequence[Any]]:
+    def _resolve(self, parts: Sequence[str | exp.Expr], node: exp.Expr) -> tuple[TypedSql, Sequence[Any]]:
         """A variable, a parameter, or a field of a FROM variable; a variable is always found before a column."""
         name = parts[0]
         assert isinstance(name, str)
@@ -51,7 +51,7 @@ class Paths(Expressions):
             if len(ranges) == 1 and (ranges[0].type == t.ANY or getattr(ranges[0].type, "open", False)):
                 return ranges[0], parts
         if name.upper() == "MISSING" and len(parts) == 1:
-            return Typed(dynamic.null(t.ANY), t.ANY), ()
+            return TypedSql(dynamic.null(t.ANY), t.ANY), ()
         known = [one for frame in self.frame.chain() for one in frame.names]
         fields = [
             one.name
@@ -64,9 +64,9 @@ class Paths(Expressions):
         hint = f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so"
         raise TranslationError(f"unknown name {name}", offset_of(node), hint)
 
-    def field(self, value: Typed, name: str, node: exp.Expr) -> Typed:
+    def field(self, value: TypedSql, name: str, node: exp.Expr) -> TypedSql:
         if value.type == t.ANY:
-            return Typed(dynamic.step(value.sql, name), t.ANY)
+            return TypedSql(dynamic.step(value.sql, name), t.ANY)
         if not isinstance(value.type, ObjectType):
             hint = "use get_x, get_y, get_center, get_radius or get_points" if value.type in t.SPATIAL else None
             if isinstance(value.type, ArrayType | MultisetType):
@@ -76,30 +76,30 @@ class Paths(Expressions):
         if declared is not None:
             sql = self._part(value, physical(name))
             # A field of NULL is NULL, a field of MISSING is MISSING.
-            above = [value.explicit] if isinstance(value, Maybe) else []
+            above = [value.explicit] if isinstance(value, OptionalVariable) else []
             if declared.optional:
                 told = dynamic.is_explicit_null(dynamic.step(self._open(value), name))
                 told = dynamic.call("coalesce", told, exp.false())
-                return Maybe(sql, declared.type, exp.Paren(this=exp.or_(*above, told)) if above else told)
-            return Maybe(sql, declared.type, above[0]) if above else Typed(sql, declared.type)
+                return OptionalVariable(sql, declared.type, exp.Paren(this=exp.or_(*above, told)) if above else told)
+            return OptionalVariable(sql, declared.type, above[0]) if above else TypedSql(sql, declared.type)
         if not value.type.open:
             near = difflib.get_close_matches(name, [one.name for one in value.type.fields], 1)
             fail(f"there is no field {name} in {value.type}", node, f"did you mean {near[0]}?" if near else None)
         found = dynamic.step(self._open(value), name)
-        if isinstance(value, Maybe):
+        if isinstance(value, OptionalVariable):
             null = dynamic.call("parse_json", exp.Literal.string("null"))
             found = exp.If(this=value.explicit.copy(), true=null, false=found)
-        return Typed(found, t.ANY)
+        return TypedSql(found, t.ANY)
 
-    def _open(self, value: Typed) -> exp.Expr:
+    def _open(self, value: TypedSql) -> exp.Expr:
         return dynamic.call("parse_json", self._part(value, OPEN))
 
-    def _part(self, value: Typed, name: str) -> exp.Expr:
-        if isinstance(value, Row):
+    def _part(self, value: TypedSql, name: str) -> exp.Expr:
+        if isinstance(value, RowVariable):
             return column(value.alias, name)
         return exp.Dot(this=enclosed(value.sql), expression=exp.to_identifier(name, quoted=True))
 
-    def _element(self, value: Typed, index: exp.Expr, node: exp.Expr) -> Typed:
+    def _element(self, value: TypedSql, index: exp.Expr, node: exp.Expr) -> TypedSql:
         if isinstance(index, exp.Slice):
             return self._slice(value, index)
         if isinstance(value.type, MapType):
@@ -110,7 +110,7 @@ class Paths(Expressions):
         position = self.expression(index)
         constant = constant_integer(position.sql)
         if value.type == t.ANY and constant is not None and constant >= 0:
-            return Typed(dynamic.step(value.sql, constant), t.ANY)
+            return TypedSql(dynamic.step(value.sql, constant), t.ANY)
         items = dynamic.items(value)
         assert isinstance(items.type, ArrayType)
         at_sql = exp.cast(self._as(position, t.BIGINT).copy(), "INT")
@@ -120,12 +120,12 @@ class Paths(Expressions):
         else:
             negative = exp.LT(this=at_sql.copy(), expression=exp.Literal.number(0))
             sql = exp.If(this=negative, true=dynamic.call("try_element_at", items.sql, at_sql), false=forward)
-        if not isinstance(value, Maybe):
-            return Typed(sql, items.type.item)
+        if not isinstance(value, OptionalVariable):
+            return TypedSql(sql, items.type.item)
         inside = build("_at < size(_items) AND _at >= -size(_items)", _at=at_sql, _items=items.sql)
-        return Maybe(sql, items.type.item, dynamic.call("coalesce", inside, value.explicit))
+        return OptionalVariable(sql, items.type.item, dynamic.call("coalesce", inside, value.explicit))
 
-    def _slice(self, value: Typed, part: exp.Slice) -> Typed:
+    def _slice(self, value: TypedSql, part: exp.Slice) -> TypedSql:
         items = dynamic.items(value)
         size = dynamic.call("size", items.sql)
 
@@ -140,9 +140,9 @@ class Paths(Expressions):
         low, high = place(part.this, exp.Literal.number(0)), place(part.expression, size)
         start = exp.Add(this=enclosed(low), expression=exp.Literal.number(1))
         bounded = build("greatest(_high - _low, 0)", _high=high, _low=low)
-        return Typed(dynamic.call("slice", items.sql, start, bounded), items.type)
+        return TypedSql(dynamic.call("slice", items.sql, start, bounded), items.type)
 
-    def _qualified_call(self, node: exp.Dot, called: exp.Anonymous) -> Typed:
+    def _qualified_call(self, node: exp.Dot, called: exp.Anonymous) -> TypedSql:
         """`dataverse.function(…)`."""
         root, steps = _unwound(node.this)
         if root is not None or len(steps) != 1 or not isinstance(steps[0], str):
@@ -150,7 +150,7 @@ class Paths(Expressions):
         name = called.this if isinstance(called.this, str) else called.this.name
         return self.call(steps[0], name, called)
 
-    HANDLERS: ClassVar[dict[type, Callable[..., Typed]]] = dict.fromkeys(
+    HANDLERS: ClassVar[dict[type, Callable[..., TypedSql]]] = dict.fromkeys(
         (exp.Identifier, exp.Column, exp.Dot, exp.Bracket), _path
     )
 

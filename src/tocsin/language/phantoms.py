@@ -16,9 +16,9 @@ from sqlglot import exp
 
 from tocsin.language import dynamic
 from tocsin.language.dynamic import VOID
-from tocsin.language.names import Oracle
+from tocsin.language.names import TypeAnalyser
 from tocsin.language.spark_text import render_question
-from tocsin.language.typed import FunctionError, MapType, Typed, constant_integer
+from tocsin.language.typed import FunctionError, MapType, TypedSql, constant_integer
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
@@ -75,7 +75,7 @@ def _is_encoded(type_: ObjectType) -> bool:
     return keeps_open(type_) or any(physical(one.name) != one.name for one in type_.fields)
 
 
-class Phantoms:
+class StandInTypes:
     """The stand-ins of one question. `everything`: also for what a function may well look into (a multiset is an
     array, a uuid a string, an open object a struct)."""
 
@@ -145,14 +145,14 @@ def _has_foreign_names(found: Type) -> bool:
 Null = Callable[[Type], exp.Expr]
 
 
-def blank(part: Typed, null: Null) -> exp.Expr:
+def blank(part: TypedSql, null: Null) -> exp.Expr:
     """What stands for it when only types matter: literals stand for themselves, since Spark looks at some."""
     is_text = isinstance(part.sql, exp.Literal) and part.type != t.UUID
     is_number = part.type in t.INTEGERS and constant_integer(part.sql) is not None
     return part.sql.copy() if is_text or is_number else null(part.type)
 
 
-def blanked(made: exp.Expr, parts: Sequence[Typed]) -> Callable[[Null], exp.Expr]:
+def blanked(made: exp.Expr, parts: Sequence[TypedSql]) -> Callable[[Null], exp.Expr]:
     """The expression with typed NULLs in place of its parts."""
     by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal) or part.type == t.UUID}
 
@@ -162,7 +162,9 @@ def blanked(made: exp.Expr, parts: Sequence[Typed]) -> Callable[[Null], exp.Expr
     return question
 
 
-def told(oracle: Oracle, made: exp.Expr, what: str, question: Callable[[Null], exp.Expr], of: Sequence[Type]) -> Typed:
+def told(
+    oracle: TypeAnalyser, made: exp.Expr, what: str, question: Callable[[Null], exp.Expr], of: Sequence[Type]
+) -> TypedSql:
     """What was made of values of these types, with its type: that of what the question makes of typed NULLs.
 
     Refused where Spark would compute with what only stands for a value: a time is no number, whatever holds it.
@@ -172,13 +174,13 @@ def told(oracle: Oracle, made: exp.Expr, what: str, question: Callable[[Null], e
         return oracle.columns(f"SELECT {render_question(question(null))} AS c")[0][1]
 
     hidden = next((inner for one in of if (inner := opaque(one)) is not None), None)
-    phantoms = Phantoms(everything=True)
+    phantoms = StandInTypes(everything=True)
     try:
         found = asked(phantoms.null)
     except FunctionError:
         if not any(map(special, of)):
             raise
-        phantoms = Phantoms(everything=False)
+        phantoms = StandInTypes(everything=False)
         try:
             found = asked(phantoms.null)
         except FunctionError:
@@ -192,8 +194,8 @@ def told(oracle: Oracle, made: exp.Expr, what: str, question: Callable[[Null], e
                 raise refusal(what, hidden) from None
     type_ = phantoms.restored(found)
     if _has_foreign_names(found):
-        return Typed(exp.cast(made, dynamic.spark_type(type_), dialect="spark"), type_)
-    return Typed(made, type_)
+        return TypedSql(exp.cast(made, dynamic.spark_type(type_), dialect="spark"), type_)
+    return TypedSql(made, type_)
 
 
 def refusal(what: str, hidden: Type) -> FunctionError:

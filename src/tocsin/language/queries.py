@@ -19,14 +19,24 @@ from tocsin.language import dialect, dynamic, openform
 from tocsin.language.expressions import Expressions, fail
 from tocsin.language.filtering import filtered_first
 from tocsin.language.leaving import leaving
-from tocsin.language.names import Names, Oracle, Scans
+from tocsin.language.names import DatasetScans, NameLookup, TypeAnalyser
 from tocsin.language.operators import Operators
 from tocsin.language.paths import Paths
-from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
+from tocsin.language.scope import (
+    VALUE,
+    NameScope,
+    QueryBlock,
+    Relation,
+    RowVariable,
+    column,
+    derived,
+    selected,
+    variable,
+)
 from tocsin.language.shaping import SortKey, aggregates
 from tocsin.language.spark_text import render
 from tocsin.language.subqueries import Subqueries, unwrapped
-from tocsin.language.typed import FunctionError, Typed
+from tocsin.language.typed import FunctionError, TypedSql
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import Field, ObjectType, Type
@@ -39,7 +49,7 @@ _KNOWN_CLAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class TranslatedQuery:
     """A query in Spark's SQL, and what its answer looks like: one column `value`, or an object's fields as columns."""
 
     sql: str
@@ -50,7 +60,7 @@ class Translated:
 
 
 class Queries(Subqueries):
-    handlers: ClassVar[dict[type, Callable[..., Typed]]] = {
+    handlers: ClassVar[dict[type, Callable[..., TypedSql]]] = {
         **Expressions.HANDLERS,
         **Paths.HANDLERS,
         **Operators.HANDLERS,
@@ -58,10 +68,12 @@ class Queries(Subqueries):
         dialect.PlaceOf: lambda self, node: self._place(node),
     }
 
-    def __init__(self, names: Names, oracle: Oracle, scans: Scans, dataverse: str, now: datetime) -> None:
+    def __init__(
+        self, names: NameLookup, oracle: TypeAnalyser, scans: DatasetScans, dataverse: str, now: datetime
+    ) -> None:
         super().__init__(names, oracle, dataverse, now)
         self.scans = scans
-        self.block = Block(None)
+        self.block = QueryBlock(None)
         self.relations: dict[str, tuple[str, Relation]] = {}
         self.uses: set[tuple[Literal["dataset", "function"], str, str]] = set()
         self.depth = 0
@@ -69,12 +81,12 @@ class Queries(Subqueries):
 
     # ------------------------------------------------------------ entry
 
-    def translate(self, node: exp.Expr) -> Translated:
+    def translate(self, node: exp.Expr) -> TranslatedQuery:
         """A whole statement: a query, or an expression, which is a query of one value."""
         relation = self.statement(node)
         query, type_ = self._exported(relation)
         try:
-            return Translated(render(query), type_, relation.is_value, query)
+            return TranslatedQuery(render(query), type_, relation.is_value, query)
         except FunctionError as error:
             fail(str(error), node)
 
@@ -87,10 +99,10 @@ class Queries(Subqueries):
     def _exported(self, relation: Relation) -> tuple[exp.Query, Type]:
         alias = self.alias("out")
         whole = variable(relation, alias)
-        if isinstance(whole, Row):
+        if isinstance(whole, RowVariable):
             assert isinstance(relation.type, ObjectType)
             fields = [
-                (one, leaving(Typed(column(alias, physical(one.name)), one.type))) for one in relation.type.fields
+                (one, leaving(TypedSql(column(alias, physical(one.name)), one.type))) for one in relation.type.fields
             ]
             if all(made.type == one.type and not dynamic.contains_any(one.type) for one, made in fields):
                 return relation.query, relation.type
@@ -116,7 +128,7 @@ class Queries(Subqueries):
 
     # ------------------------------------------------------------ queries
 
-    def query(self, node: exp.Expr, outer: Block | None) -> Relation:
+    def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation:
         node = unwrapped(node)
         with self._with(node) as tables:
             if isinstance(node, exp.SetOperation):
@@ -150,7 +162,7 @@ class Queries(Subqueries):
         finally:
             self.relations = before
 
-    def _set_operation(self, node: exp.SetOperation, outer: Block | None) -> Relation:
+    def _set_operation(self, node: exp.SetOperation, outer: QueryBlock | None) -> Relation:
         left, right = self.query(node.this, outer), self.query(node.expression, outer)
         if node.args.get("by_name") or node.args.get("side"):
             fail("only UNION, INTERSECT and EXCEPT by position are supported", node)
@@ -165,12 +177,12 @@ class Queries(Subqueries):
         for one in (left, right):
             alias = self.alias("side")
             whole = variable(one, alias)
-            if isinstance(whole, Row):
+            if isinstance(whole, RowVariable):
                 assert isinstance(one.type, ObjectType)
                 if keeps_open(one.type):
-                    whole_values = [Typed(whole.sql, one.type)]
+                    whole_values = [TypedSql(whole.sql, one.type)]
                 else:
-                    whole_values = [Typed(column(alias, physical(part.name)), part.type) for part in one.type.fields]
+                    whole_values = [TypedSql(column(alias, physical(part.name)), part.type) for part in one.type.fields]
             else:
                 whole_values = [whole]
             sides.append((one, alias, whole_values))
@@ -197,20 +209,20 @@ class Queries(Subqueries):
         )
 
     @contextmanager
-    def _inside(self, block: Block) -> Iterator[Frame]:
+    def _inside(self, block: QueryBlock) -> Iterator[NameScope]:
         kept = self.block, self.frame
-        self.block, self.frame = block, Frame(parent=self.frame)
+        self.block, self.frame = block, NameScope(parent=self.frame)
         try:
             yield self.frame
         finally:
             self.block, self.frame = kept
 
-    def select(self, node: exp.Select, outer: Block | None, collected: list[SortKey] | None = None) -> Relation:
+    def select(self, node: exp.Select, outer: QueryBlock | None, collected: list[SortKey] | None = None) -> Relation:
         """A SELECT; with `collected`, its sort keys go there and into columns k0, k1, … instead of being applied."""
         for clause, value in node.args.items():
             if value and clause not in _KNOWN_CLAUSES:
                 fail(f"{clause.strip('_').upper()} is not supported", value if isinstance(value, exp.Expr) else node)
-        block = Block(outer)
+        block = QueryBlock(outer)
         with self._inside(block):
             self.sources(node)
             where = node.args.get("where")
@@ -251,11 +263,11 @@ class Queries(Subqueries):
         """The query with better ways to bring its relations together, where somebody knows them."""
         return made
 
-    def _row(self, node: dialect.RowOf) -> Typed:
+    def _row(self, node: dialect.RowOf) -> TypedSql:
         output = self.projected(exp.Select(expressions=node.expressions), as_value=True)
-        return Typed(output.columns[0][1], output.type)
+        return TypedSql(output.columns[0][1], output.type)
 
-    def _place(self, node: dialect.PlaceOf) -> Typed:
+    def _place(self, node: dialect.PlaceOf) -> TypedSql:
         group = self.expression(node.this).sql
         keys = list(self.sort_keys(exp.Select(order=exp.Order(expressions=node.expressions)), lambda _: None))
         order = [exp.Ordered(this=key.sql, desc=key.descending, nulls_first=key.nulls_first) for key in keys]
@@ -263,7 +275,7 @@ class Queries(Subqueries):
             this=exp.Anonymous(this="row_number"), partition_by=[group],
             order=exp.Order(expressions=order or [exp.Ordered(this=group.copy())]),
         )  # fmt: skip
-        return Typed(exp.cast(window, "BIGINT"), t.BIGINT)
+        return TypedSql(exp.cast(window, "BIGINT"), t.BIGINT)
 
     def _distinct(self, relation: Relation, node: exp.Select) -> Relation:
         if node.args["distinct"].args.get("on"):
@@ -273,7 +285,7 @@ class Queries(Subqueries):
             return relation
         # Spark cannot compare untyped values: one of those with the same key stands for them all.
         inner = self.alias("all")
-        if isinstance(variable(relation, inner), Row):
+        if isinstance(variable(relation, inner), RowVariable):
             assert isinstance(relation.type, ObjectType)
             pairs = [(physical(one.name), one.type) for one in relation.type.fields]
             pairs += [(OPEN, t.STRING)] if keeps_open(relation.type) else []
@@ -286,7 +298,7 @@ class Queries(Subqueries):
             if kind == t.ANY:
                 keys += [dynamic.key(found), dynamic.is_explicit_null(found)]
             else:
-                keys.append(openform.exported(Typed(found, kind)).copy())
+                keys.append(openform.exported(TypedSql(found, kind)).copy())
             kept.append((name, dynamic.call("any_value", found) if dynamic.contains_any(kind) else found))
         grouped = selected(kept).from_(derived(relation.query, inner))
         grouped.set("group", exp.Group(expressions=keys))

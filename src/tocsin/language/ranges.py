@@ -12,10 +12,10 @@ from tocsin.language import dynamic, temporal
 from tocsin.language.calls import is_made_once
 from tocsin.language.cells import by_cells
 from tocsin.language.grid import Near
-from tocsin.language.meeting import Sides, Way
+from tocsin.language.meeting import JoinSides, KeyStrategy
 from tocsin.language.noted import COMPARED, ORDERS
 from tocsin.language.scope import column
-from tocsin.language.typed import Typed, build
+from tocsin.language.typed import TypedSql, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Type
 
@@ -35,12 +35,12 @@ _ORDERED: Final = frozenset((*t.NUMBERS, t.STRING, t.UUID, t.BOOLEAN, t.DATE, t.
 class _Bound:
     """The left side's value is at least, or at most, what the right side has."""
 
-    value: Typed
-    bound: Typed
+    value: TypedSql
+    bound: TypedSql
     at_least: bool
 
 
-def by_range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
+def by_range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides) -> KeyStrategy | None:
     """The way of a comparison by order: with another of the conditions that bounds the same, or by itself."""
     first = _bound(condition, sides)
     if first is None:
@@ -64,7 +64,7 @@ def by_range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) 
     return _half(first, sides)
 
 
-def _bound(condition: exp.Expr, sides: Sides) -> _Bound | None:
+def _bound(condition: exp.Expr, sides: JoinSides) -> _Bound | None:
     compared = condition.meta.get(COMPARED)
     greater = ORDERS.get(type(condition.this if isinstance(condition, exp.Paren) else condition))
     if greater is None or compared is None:
@@ -76,7 +76,7 @@ def _bound(condition: exp.Expr, sides: Sides) -> _Bound | None:
     return _Bound(b, a, not greater) if at == (sides.right, sides.left) else None
 
 
-def _interval(value: Typed, low: Typed, high: Typed, sides: Sides) -> Way | None:
+def _interval(value: TypedSql, low: TypedSql, high: TypedSql, sides: JoinSides) -> KeyStrategy | None:
     types = {one.type for one in (value, low, high)}
     numbers = [_as_number(one) for one in (value, low, high)]
     if any(one is None for one in numbers) or not (len(types) == 1 or types <= set(t.NUMBERS)):
@@ -85,11 +85,11 @@ def _interval(value: Typed, low: Typed, high: Typed, sides: Sides) -> Way | None
     parts = {"_z": exp.Literal.number("0E0"), "_x": x, "_a": x1, "_b": x2}
     point = build("if(_x IS NULL, NULL, named_struct('x', _x, 'y', _z))", **parts)
     span = build("if(_a <= _b, named_struct('x1', _a, 'y1', _z, 'x2', _b, 'y2', _z), NULL)", **parts)
-    way = by_cells(Near(Typed(point, t.POINT), Typed(span, t.RECTANGLE), globe=False), sides)
-    return None if way is None else Way("a grid of ranges", way.left, way.right)
+    way = by_cells(Near(TypedSql(point, t.POINT), TypedSql(span, t.RECTANGLE), globe=False), sides)
+    return None if way is None else KeyStrategy("a grid of ranges", way.left, way.right)
 
 
-def _as_number(value: Typed) -> exp.Expr | None:
+def _as_number(value: TypedSql) -> exp.Expr | None:
     """A number that is not less for a greater value."""
     if value.type in t.NUMBERS:
         return exp.cast(value.sql.copy(), "DOUBLE")
@@ -97,7 +97,7 @@ def _as_number(value: Typed) -> exp.Expr | None:
     return None if made is None else build(made, _v=temporal.order_key(value) or value.sql)
 
 
-def _half(bound: _Bound, sides: Sides) -> Way | None:
+def _half(bound: _Bound, sides: JoinSides) -> KeyStrategy | None:
     """Buckets between some of the parameter's values: a value meets its own bucket and all below it (or above it)."""
     if not _is_ordered(bound):
         return None
@@ -120,10 +120,10 @@ def _half(bound: _Bound, sides: Sides) -> Way | None:
         what = "buckets of a computed range"
         own = build(f"if(_v IS NULL, NULL, array({_PLACE}))", _borders=borders, _v=theirs)
     whole = f"sequence(0L, {_PLACE})" if bound.at_least else f"sequence({_PLACE}, CAST(size(_borders) AS BIGINT))"
-    return Way(what, build(f"if(_v IS NULL, NULL, {whole})", _borders=borders, _v=mine), own)
+    return KeyStrategy(what, build(f"if(_v IS NULL, NULL, {whole})", _borders=borders, _v=mine), own)
 
 
-def _is_plain(bound: _Bound, sides: Sides) -> bool:
+def _is_plain(bound: _Bound, sides: JoinSides) -> bool:
     """Whether it is a parameter, whose values are known without Spark."""
     sql = bound.bound.sql
     return isinstance(sql, exp.Column) and sql.table == sides.matches.interests and sql.name.startswith("p")

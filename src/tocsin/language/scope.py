@@ -8,48 +8,48 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tocsin.language import dynamic
-from tocsin.language.typed import Typed
+from tocsin.language.typed import TypedSql
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ANY, ObjectType, Type
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Typed):
+class RowVariable(TypedSql):
     """A range variable whose fields are columns of `alias`; its `sql` is the whole record as a struct."""
 
     alias: str
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe(Typed):
+class OptionalVariable(TypedSql):
     """A declared optional field: SQL NULL where it is NULL or MISSING, `explicit` TRUE where it is NULL."""
 
     explicit: exp.Expr
 
 
 @dataclass(slots=True)
-class Frame:
+class NameScope:
     """Names in scope, innermost first. A function's body sees its parameters and nothing of its caller."""
 
-    names: dict[str, Typed] = field(default_factory=dict)
+    names: dict[str, TypedSql] = field(default_factory=dict)
     ranges: list[str] = field(default_factory=list)  # the FROM variables, whose fields may be named without them
-    parent: Frame | None = None
+    parent: NameScope | None = None
 
-    def find(self, name: str) -> Typed | None:
+    def find(self, name: str) -> TypedSql | None:
         return next((frame.names[name] for frame in self.chain() if name in frame.names), None)
 
-    def chain(self) -> Iterator[Frame]:
-        frame: Frame | None = self
+    def chain(self) -> Iterator[NameScope]:
+        frame: NameScope | None = self
         while frame is not None:
             yield frame
             frame = frame.parent
 
 
 @dataclass(slots=True)
-class Block:
+class QueryBlock:
     """One SELECT being built. Its subqueries refer to it directly, and to blocks further out through `imported`."""
 
-    outer: Block | None
+    outer: QueryBlock | None
     aliases: set[str] = field(default_factory=set)
     joins: list[exp.Join] = field(default_factory=list)
     source: exp.Expr | None = None
@@ -96,23 +96,23 @@ def free_tables(query: exp.Expr) -> set[str]:
     return {one.table for one in query.find_all(exp.Column) if one.table and one.table not in defined}
 
 
-def row(alias: str, type_: ObjectType) -> Row:
+def row(alias: str, type_: ObjectType) -> RowVariable:
     names = [physical(one.name) for one in type_.fields] + ([OPEN] if keeps_open(type_) else [])
-    return Row(dynamic.record([(name, column(alias, name)) for name in names]), type_, alias)
+    return RowVariable(dynamic.record([(name, column(alias, name)) for name in names]), type_, alias)
 
 
-def perhaps(value: Typed) -> Typed:
+def perhaps(value: TypedSql) -> TypedSql:
     """A variable on the side of an outer join that may find no partner: then the whole record is NULL."""
-    if not isinstance(value, Row) or not isinstance(value.type, ObjectType):
+    if not isinstance(value, RowVariable) or not isinstance(value.type, ObjectType):
         return value
     always = next((one for one in value.type.fields if not one.optional and one.type != ANY), None)
     if always is None:
         return value
     absent = exp.Is(this=column(value.alias, physical(always.name)), expression=exp.null())
-    return Row(exp.If(this=absent, true=exp.null(), false=value.sql), value.type, value.alias)
+    return RowVariable(exp.If(this=absent, true=exp.null(), false=value.sql), value.type, value.alias)
 
 
-def variable(relation: Relation, alias: str) -> Typed:
+def variable(relation: Relation, alias: str) -> TypedSql:
     if relation.is_value or not isinstance(relation.type, ObjectType):
-        return Typed(column(alias, VALUE), relation.type)
+        return TypedSql(column(alias, VALUE), relation.type)
     return row(alias, relation.type)

@@ -13,14 +13,14 @@ from tocsin.language.calls import AGGREGATES, is_made_once
 from tocsin.language.expressions import fail
 from tocsin.language.scope import VALUE, Relation
 from tocsin.language.sources import Sources
-from tocsin.language.typed import Typed, build
+from tocsin.language.typed import TypedSql, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
 
 
 @dataclass(slots=True)
-class Output:
+class OutputColumn:
     """What a SELECT list yields."""
 
     columns: list[tuple[str, exp.Expr]]
@@ -61,14 +61,14 @@ def comparator(keys: Sequence[SortKey]) -> exp.Lambda:
     return exp.Lambda(this=body, expressions=[exp.to_identifier("__a"), exp.to_identifier("__b")])
 
 
-class Shaping(Sources):
+class Projection(Sources):
     # ------------------------------------------------------------ SELECT list
 
-    def projected(self, node: exp.Select, as_value: bool) -> Output:
+    def projected(self, node: exp.Select, as_value: bool) -> OutputColumn:
         if len(node.expressions) == 1 and isinstance(node.expressions[0], dialect.ValueOf):
             value = self._kept(self.expression(node.expressions[0].this))
-            return Output([(VALUE, value.sql)], value.type, True, not as_value)
-        members: list[tuple[str, Typed, exp.Expr]] = []
+            return OutputColumn([(VALUE, value.sql)], value.type, True, not as_value)
+        members: list[tuple[str, TypedSql, exp.Expr]] = []
         fields: list[Field] = []
         opens: list[exp.Expr] = []
         is_open = False
@@ -87,7 +87,7 @@ class Shaping(Sources):
                 if not isinstance(whole.type, ObjectType):
                     fail(f"* needs objects, not {whole.type}", one, "select the value itself with SELECT VALUE")
                 for declared in whole.type.fields:
-                    part = Typed(self._part(whole, physical(declared.name)), declared.type)
+                    part = TypedSql(self._part(whole, physical(declared.name)), declared.type)
                     members.append((declared.name, part, one))
                     fields.append(declared)
                 if keeps_open(whole.type):
@@ -102,14 +102,14 @@ class Shaping(Sources):
         if keeps_open(type_):
             columns.append((OPEN, _merged(opens)))
         if as_value:
-            return Output([(VALUE, dynamic.record(columns))], type_, True, False)
-        return Output(columns, type_, False)
+            return OutputColumn([(VALUE, dynamic.record(columns))], type_, True, False)
+        return OutputColumn(columns, type_, False)
 
-    def _kept(self, value: Typed) -> Typed:
+    def _kept(self, value: TypedSql) -> TypedSql:
         # Behind GROUP BY only the key itself can be named, not the column that tells NULL from MISSING.
-        return self.settled(Typed(value.sql, value.type) if self.block.grouped else value)
+        return self.settled(TypedSql(value.sql, value.type) if self.block.grouped else value)
 
-    def _spread(self, node: exp.Expr) -> list[Typed] | None:
+    def _spread(self, node: exp.Expr) -> list[TypedSql] | None:
         if isinstance(node, exp.Star):
             if any(node.args.get(option) for option in ("except_", "replace", "rename")):
                 fail("* takes no EXCEPT or REPLACE", node)
@@ -130,7 +130,7 @@ class Shaping(Sources):
         if clause is None:
             return None
         named = [one for one in clause.find_all(exp.Alias) if one.parent is clause]
-        keys: dict[str, Typed] = {}
+        keys: dict[str, TypedSql] = {}
 
         def translated(one: Any) -> Any:
             if isinstance(one, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
@@ -142,7 +142,7 @@ class Shaping(Sources):
             if key.type == t.ANY:
                 self.block.untyped_keys.append(key.sql)
             if one in named:
-                keys[one.alias] = Typed(key.sql, key.type)
+                keys[one.alias] = TypedSql(key.sql, key.type)
             return dynamic.key(key.sql) if key.type == t.ANY else key.sql.copy()
 
         made = exp.Group(expressions=[translated(one) for one in clause.expressions])
@@ -152,7 +152,7 @@ class Shaping(Sources):
         self.block.group_sets = made.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
         if clause.args.get("totals"):
             rows = self.object_of([(name, self.frame.names[name], clause) for name in self.frame.ranges])
-            keys[clause.args["totals"].name] = Typed(dynamic.call("collect_list", rows.sql), ArrayType(rows.type))
+            keys[clause.args["totals"].name] = TypedSql(dynamic.call("collect_list", rows.sql), ArrayType(rows.type))
         self.frame.names.update(keys)
         return made
 
@@ -165,11 +165,11 @@ class Shaping(Sources):
                     place.replace(_total_or(key) if self.block.group_sets else dynamic.call("any_value", key))
         return group
 
-    def by_output(self, output: Output | Relation) -> Callable[[exp.Expr], Typed | None]:
+    def by_output(self, output: OutputColumn | Relation) -> Callable[[exp.Expr], TypedSql | None]:
         """Finds a column of the answer by its name or number, as ORDER BY may."""
         parts = output.type.fields if not output.is_value and isinstance(output.type, ObjectType) else ()
 
-        def find(node: exp.Expr) -> Typed | None:
+        def find(node: exp.Expr) -> TypedSql | None:
             found = None
             if isinstance(node, exp.Column) and len(node.parts) == 1:
                 found = next((one for one in parts if one.name == node.name), None)
@@ -179,16 +179,16 @@ class Shaping(Sources):
                 found = parts[int(node.this) - 1] if parts else Field(VALUE, output.type)
             if found is None:
                 return None
-            if isinstance(output, Output):
+            if isinstance(output, OutputColumn):
                 name, sql = next(one for one in output.columns if one[0] in (physical(found.name), VALUE))
                 if output.applied and (self.block.group_sets or _must_not_be_repeated(sql)):
                     sql = exp.column(name, quoted=True)
-                return Typed(sql, found.type)
-            return Typed(exp.column(physical(found.name), quoted=True), found.type)
+                return TypedSql(sql, found.type)
+            return TypedSql(exp.column(physical(found.name), quoted=True), found.type)
 
         return find
 
-    def sort_keys(self, node: exp.Expr, find: Callable[[exp.Expr], Typed | None]) -> Iterator[SortKey]:
+    def sort_keys(self, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> Iterator[SortKey]:
         order = node.args.get("order")
         for one in order.expressions if order else []:
             key = find(one.this) or self.expression(one.this)
@@ -196,7 +196,7 @@ class Shaping(Sources):
             sql = untyped.sort_key(key.sql) if key.type == t.ANY else temporal.order_key(key) or key.sql
             yield SortKey(sql, descending, nulls_first)
 
-    def ordered(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], Typed | None]) -> None:
+    def ordered(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> None:
         keys = list(self.sort_keys(node, find))
         if keys:
             ordered = [

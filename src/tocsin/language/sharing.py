@@ -16,7 +16,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tocsin.language import dialect
-from tocsin.language.dividing import Divided, Let, let, yielded
+from tocsin.language.dividing import ParameterSplit, SplitLet, let, yielded
 from tocsin.language.expressions import fail
 from tocsin.language.placing import first_of_each, limited_to, of, with_places
 from tocsin.language.renaming import with_parameters
@@ -111,7 +111,7 @@ class _Sharing:
         self.body = with_parameters(body, self.parameters)
         self.is_dear = is_dear
         self.branch = branch
-        self.divided = Divided(self.body, self.parameters.values())
+        self.divided = ParameterSplit(self.body, self.parameters.values())
         self.free, self.bound, self.lets = self.divided.free, self.divided.bound, self.divided.lets
         self.made_early: dict[str, exp.Expr] = {}  # calls that are made once per record, under names of their own
 
@@ -189,7 +189,7 @@ class _Sharing:
         for clause in ("group", "having", "order"):
             if body.args.get(clause):
                 looked_up(body.args[clause])
-        self.lets[:0] = [Let(name, call, False, True, False) for call, name in found.items()]
+        self.lets[:0] = [SplitLet(name, call, False, True, False) for call, name in found.items()]
 
     def _call_early(self, once: bool) -> None:
         """Dear calls that no parameter touches, among conditions and results that one does, made with the record."""

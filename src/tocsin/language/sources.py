@@ -11,11 +11,21 @@ from sqlglot import exp
 from tocsin.language import dialect, dynamic, functions, openform
 from tocsin.language.calls import is_made_once
 from tocsin.language.expressions import fail
-from tocsin.language.names import Dataset, Function, Scans
+from tocsin.language.names import Dataset, DatasetScans, Function
 from tocsin.language.paths import Paths
-from tocsin.language.scope import VALUE, Block, Relation, Row, column, free_tables, perhaps, row, variable
+from tocsin.language.scope import (
+    VALUE,
+    QueryBlock,
+    Relation,
+    RowVariable,
+    column,
+    free_tables,
+    perhaps,
+    row,
+    variable,
+)
 from tocsin.language.spark_text import render_question
-from tocsin.language.typed import FunctionError, Typed
+from tocsin.language.typed import FunctionError, TypedSql
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
@@ -23,21 +33,23 @@ from tocsin.rules.model.values import parse_datetime
 
 
 class Sources(Paths):
-    block: Block
-    scans: Scans
+    block: QueryBlock
+    scans: DatasetScans
     relations: dict[str, tuple[str, Relation]]
 
     @abstractmethod
     def alias(self, name: str) -> str: ...
 
     @abstractmethod
-    def query(self, node: exp.Expr, outer: Block | None) -> Relation: ...
+    def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation: ...
 
     @abstractmethod
     def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset: ...
 
     @abstractmethod
-    def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Relation | Typed: ...
+    def inlined_rows(
+        self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr
+    ) -> Relation | TypedSql: ...
 
     # ------------------------------------------------------------ the clause
 
@@ -47,7 +59,7 @@ class Sources(Paths):
         for join in node.args.get("joins") or []:
             self._source(join.this, join)
 
-    def from_clause(self, block: Block) -> exp.Expr:
+    def from_clause(self, block: QueryBlock) -> exp.Expr:
         """The first source; what the block needs from further out comes before all others."""
         if not block.imports:
             assert block.source is not None
@@ -223,8 +235,8 @@ class Sources(Paths):
             source = exp.Subquery(this=relation.query, alias=_table_alias(alias))
         self._add(source, alias, join, name, variable(relation, alias))
 
-    def _unnest(self, value: Typed, name: str, join: exp.Join, outer: bool = False) -> None:
-        items = dynamic.items(Typed(value.sql, value.type) if not isinstance(value, Row) else value)
+    def _unnest(self, value: TypedSql, name: str, join: exp.Join, outer: bool = False) -> None:
+        items = dynamic.items(TypedSql(value.sql, value.type) if not isinstance(value, RowVariable) else value)
         assert isinstance(items.type, ArrayType)
         if join.args.get("on") is not None and not outer and join.side:
             fail(
@@ -240,7 +252,7 @@ class Sources(Paths):
         )
         free = {one.table for one in array.find_all(exp.Column) if one.table}
         item = items.type.item
-        found = Typed(column(alias, VALUE), t.ANY if item == dynamic.VOID else item)
+        found = TypedSql(column(alias, VALUE), t.ANY if item == dynamic.VOID else item)
         source: exp.Expr
         if free:
             source = exp.Lateral(this=function, alias=columns)
@@ -249,7 +261,7 @@ class Sources(Paths):
         self._add(source, alias, join, name, found, lateral=bool(free))
 
     def _add(
-        self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: Typed, *, lateral: bool = False
+        self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: TypedSql, *, lateral: bool = False
     ) -> None:
         block = self.block
         self.frame.names[name] = value
@@ -301,7 +313,7 @@ class Sources(Paths):
         value = self.expression(node.this)
         if is_made_once(node.this) or is_made_once(value.sql):
             query = exp.Select(expressions=[exp.alias_(value.sql, VALUE, quoted=True)])
-            value = Typed(self.hoisted(query), value.type)
+            value = TypedSql(self.hoisted(query), value.type)
         self.frame.names[name] = value
         if node.args.get("is_range"):
             self.frame.ranges.append(name)
@@ -352,7 +364,7 @@ def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) ->
     return exp.Subquery(this=query, alias=_table_alias(alias))
 
 
-def localized(query: Any, block: Block, alias: Callable[[str], str]) -> Any:
+def localized(query: Any, block: QueryBlock, alias: Callable[[str], str]) -> Any:
     """The query with every reference beyond `block` replaced by a column that the block imports."""
     foreign = free_tables(query) - block.aliases - {block.import_alias}
     if not foreign:

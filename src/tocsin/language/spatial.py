@@ -17,7 +17,16 @@ from sqlglot import exp
 
 from tocsin.language import typed
 from tocsin.language.planar import INTERSECT, LENIENT, edges
-from tocsin.language.typed import FunctionError, Overload, Typed, as_double, build, field, guarded, struct
+from tocsin.language.typed import (
+    FunctionError,
+    Overload,
+    TypedSql,
+    as_double,
+    build,
+    field,
+    guarded,
+    struct,
+)
 from tocsin.rules.model import values
 from tocsin.rules.model.types import (
     BOOLEAN,
@@ -74,17 +83,17 @@ _READ_POLYGON: Final = _reading(rf"{_PAIR}(\\s+{_PAIR}){{2,}}", 'a polygon such 
 # ---------------------------------------------------------------- from parts
 
 
-def _create_point(x: Typed, y: Typed) -> exp.Expr:
+def _create_point(x: TypedSql, y: TypedSql) -> exp.Expr:
     parts = {"x": as_double(x), "y": as_double(y)}
     return guarded(parts.values(), struct(**parts))
 
 
-def _create_line(p: Typed, q: Typed) -> exp.Expr:
+def _create_line(p: TypedSql, q: TypedSql) -> exp.Expr:
     made = build("named_struct('x1', _a.x, 'y1', _a.y, 'x2', _b.x, 'y2', _b.y)", _a=p.sql, _b=q.sql)
     return guarded((p.sql, q.sql), made)
 
 
-def _create_rectangle(p: Typed, q: Typed) -> exp.Expr:
+def _create_rectangle(p: TypedSql, q: TypedSql) -> exp.Expr:
     made = build(
         "named_struct('x1', least(_a.x, _b.x), 'y1', least(_a.y, _b.y),"
         " 'x2', greatest(_a.x, _b.x), 'y2', greatest(_a.y, _b.y))",
@@ -93,7 +102,7 @@ def _create_rectangle(p: Typed, q: Typed) -> exp.Expr:
     return guarded((p.sql, q.sql), made)
 
 
-def _create_circle(p: Typed, r: Typed) -> exp.Expr:
+def _create_circle(p: TypedSql, r: TypedSql) -> exp.Expr:
     radius = as_double(r)
     known = typed.constant_number(radius)
     if known is not None and known < 0:
@@ -120,7 +129,7 @@ _CHECKED_POINTS: Final = (
 )
 
 
-def _polygon_of_numbers(numbers: Typed) -> exp.Expr:
+def _polygon_of_numbers(numbers: TypedSql) -> exp.Expr:
     if isinstance(numbers.sql, exp.Array) and (len(numbers.sql.expressions) < 6 or len(numbers.sql.expressions) % 2):
         raise FunctionError(
             "create_polygon expects at least three points as [x1, y1, x2, y2, x3, y3], "
@@ -129,7 +138,7 @@ def _polygon_of_numbers(numbers: Typed) -> exp.Expr:
     return build(_CHECKED_FLAT, _n=exp.cast(numbers.sql.copy(), "ARRAY<DOUBLE>", dialect="spark"))
 
 
-def _polygon_of_points(points: Typed) -> exp.Expr:
+def _polygon_of_points(points: TypedSql) -> exp.Expr:
     if isinstance(points.sql, exp.Array) and len(points.sql.expressions) < 3:
         raise FunctionError(f"create_polygon expects at least three points, got {len(points.sql.expressions)}")
     return build(_CHECKED_POINTS, _n=points.sql)
@@ -138,16 +147,16 @@ def _polygon_of_points(points: Typed) -> exp.Expr:
 # ---------------------------------------------------------------- looking at shapes
 
 
-def _get(name: str) -> Callable[[Typed], exp.Expr]:
+def _get(name: str) -> Callable[[TypedSql], exp.Expr]:
     return lambda shape: field(shape.sql, name)
 
 
-def _get_center(circle: Typed) -> exp.Expr:
+def _get_center(circle: TypedSql) -> exp.Expr:
     # Not `build`: the radius counts for whether there is a circle at all.
     return guarded((circle.sql,), struct(x=field(circle.sql, "x"), y=field(circle.sql, "y")))
 
 
-def _points(template: str) -> Callable[[Typed], exp.Expr]:
+def _points(template: str) -> Callable[[TypedSql], exp.Expr]:
     return lambda shape: guarded((shape.sql,), build(template, _a=shape.sql))
 
 
@@ -167,7 +176,7 @@ def _formula(template: str) -> Callable[..., exp.Expr]:
     return lambda *shapes: build(template, **{name: s.sql for name, s in zip(("_a", "_b"), shapes, strict=False)})
 
 
-def _intersect(a: Typed, b: Typed) -> exp.Expr:
+def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
     first, second = (a, b) if (a.type, b.type) in INTERSECT else (b, a)
     pair = (first.type, second.type)
     meets = build(INTERSECT[pair], _a=first.sql, _b=second.sql)
@@ -179,7 +188,7 @@ def _intersect(a: Typed, b: Typed) -> exp.Expr:
     return guarded(typed.seen_through(first.sql, second.sql), meets)
 
 
-def _cell(p: Typed, origin: Typed, dx: Typed, dy: Typed) -> exp.Expr:
+def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr:
     parts = {"_p": p.sql, "_o": origin.sql, "_dx": as_double(dx), "_dy": as_double(dy)}
     for name in ("_dx", "_dy"):
         known = typed.constant_number(parts[name])

@@ -234,7 +234,7 @@ class DropFeed(Statement):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ChannelParameter:
     """A parameter of a channel; what its body does not say of its type may be written: `p: point`."""
 
     name: str
@@ -258,7 +258,7 @@ class CreateChannel(Statement):
     push: bool = False
     function: Name | None = None
     arity: int | None = None
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[ChannelParameter, ...] = ()
     body: str | None = None
     body_offset: int = 0
     period: Duration | None = None
@@ -267,14 +267,14 @@ class CreateChannel(Statement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe(Statement):
+class SubscribeStatement(Statement):
     channel: Name
     arguments: tuple[exp.Expr, ...]
     broker: Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unsubscribe(Statement):
+class UnsubscribeStatement(Statement):
     subscription: str
     channel: Name
 

@@ -16,11 +16,21 @@ from tocsin.language.expressions import TranslationError, fail
 from tocsin.language.leaving import leaving
 from tocsin.language.names import Dataset, Function
 from tocsin.language.operators import Operators
-from tocsin.language.scope import VALUE, Block, Frame, Relation, Row, column, derived, selected, variable
+from tocsin.language.scope import (
+    VALUE,
+    NameScope,
+    QueryBlock,
+    Relation,
+    RowVariable,
+    column,
+    derived,
+    selected,
+    variable,
+)
 from tocsin.language.script import offset_of, parsed_body
-from tocsin.language.shaping import Shaping, SortKey, comparator
+from tocsin.language.shaping import Projection, SortKey, comparator
 from tocsin.language.sources import localized
-from tocsin.language.typed import Typed, build, enclosed
+from tocsin.language.typed import TypedSql, build, enclosed
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import physical
 from tocsin.rules.model.types import ArrayType, ObjectType
@@ -28,16 +38,18 @@ from tocsin.rules.model.types import ArrayType, ObjectType
 DEPTH_LIMIT = 32  # functions that call functions
 
 
-class Subqueries(Operators, Shaping):
+class Subqueries(Operators, Projection):
     depth: int
     uses: set[tuple[Literal["dataset", "function"], str, str]]
 
     @abstractmethod
-    def select(self, node: exp.Select, outer: Block | None, collected: list[SortKey] | None = None) -> Relation: ...
+    def select(
+        self, node: exp.Select, outer: QueryBlock | None, collected: list[SortKey] | None = None
+    ) -> Relation: ...
 
     # ------------------------------------------------------------ subqueries as values
 
-    def subquery(self, node: exp.Query) -> Typed:
+    def subquery(self, node: exp.Query) -> TypedSql:
         """An array of what the subquery yields; one value where only one can stand, as in `x = (SELECT max(y) …)`."""
         inner = unwrapped(node)
         collected = self._collected(inner)
@@ -54,16 +66,16 @@ class Subqueries(Operators, Shaping):
             return self._only(collected, inner)
         return collected
 
-    def _only(self, collected: Typed, node: exp.Expr) -> Typed:
+    def _only(self, collected: TypedSql, node: exp.Expr) -> TypedSql:
         assert isinstance(collected.type, ArrayType)
         assert isinstance(collected.type.item, ObjectType)
         one = build(
             "if(size(_a) > 1, raise_error('a subquery that stands for one value yields several'), get(_a, 0))",
             _a=collected.sql,
         )
-        return self.field(Typed(one, collected.type.item), collected.type.item.fields[0].name, node)
+        return self.field(TypedSql(one, collected.type.item), collected.type.item.fields[0].name, node)
 
-    def _collected(self, node: exp.Expr) -> Typed:
+    def _collected(self, node: exp.Expr) -> TypedSql:
         keys: list[SortKey] = []
         outer = self.block
         limit = offset = None
@@ -97,39 +109,39 @@ class Subqueries(Operators, Shaping):
         if not plain:
             listed = build("transform(_l, __e -> __e.v)", _l=listed)
         query = selected([(VALUE, listed)]).from_(derived(relation.query, alias))
-        return Typed(self.hoisted(query), ArrayType(whole.type))
+        return TypedSql(self.hoisted(query), ArrayType(whole.type))
 
-    def exists_query(self, node: exp.Query) -> Typed:
+    def exists_query(self, node: exp.Query) -> TypedSql:
         relation = self.query(node, self.block)
-        return Typed(exp.Exists(this=localized(relation.query, self.block, self.alias)), t.BOOLEAN)
+        return TypedSql(exp.Exists(this=localized(relation.query, self.block, self.alias)), t.BOOLEAN)
 
-    def in_query(self, value: Typed, node: exp.In) -> Typed:
+    def in_query(self, value: TypedSql, node: exp.In) -> TypedSql:
         relation = self.query(node.args["query"], self.block)
         alias = self.alias("among")
         whole = variable(relation, alias)
-        if isinstance(whole, Row):
+        if isinstance(whole, RowVariable):
             assert isinstance(relation.type, ObjectType)
             if len(relation.type.fields) != 1:
                 fail("IN needs a subquery of one column", node)
-            whole = Typed(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
+            whole = TypedSql(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
         mine, theirs = value.sql, whole.sql
         if t.ANY in (value.type, whole.type):
             mine, theirs = (dynamic.key(openform.to_any(one)) for one in (value, whole))
         elif value.type != whole.type:
             self.compare(exp.EQ, value, whole)  # Spark says whether the two can be compared
         query = localized(selected([(VALUE, theirs)]).from_(derived(relation.query, alias)), self.block, self.alias)
-        return Typed(exp.Paren(this=exp.In(this=enclosed(mine), query=exp.Subquery(this=query))), t.BOOLEAN)
+        return TypedSql(exp.Paren(this=exp.In(this=enclosed(mine), query=exp.Subquery(this=query))), t.BOOLEAN)
 
     # ------------------------------------------------------------ functions of the catalog
 
     @contextmanager
-    def _body(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Iterator[exp.Expr]:
+    def _body(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Iterator[exp.Expr]:
         if self.depth == 0:
             self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
         if self.depth >= DEPTH_LIMIT:
             fail(f"functions call each other more than {DEPTH_LIMIT} deep at {function.name}", node)
         kept = self.frame, self.dataverse, self.relations
-        self.frame = Frame(dict(zip(function.parameters, arguments, strict=True)))
+        self.frame = NameScope(dict(zip(function.parameters, arguments, strict=True)))
         self.dataverse, self.relations = function.dataverse, {}
         self.depth += 1
         try:
@@ -142,25 +154,25 @@ class Subqueries(Operators, Shaping):
             self.depth -= 1
             self.frame, self.dataverse, self.relations = kept
 
-    def _external(self, function: Function, arguments: Sequence[Typed]) -> Typed:
+    def _external(self, function: Function, arguments: Sequence[TypedSql]) -> TypedSql:
         """A function in Python: values cross as they leave a query, and what comes back is as datasets hold it."""
         if self.depth == 0:
             self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
-        left = [leaving(Typed(one.sql, one.type)) for one in arguments]
+        left = [leaving(TypedSql(one.sql, one.type)) for one in arguments]
         name = self.scans.called(function, [one.type for one in left])
         # Spark calls nothing with nothing.
         given = [openform.exported(one) for one in left] or [exp.Literal.number(0)]
         made = dynamic.call(name, *given)
         made.meta[ONCE] = True
-        return Typed(openform.stored(made, function.returns), function.returns)
+        return TypedSql(openform.stored(made, function.returns), function.returns)
 
-    def inlined(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Typed:
+    def inlined(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
         if function.language == "PYTHON":
             return self._external(function, arguments)
         with self._body(function, arguments, node) as body:
             return self._collected(body) if isinstance(body, exp.Query) else self.expression(body)
 
-    def inlined_rows(self, function: Function, arguments: Sequence[Typed], node: exp.Expr) -> Relation | Typed:
+    def inlined_rows(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Relation | TypedSql:
         """A function in FROM: the rows of its query, or the value of its expression, to be unnested."""
         if function.language == "PYTHON":
             return self._external(function, arguments)

@@ -19,7 +19,7 @@ from tocsin.language import typed
 from tocsin.language.moments import FUNCTIONS, MICROS_PER_DAY
 from tocsin.language.typed import (
     FunctionError,
-    Typed,
+    TypedSql,
     as_bigint,
     build,
     constant_integer,
@@ -39,28 +39,28 @@ TEMPORAL: Final = (DATE, TIME, DATETIME, DURATION)
 # ---------------------------------------------------------------- arithmetic
 
 
-def arithmetic(op: str, left: Typed, right: Typed) -> Typed | None:
+def arithmetic(op: str, left: TypedSql, right: TypedSql) -> TypedSql | None:
     """`left op right` for op in + - *, or None when neither side is temporal: then it is Spark's to compute."""
     if left.type not in TEMPORAL and right.type not in TEMPORAL:
         return None
     if is_null(left.sql) or is_null(right.sql):
         known = right.type if is_null(left.sql) else left.type
-        return Typed(typed.null_of(known), known)
+        return TypedSql(typed.null_of(known), known)
     for way_op, left_types, right_types, result, make in _ARITHMETIC:
         if op == way_op and left.type in left_types and right.type in right_types:
-            return Typed(make(left, right), result)
+            return TypedSql(make(left, right), result)
     raise FunctionError(f"cannot compute {left.type} {op} {right.type}; {_possible(left, right)}")
 
 
-def add(left: Typed, right: Typed) -> Typed | None:
+def add(left: TypedSql, right: TypedSql) -> TypedSql | None:
     return arithmetic("+", left, right)
 
 
-def subtract(left: Typed, right: Typed) -> Typed | None:
+def subtract(left: TypedSql, right: TypedSql) -> TypedSql | None:
     return arithmetic("-", left, right)
 
 
-def negate(value: Typed) -> Typed | None:
+def negate(value: TypedSql) -> TypedSql | None:
     """`-value` of a duration, or None when it is not temporal."""
     if value.type not in TEMPORAL:
         return None
@@ -70,7 +70,7 @@ def negate(value: Typed) -> Typed | None:
     if known is not None and known.months > -(2**31) and known.micros > -(2**63):
         return literal(Duration(-known.months, -known.micros))
     made = build("named_struct('months', -_a.months, 'micros', -_a.micros)", _a=value.sql)
-    return Typed(guarded((value.sql,), made), DURATION)
+    return TypedSql(guarded((value.sql,), made), DURATION)
 
 
 def constant_duration(sql: exp.Expr) -> Duration | None:
@@ -82,7 +82,7 @@ def constant_duration(sql: exp.Expr) -> Duration | None:
     return None
 
 
-def _shifted(start: str, sign: str, moment: Typed, duration: Typed) -> exp.Expr:
+def _shifted(start: str, sign: str, moment: TypedSql, duration: TypedSql) -> exp.Expr:
     """`start` (SQL of a timestamp over `_m`) moved by the duration; a part known to be zero leaves no trace."""
     known = constant_duration(duration.sql)
     if known is None or known.months:
@@ -92,16 +92,16 @@ def _shifted(start: str, sign: str, moment: Typed, duration: Typed) -> exp.Expr:
     return build(start, _m=moment.sql, _d=duration.sql)
 
 
-def _datetime_shift(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
+def _datetime_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     return lambda moment, duration: _shifted("_m", sign, moment, duration)
 
 
-def _date_shift(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
+def _date_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     return lambda day, duration: exp.cast(_shifted("CAST(_m AS TIMESTAMP)", sign, day, duration), "DATE")
 
 
-def _time_shift(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
-    def make(clock: Typed, duration: Typed) -> exp.Expr:
+def _time_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+    def make(clock: TypedSql, duration: TypedSql) -> exp.Expr:
         known = constant_duration(duration.sql)
         if known is not None and known.months:
             raise FunctionError("a time of day takes a duration without months")
@@ -116,12 +116,12 @@ def _time_shift(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
     return make
 
 
-def _swapped(make: Callable[[Typed, Typed], exp.Expr]) -> Callable[[Typed, Typed], exp.Expr]:
+def _swapped(make: Callable[[TypedSql, TypedSql], exp.Expr]) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     return lambda left, right: make(right, left)
 
 
-def _micros_apart(left: Typed, right: Typed) -> exp.Expr:
-    def micros(side: Typed) -> exp.Expr:
+def _micros_apart(left: TypedSql, right: TypedSql) -> exp.Expr:
+    def micros(side: TypedSql) -> exp.Expr:
         if side.type == TIME:
             return side.sql
         return build("unix_micros(CAST(_a AS TIMESTAMP))" if side.type == DATE else "unix_micros(_a)", _a=side.sql)
@@ -130,19 +130,19 @@ def _micros_apart(left: Typed, right: Typed) -> exp.Expr:
     return guarded((left.sql, right.sql), made)
 
 
-def _durations(sign: str) -> Callable[[Typed, Typed], exp.Expr]:
+def _durations(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     text = f"named_struct('months', _a.months {sign} _b.months, 'micros', _a.micros {sign} _b.micros)"
     return lambda left, right: guarded((left.sql, right.sql), build(text, _a=left.sql, _b=right.sql))
 
 
-def _times(duration: Typed, factor: Typed) -> exp.Expr:
+def _times(duration: TypedSql, factor: TypedSql) -> exp.Expr:
     text = "named_struct('months', CAST(CAST(_a.months AS BIGINT) * _n AS INT), 'micros', _a.micros * _n)"
     return guarded((duration.sql, factor.sql), build(text, _a=duration.sql, _n=as_bigint(factor)))
 
 
 _MOMENTS: Final = (DATETIME, DATE)
 _ARITHMETIC: Final[
-    tuple[tuple[str, tuple[Type, ...], tuple[Type, ...], Type, Callable[[Typed, Typed], exp.Expr]], ...]
+    tuple[tuple[str, tuple[Type, ...], tuple[Type, ...], Type, Callable[[TypedSql, TypedSql], exp.Expr]], ...]
 ] = (
     ("+", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("+")),
     ("-", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("-")),
@@ -162,7 +162,7 @@ _ARITHMETIC: Final[
 )
 
 
-def _possible(left: Typed, right: Typed) -> str:
+def _possible(left: TypedSql, right: TypedSql) -> str:
     known = left.type if left.type in TEMPORAL else right.type
     ways = [f"{_text(a)} {op} {_text(b)}" for op, a, b, _, _ in _ARITHMETIC if known in a or known in b]
     return "possible are " + ", ".join(ways)
@@ -178,7 +178,7 @@ _COMPARISONS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<=>": "<=>"
                        "<": "<", "<=": "<=", ">": ">", ">=": ">="}  # fmt: skip
 
 
-def comparison(op: str, left: Typed, right: Typed) -> Typed | None:
+def comparison(op: str, left: TypedSql, right: TypedSql) -> TypedSql | None:
     """`left op right` where Spark's own operator would answer otherwise; None where it is right as it stands.
 
     A date beside a datetime counts as its midnight. A time or a duration beside anything else is refused: Spark would
@@ -190,7 +190,7 @@ def comparison(op: str, left: Typed, right: Typed) -> Typed | None:
         symbol = _COMPARISONS[op]
         whole = symbol in ("=", "<>", "<=>")
         a, b = (left.sql, right.sql) if whole else (_duration_key(left.sql), _duration_key(right.sql))
-        return Typed(exp.Paren(this=build(f"_a {symbol} _b", _a=a, _b=b)), BOOLEAN)
+        return TypedSql(exp.Paren(this=build(f"_a {symbol} _b", _a=a, _b=b)), BOOLEAN)
     if left.type == right.type or (left.type in _MOMENTS and right.type in _MOMENTS):
         return None
     raise FunctionError(f"cannot compare {left.type} {op} {right.type}; expected two values of one type")
@@ -200,7 +200,7 @@ def comparison(op: str, left: Typed, right: Typed) -> Typed | None:
 ORDER_KEY: Final = Primitive("struct<days: bigint, micros: bigint, months: int>")
 
 
-def order_key(value: Typed) -> exp.Expr | None:
+def order_key(value: TypedSql) -> exp.Expr | None:
     """What ORDER BY, MIN and MAX should sort a duration by, to agree with `comparison`; None for other types."""
     return _duration_key(value.sql) if value.type == DURATION and not is_null(value.sql) else None
 

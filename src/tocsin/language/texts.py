@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tocsin.language import dynamic, openform
 from tocsin.language.phantoms import opaque, refusal, special
-from tocsin.language.typed import Typed, build, guarded, string
+from tocsin.language.typed import TypedSql, build, guarded, string
 from tocsin.rules.model import types as t
 
 # Functions that take text, and numbers as their digits.
@@ -44,7 +44,7 @@ def name_of(made: exp.Expr) -> str:
     return made.key.upper()
 
 
-def written(made: exp.Expr, parts: Sequence[Typed]) -> tuple[exp.Expr, list[Typed]]:
+def written(made: exp.Expr, parts: Sequence[TypedSql]) -> tuple[exp.Expr, list[TypedSql]]:
     """The call with texts in place of values where it is text that it wants."""
     name = name_of(made)
     to_text = isinstance(made, exp.Cast) and made.is_type("STRING", "TEXT", "VARCHAR", "CHAR")
@@ -64,7 +64,7 @@ def written(made: exp.Expr, parts: Sequence[Typed]) -> tuple[exp.Expr, list[Type
     if not texts:
         return made, list(parts)
     kind = t.ANY if name == "to_json" else t.STRING
-    replaced = [Typed(texts[part.sql], kind) if part.sql in texts else part for part in parts]
+    replaced = [TypedSql(texts[part.sql], kind) if part.sql in texts else part for part in parts]
     return made.transform(lambda node: texts[node].copy() if node in texts else node), replaced
 
 

@@ -29,7 +29,7 @@ from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Re
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedSql:
     """An expression in Spark's SQL and what we know of its type."""
 
     sql: exp.Expr
@@ -61,7 +61,7 @@ SPARK_TYPES: Final[dict[Type, str]] = {
 # ---------------------------------------------------------------- overloads: a function is a table of signatures
 
 Kind: TypeAlias = Type | tuple[Type, ...]
-Function: TypeAlias = Callable[[Sequence[Typed]], Typed]
+Function: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class Overload:
 def overloaded(name: str, *overloads: Overload) -> Function:
     """The function of that name: it takes the first overload that fits, or says which ones there are."""
 
-    def call(arguments: Sequence[Typed]) -> Typed:
+    def call(arguments: Sequence[TypedSql]) -> TypedSql:
         for overload in overloads:
             if fits(arguments, overload.parameters):
                 if any(is_null(argument.sql) for argument in arguments):
-                    return Typed(null_of(overload.result), overload.result)
-                return Typed(overload.make(*arguments), overload.result)
+                    return TypedSql(null_of(overload.result), overload.result)
+                return TypedSql(overload.make(*arguments), overload.result)
         expected = " or ".join(f"({', '.join(map(_kind_text, overload.parameters))})" for overload in overloads)
         got = ", ".join(str(argument.type) for argument in arguments)
         raise FunctionError(f"{name} expects {expected}, got ({got})")
@@ -93,7 +93,7 @@ def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, Function]:
     return {name: overloaded(name, *ways) for name, ways in overloads.items()}
 
 
-def fits(arguments: Sequence[Typed], parameters: Sequence[Kind]) -> bool:
+def fits(arguments: Sequence[TypedSql], parameters: Sequence[Kind]) -> bool:
     """A bare NULL fits everywhere."""
     return len(arguments) == len(parameters) and all(
         is_null(argument.sql) or argument.type in (kind if isinstance(kind, tuple) else (kind,))
@@ -209,7 +209,7 @@ def raise_error(message: str, shown: exp.Expr) -> exp.Expr:
     return exp.Anonymous(this="raise_error", expressions=[text])
 
 
-def as_double(value: Typed) -> exp.Expr:
+def as_double(value: TypedSql) -> exp.Expr:
     known = constant_number(value.sql)
     if known is not None:
         # Spark would take 0.1 for a decimal.
@@ -217,14 +217,14 @@ def as_double(value: Typed) -> exp.Expr:
     return value.sql if value.type == t.DOUBLE else exp.cast(value.sql.copy(), "DOUBLE")
 
 
-def as_bigint(value: Typed) -> exp.Expr:
+def as_bigint(value: TypedSql) -> exp.Expr:
     return value.sql if value.type == t.BIGINT and not _is_number(value.sql) else exp.cast(value.sql.copy(), "BIGINT")
 
 
 # ---------------------------------------------------------------- constants
 
 
-def literal(value: object, type_: Type | None = None) -> Typed:
+def literal(value: object, type_: Type | None = None) -> TypedSql:
     """The Spark expression of a Python value: a scalar, spatial or temporal value, a uuid, or None.
 
     `type_` narrows an int or float (to tinyint, float, …) and names the type of a NULL. Doubles keep every bit and
@@ -232,43 +232,43 @@ def literal(value: object, type_: Type | None = None) -> Typed:
     """
     match value:
         case None:
-            return Typed(exp.null(), t.ANY) if type_ is None else Typed(null_of(type_), type_)
+            return TypedSql(exp.null(), t.ANY) if type_ is None else TypedSql(null_of(type_), type_)
         case bool():
-            return Typed(exp.true() if value else exp.false(), t.BOOLEAN)
+            return TypedSql(exp.true() if value else exp.false(), t.BOOLEAN)
         case int() if type_ in (t.DOUBLE, t.FLOAT):
             return literal(float(value), type_)
         case int():
             kind = t.BIGINT if type_ is None else type_
-            return Typed(integer(value, kind), kind)
+            return TypedSql(integer(value, kind), kind)
         case float():
             narrow = type_ == t.FLOAT
-            return Typed(exp.cast(number(value), "FLOAT"), t.FLOAT) if narrow else Typed(number(value), t.DOUBLE)
+            return TypedSql(exp.cast(number(value), "FLOAT"), t.FLOAT) if narrow else TypedSql(number(value), t.DOUBLE)
         case str():
-            return Typed(string(value), t.STRING)
+            return TypedSql(string(value), t.STRING)
         case datetime():
             utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
             text = utc.replace(tzinfo=None).isoformat(" ", "microseconds") + "Z"
-            return Typed(exp.cast(exp.Literal.string(text), "TIMESTAMP"), t.DATETIME)
+            return TypedSql(exp.cast(exp.Literal.string(text), "TIMESTAMP"), t.DATETIME)
         case date():
-            return Typed(exp.cast(exp.Literal.string(value.isoformat()), "DATE"), t.DATE)
+            return TypedSql(exp.cast(exp.Literal.string(value.isoformat()), "DATE"), t.DATE)
         case time():
             of_day = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-            return Typed(integer(of_day, t.BIGINT), t.TIME)
+            return TypedSql(integer(of_day, t.BIGINT), t.TIME)
         case UUID():
-            return Typed(exp.Literal.string(str(value)), t.UUID)
+            return TypedSql(exp.Literal.string(str(value)), t.UUID)
         case Duration():
             months, micros = integer(value.months, t.INTEGER), integer(value.micros, t.BIGINT)
-            return Typed(struct(months=months, micros=micros), t.DURATION)
+            return TypedSql(struct(months=months, micros=micros), t.DURATION)
         case Point():
-            return Typed(_doubles(x=value.x, y=value.y), t.POINT)
+            return TypedSql(_doubles(x=value.x, y=value.y), t.POINT)
         case Line(a, b):
-            return Typed(_doubles(x1=a.x, y1=a.y, x2=b.x, y2=b.y), t.LINE)
+            return TypedSql(_doubles(x1=a.x, y1=a.y, x2=b.x, y2=b.y), t.LINE)
         case Rectangle(a, b):
-            return Typed(_doubles(x1=a.x, y1=a.y, x2=b.x, y2=b.y), t.RECTANGLE)
+            return TypedSql(_doubles(x1=a.x, y1=a.y, x2=b.x, y2=b.y), t.RECTANGLE)
         case Circle(center, radius):
-            return Typed(_doubles(x=center.x, y=center.y, radius=radius), t.CIRCLE)
+            return TypedSql(_doubles(x=center.x, y=center.y, radius=radius), t.CIRCLE)
         case Polygon(points):
-            return Typed(exp.Array(expressions=[_doubles(x=p.x, y=p.y) for p in points]), t.POLYGON)
+            return TypedSql(exp.Array(expressions=[_doubles(x=p.x, y=p.y) for p in points]), t.POLYGON)
     raise FunctionError(f"expected a value that SQL can hold, got {type(value).__name__}")
 
 
@@ -337,10 +337,10 @@ def constant_number(sql: exp.Expr) -> float | None:
     return float(whole) if whole is not None else float(sql.sql(dialect="spark")) if _is_number(sql) else None
 
 
-def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[Typed], exp.Expr]:
+def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[TypedSql], exp.Expr]:
     """A constructor: a literal is read now (FunctionError when it is wrong), other text by the template, as `_s`."""
 
-    def make(argument: Typed) -> exp.Expr:
+    def make(argument: TypedSql) -> exp.Expr:
         text = constant_string(argument.sql)
         if text is None:
             return build(otherwise, _s=argument.sql)

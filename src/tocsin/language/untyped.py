@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from tocsin.language import dynamic, openform, temporal
 from tocsin.language.texts import duration_text
-from tocsin.language.typed import FunctionError, Typed, build
+from tocsin.language.typed import FunctionError, TypedSql, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Primitive, Type
 
@@ -73,7 +73,7 @@ def sort_key(value: exp.Expr) -> exp.Expr:
 
 
 def _duration_key(duration: exp.Expr) -> exp.Expr:
-    found = temporal.order_key(Typed(duration, t.DURATION))
+    found = temporal.order_key(TypedSql(duration, t.DURATION))
     assert found is not None
     return found
 
@@ -138,21 +138,21 @@ def _is_tagged(value: exp.Expr) -> exp.Expr:
 # ---------------------------------------------------------------- arithmetic
 
 
-def arithmetic(op: str, left: Typed, right: Typed, numbers: Callable[[Typed, Typed], Typed]) -> Typed:
+def arithmetic(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
     """`left op right` of which at least one is untyped: by what it was made as, and as numbers otherwise."""
     return _bound(
         left, "__l", lambda a: _bound(right, "__r", lambda b: _computed(op, a, b, numbers), _BIND_ABOVE), _BIND_ABOVE
     )
 
 
-def _bound(value: Typed, name: str, make: Callable[[Typed], Typed], above: int) -> Typed:
+def _bound(value: TypedSql, name: str, make: Callable[[TypedSql], TypedSql], above: int) -> TypedSql:
     if value.type != t.ANY or sum(1 for _ in value.sql.walk()) <= above:
         return make(value)
-    made = make(Typed(exp.column(name), t.ANY))
-    return Typed(once(value.sql, name, lambda _: made.sql), made.type)
+    made = make(TypedSql(exp.column(name), t.ANY))
+    return TypedSql(once(value.sql, name, lambda _: made.sql), made.type)
 
 
-def _computed(op: str, left: Typed, right: Typed, numbers: Callable[[Typed, Typed], Typed]) -> Typed:
+def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
     ways = _temporal_ways(op, left, right)
     known = next((one for one in (left, right) if one.type in temporal.TEMPORAL), None)
     if known is not None:
@@ -165,19 +165,19 @@ def _computed(op: str, left: Typed, right: Typed, numbers: Callable[[Typed, Type
     test = exp.or_(*(_is_tagged(one.sql) for one in (left, right) if one.type == t.ANY))
     # Apart from the numbers, which are what is computed most: one long expression would keep Spark from compiling it.
     found = _bound(left, "__l", lambda a: _bound(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0)
-    return Typed(exp.If(this=test, true=openform.to_any(found), false=openform.to_any(plain)), t.ANY)
+    return TypedSql(exp.If(this=test, true=openform.to_any(found), false=openform.to_any(plain)), t.ANY)
 
 
-def _temporal_ways(op: str, left: Typed, right: Typed) -> list[Typed]:
+def _temporal_ways(op: str, left: TypedSql, right: TypedSql) -> list[TypedSql]:
     reads_text = t.DURATION in (left.type, right.type)
 
-    def meanings(value: Typed) -> list[Typed]:
+    def meanings(value: TypedSql) -> list[TypedSql]:
         if value.type != t.ANY:
             return [value]
         kinds: Sequence[Type] = (t.DURATION, t.BIGINT) if op == "*" else temporal.TEMPORAL
-        found = [Typed(tagged(value.sql, one), one) for one in kinds]
+        found = [TypedSql(tagged(value.sql, one), one) for one in kinds]
         if reads_text and op != "*":
-            found.append(Typed(dynamic.as_type(value.sql, t.DATETIME), t.DATETIME))
+            found.append(TypedSql(dynamic.as_type(value.sql, t.DATETIME), t.DATETIME))
         return found
 
     ways = []
@@ -189,24 +189,24 @@ def _temporal_ways(op: str, left: Typed, right: Typed) -> list[Typed]:
                 continue
             if made is not None:
                 there = exp.and_(*(_is_there(one) for one in (a, b)))
-                ways.append(Typed(exp.If(this=there, true=made.sql, false=dynamic.null(made.type)), made.type))
+                ways.append(TypedSql(exp.If(this=there, true=made.sql, false=dynamic.null(made.type)), made.type))
     return ways
 
 
-def _is_there(value: Typed) -> exp.Expr:
+def _is_there(value: TypedSql) -> exp.Expr:
     return exp.Not(this=exp.Is(this=exp.Paren(this=value.sql.copy()), expression=exp.null()))
 
 
-def _first(ways: Sequence[Typed]) -> Typed:
+def _first(ways: Sequence[TypedSql]) -> TypedSql:
     if len({one.type for one in ways}) == 1:
-        return Typed(dynamic.call("coalesce", *(one.sql for one in ways)), ways[0].type)
-    return Typed(dynamic.call("coalesce", *(openform.to_any(one) for one in ways)), t.ANY)
+        return TypedSql(dynamic.call("coalesce", *(one.sql for one in ways)), ways[0].type)
+    return TypedSql(dynamic.call("coalesce", *(openform.to_any(one) for one in ways)), t.ANY)
 
 
 # ---------------------------------------------------------------- as a part of what Spark is asked to compute
 
 
-def as_part(value: Typed, node: exp.Expr) -> Typed:
+def as_part(value: TypedSql, node: exp.Expr) -> TypedSql:
     """An untyped value in a place of Spark's own grammar, as what the place is for."""
     above = node.parent
     if isinstance(above, exp.Ordered):
@@ -216,26 +216,28 @@ def as_part(value: Typed, node: exp.Expr) -> Typed:
             and isinstance(within, exp.WithinGroup)
             and within.this.name.lower().startswith("percentile")
         ):
-            return Typed(dynamic.exactly(value.sql, t.DOUBLE), t.DOUBLE)
+            return TypedSql(dynamic.exactly(value.sql, t.DOUBLE), t.DOUBLE)
         if value.type == t.ANY:
-            return Typed(sort_key(value.sql), SORT_KEY)
+            return TypedSql(sort_key(value.sql), SORT_KEY)
         order = temporal.order_key(value)
-        return value if order is None else Typed(order, Primitive("struct<days: bigint, micros: bigint, months: int>"))
+        return (
+            value if order is None else TypedSql(order, Primitive("struct<days: bigint, micros: bigint, months: int>"))
+        )
     if value.type != t.ANY:
         return value
     if node.arg_key == "partition_by":
-        return Typed(dynamic.key(value.sql), t.STRING)
+        return TypedSql(dynamic.key(value.sql), t.STRING)
     if isinstance(above, exp.Extract):
-        return Typed(moment(value.sql), t.DATETIME)
-    return Typed(text(value.sql), t.STRING)
+        return TypedSql(moment(value.sql), t.DATETIME)
+    return TypedSql(text(value.sql), t.STRING)
 
 
-def as_argument(name: str, value: Typed, numeric: bool) -> Typed:
+def as_argument(name: str, value: TypedSql, numeric: bool) -> TypedSql:
     """An untyped argument of an aggregate or of a window function."""
     if value.type != t.ANY or name in KEEPING:
         return value
     if name == "count":
-        return Typed(dynamic.key(value.sql), t.STRING)
+        return TypedSql(dynamic.key(value.sql), t.STRING)
     if numeric:
-        return Typed(dynamic.exactly(value.sql, t.DOUBLE), t.DOUBLE)
-    return Typed(text(value.sql), t.STRING)
+        return TypedSql(dynamic.exactly(value.sql, t.DOUBLE), t.DOUBLE)
+    return TypedSql(text(value.sql), t.STRING)

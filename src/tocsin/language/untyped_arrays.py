@@ -8,14 +8,14 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language import dynamic, openform, untyped
-from tocsin.language.typed import FunctionError, Typed, build
+from tocsin.language.typed import FunctionError, TypedSql, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, Type
 
 _MANY: Final = ArrayType(t.ANY)
 
 
-def call(name: str, arguments: Sequence[Typed]) -> Typed | None:
+def call(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
     """The function over untyped items; None where it is none of these or nothing untyped is in its arguments."""
     found = _FUNCTIONS.get(name)
     if found is None or not arguments or not any(_is_untyped(one.type) for one in arguments):
@@ -24,19 +24,19 @@ def call(name: str, arguments: Sequence[Typed]) -> Typed | None:
     if not arrays + len(others) >= len(arguments) >= arrays + sum(others):
         raise FunctionError(f"{name} does not take {len(arguments)} arguments")
     given = [_items(one) for one in arguments[:arrays]]
-    return Typed(make(*given, *arguments[arrays:]), result)
+    return TypedSql(make(*given, *arguments[arrays:]), result)
 
 
 def _is_untyped(type_: Type) -> bool:
     return type_ == t.ANY or (isinstance(type_, ArrayType | MultisetType) and type_.item == t.ANY)
 
 
-def _items(value: Typed) -> exp.Expr:
+def _items(value: TypedSql) -> exp.Expr:
     items = dynamic.items(value)
     assert isinstance(items.type, ArrayType)
     if items.type.item == t.ANY:
         return items.sql
-    inner = openform.to_any(Typed(exp.column("__item"), items.type.item))
+    inner = openform.to_any(TypedSql(exp.column("__item"), items.type.item))
     return build("transform(_v, __item -> _inner)", _v=items.sql, _inner=inner)
 
 
@@ -49,20 +49,20 @@ def _keys(items: exp.Expr) -> exp.Expr:
     return build("transform(_v, __i -> _key)", _v=items, _key=_key(exp.column("__i")))
 
 
-def in_any_order(value: Typed) -> exp.Expr:
+def in_any_order(value: TypedSql) -> exp.Expr:
     """Equal for collections of the same items, however they are arranged."""
     return dynamic.call("array_sort", _keys(_items(value)))
 
 
-def _one(value: Typed) -> exp.Expr:
+def _one(value: TypedSql) -> exp.Expr:
     return _key(openform.to_any(value))
 
 
-def _contains(items: exp.Expr, value: Typed) -> exp.Expr:
+def _contains(items: exp.Expr, value: TypedSql) -> exp.Expr:
     return dynamic.call("array_contains", _keys(items), _one(value))
 
 
-def _position(items: exp.Expr, value: Typed) -> exp.Expr:
+def _position(items: exp.Expr, value: TypedSql) -> exp.Expr:
     return dynamic.call("array_position", _keys(items), _one(value))
 
 
@@ -76,11 +76,11 @@ def _kept(items: exp.Expr, others: exp.Expr, among: bool) -> exp.Expr:
     return build(f"filter(_v, __x -> {'' if among else 'NOT '}_found)", _v=items, _found=found)
 
 
-def _without(items: exp.Expr, value: Typed) -> exp.Expr:
+def _without(items: exp.Expr, value: TypedSql) -> exp.Expr:
     return _kept(items, dynamic.call("array", _one(value)), among=False)
 
 
-def _sorted(items: exp.Expr, ascending: Typed | None = None) -> exp.Expr:
+def _sorted(items: exp.Expr, ascending: TypedSql | None = None) -> exp.Expr:
     rising = ascending is None or not isinstance(ascending.sql, exp.Boolean) or bool(ascending.sql.this)
     if ascending is not None and not isinstance(ascending.sql, exp.Boolean):
         raise FunctionError("sort_array expects true or false as its second argument")
@@ -99,7 +99,7 @@ def _sorted(items: exp.Expr, ascending: Typed | None = None) -> exp.Expr:
 def _end(last: bool) -> Callable[[exp.Expr], exp.Expr]:
     def make(items: exp.Expr) -> exp.Expr:
         known = build("filter(_v, __i -> _key IS NOT NULL)", _v=items, _key=untyped.sort_key(exp.column("__i")))
-        return dynamic.call("get", _sorted(known, Typed(exp.false() if last else exp.true(), t.BOOLEAN)), _ZERO)
+        return dynamic.call("get", _sorted(known, TypedSql(exp.false() if last else exp.true(), t.BOOLEAN)), _ZERO)
 
     return make
 
@@ -112,7 +112,7 @@ def _flat(items: exp.Expr) -> exp.Expr:
     return build("flatten(transform(_v, __i -> _inner))", _v=items, _inner=inner)
 
 
-def _joined(items: exp.Expr, between: Typed, instead: Typed | None = None) -> exp.Expr:
+def _joined(items: exp.Expr, between: TypedSql, instead: TypedSql | None = None) -> exp.Expr:
     texts = build("transform(_v, __i -> _text)", _v=items, _text=untyped.text(exp.column("__i")))
     return dynamic.call("array_join", texts, between.sql, *([instead.sql] if instead is not None else []))
 

@@ -11,7 +11,7 @@ from sqlglot import exp
 from tocsin.language import dynamic, grid
 from tocsin.language.calls import is_made_once
 from tocsin.language.cells import by_cells
-from tocsin.language.meeting import Sides, Way
+from tocsin.language.meeting import JoinSides, KeyStrategy
 from tocsin.language.noted import COMPARED, ORDERS, condition_near, conjuncts, disjuncts
 from tocsin.language.ranges import by_range
 from tocsin.language.scope import free_tables
@@ -22,7 +22,7 @@ _ALTERNATIVES: Final = 32  # of one OR, once those within are taken apart
 _PREFIX: Final = 12  # characters of a pattern that are compared at first
 
 
-def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) -> Way | None:
+def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides) -> KeyStrategy | None:
     """How this condition, one of the `conditions`, brings the sides together; None where it does not."""
     near = condition_near(condition)
     if near is not None:
@@ -37,12 +37,12 @@ def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: Sides) ->
     )
 
 
-def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
+def _alternatives(condition: exp.Or, sides: JoinSides) -> KeyStrategy | None:
     parts = [each for part in disjuncts(condition) for each in _parts(list(conjuncts(part)), sides)]
     if len(parts) > _ALTERNATIVES:
         return None
     of_records = sides.matches.interests not in (sides.left, sides.right)
-    ways: list[Way] = []
+    ways: list[KeyStrategy] = []
     for every in parts:
         # A way for each or none at all. An alternative may be a conjunction: one of its parts is enough.
         several = [one for one in every if _has_keys(one, sides.of)] if of_records else every
@@ -77,13 +77,13 @@ def _alternatives(condition: exp.Or, sides: Sides) -> Way | None:
 
     if not all(way.same_type for way in ways):
         return None
-    return Way(
+    return KeyStrategy(
         "any of: " + ", ".join(way.what for way in ways),
         marked([way.left for way in ways]), marked([way.right for way in ways]), counts,
     )  # fmt: skip
 
 
-def _parts(every: list[exp.Expr], sides: Sides) -> Iterator[list[exp.Expr]]:
+def _parts(every: list[exp.Expr], sides: JoinSides) -> Iterator[list[exp.Expr]]:
     """An alternative, as its conditions. One that only an OR within it brings together is as many as that has."""
     within = next((one for one in every if isinstance(one, exp.Or)), None)
     if within is None or any(_single(one, sides) for one in every):
@@ -94,7 +94,7 @@ def _parts(every: list[exp.Expr], sides: Sides) -> Iterator[list[exp.Expr]]:
         yield from _parts([*conjuncts(part), *rest], sides)
 
 
-def _single(one: exp.Expr, sides: Sides) -> Way | None:
+def _single(one: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     return None if isinstance(one, exp.Or) else _equality(one, sides) or way_of(one, [one], sides)
 
 
@@ -124,12 +124,12 @@ def _has_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) ->
     return None not in ends and ends[0] != ends[1]
 
 
-def _equality(condition: exp.Expr, sides: Sides) -> Way | None:
+def _equality(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     ends = _ends(condition.this, condition.expression, sides) if isinstance(condition, exp.EQ) else None
     if ends is None:
         return None
     left, right = (dynamic.call("array", one) for one in _alike(condition, *ends[:2]))
-    return Way("equality", left, right, same_type=_is_alike(condition))
+    return KeyStrategy("equality", left, right, same_type=_is_alike(condition))
 
 
 def _alike(condition: exp.Expr, *sides: exp.Expr) -> list[exp.Expr]:
@@ -146,7 +146,7 @@ def _is_alike(condition: exp.Expr) -> bool:
     return len(types) == 1 or types <= set(t.NUMBERS)
 
 
-def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, bool] | None:
+def _ends(a: exp.Expr, b: exp.Expr, sides: JoinSides) -> tuple[exp.Expr, exp.Expr, bool] | None:
     """What the condition has on the left and on the right side, and whether it was written the other way round."""
     at = sides.of(a), sides.of(b)
     if at == (sides.left, sides.right):
@@ -154,12 +154,12 @@ def _ends(a: exp.Expr, b: exp.Expr, sides: Sides) -> tuple[exp.Expr, exp.Expr, b
     return (b, a, True) if at == (sides.right, sides.left) else None
 
 
-def _turned(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = True) -> Way:
+def _turned(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = True) -> KeyStrategy:
     left, right = keys[::-1] if turned else keys
-    return Way(what, left, right, same_type=same_type)
+    return KeyStrategy(what, left, right, same_type=same_type)
 
 
-def _items(condition: exp.Expr, sides: Sides) -> Way | None:
+def _items(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     """`exists(array, x -> x = value)` is what IN becomes; array_contains is what it is called elsewhere."""
     if not isinstance(condition, exp.Anonymous) or len(condition.expressions) != 2:
         return None
@@ -187,7 +187,7 @@ def _items(condition: exp.Expr, sides: Sides) -> Way | None:
     return _turned("the items of an array", keys, ends_[2], same_type=same_type)
 
 
-def _listed(condition: exp.Expr, sides: Sides) -> Way | None:
+def _listed(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     """`value IN (one, other)`, all of one type."""
     if not isinstance(condition, exp.In) or not condition.expressions:
         return None
@@ -203,7 +203,7 @@ def _is_about(node: exp.Expr, variable: str) -> bool:
     return any(one.name == variable and not one.table for one in node.find_all(exp.Column))
 
 
-def _prefix(condition: exp.Expr, sides: Sides) -> Way | None:
+def _prefix(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     if isinstance(condition, exp.Like):
         text, pattern = condition.this, condition.expression
         if _begins_with_wildcard(pattern):

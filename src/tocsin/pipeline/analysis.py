@@ -26,7 +26,7 @@ _PATH: Final = re.compile(r"(?:file:|(?<=Exception: ))/[^\s,\])\"';]*")
 _POINT: Final = [("x", t.DOUBLE), ("y", t.DOUBLE)]
 
 
-class SparkOracle:
+class SparkTypeAnalyser:
     """Answers are remembered: a type does not change, and each question costs Spark some milliseconds."""
 
     def __init__(self, spark: SparkSession) -> None:

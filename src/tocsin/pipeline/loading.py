@@ -43,12 +43,12 @@ _BUFFER_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LoadSource:
     """The options of a LOAD, understood. The files are those that were there when it was asked for."""
 
     files: tuple[Path, ...]
     format: str
-    form: delimited.Form
+    form: delimited.DelimitedFormat
     record: str = ""  # the element of a record in XML
 
 
@@ -65,7 +65,7 @@ def batches(
     return _batches(source(adapter, options), type, generate, batch_rows)
 
 
-def source(adapter: str, options: Mapping[str, str]) -> Source:
+def source(adapter: str, options: Mapping[str, str]) -> LoadSource:
     """Check the options and find the files."""
     if adapter.lower() not in ADAPTERS:
         raise InputError(f"there is no adapter {adapter!r}", hint=f"known: {', '.join(ADAPTERS)}")
@@ -83,7 +83,7 @@ def source(adapter: str, options: Mapping[str, str]) -> Source:
         if name not in known:
             raise InputError(f"the format {wanted} has no option {name!r}", hint=f"known: {', '.join(known)}")
     form = delimited.form_of(given, header=wanted == "csv")
-    return Source(_files(given["path"]), wanted, form, given.get("record", "").strip())
+    return LoadSource(_files(given["path"]), wanted, form, given.get("record", "").strip())
 
 
 # ---------------------------------------------------------------- where the files are
@@ -166,7 +166,7 @@ def _unreadable(path: Path | str, error: OSError) -> InputError:
 
 
 def _batches(
-    wanted: Source, kind: ObjectType, generate: tuple[str, ...] | None, batch_rows: int
+    wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None, batch_rows: int
 ) -> Iterator[list[dict[str, Any]]]:
     check = reader(kind)
     batch: list[dict[str, Any]] = []
@@ -193,7 +193,7 @@ def _batches(
         yield batch
 
 
-def _found(path: Path, wanted: Source, kind: ObjectType, generate: tuple[str, ...] | None) -> Iterator[Found]:
+def _found(path: Path, wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None) -> Iterator[Found]:
     if wanted.format == "parquet":
         yield from parquet.read(path)
         return

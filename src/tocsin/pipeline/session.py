@@ -223,7 +223,7 @@ def kill(spark: SparkSession) -> None:
             server.server_close()
 
 
-class Sessions:
+class SparkSessions:
     """Spark's sessions in this process, one after the other. Its methods block; one thread at a time calls them."""
 
     def __init__(

@@ -22,7 +22,7 @@ KEPT: Final = 256  # views of past and present states; the least recently used g
 _numbers = itertools.count(1)  # of all sessions: a name that was given out never means another view
 
 
-class Views:
+class DatasetViews:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._names: OrderedDict[tuple[str, int, int | None], str] = OrderedDict()

@@ -1,9 +1,9 @@
 """Speak to a Tocsin broker from Python. `Client` is for subscribers, `Manager` for who manages them; both for asyncio,
 and in `tocsin.sdk.sync` for everything else."""
 
-from tocsin.sdk.client import DEFAULT_URL, Client, Published, Webhook
+from tocsin.sdk.client import DEFAULT_URL, Client, PublishAnswer, Webhook
 from tocsin.sdk.door import NoBrokerError
-from tocsin.sdk.events import Available, Ended, Gap, Notification, Told
+from tocsin.sdk.events import Available, Ended, Event, Gap, Result
 from tocsin.sdk.managed import Application, Group, GroupSubscription, Subscriber
 from tocsin.sdk.manager import Manager
 from tocsin.wire.answers import Subscription
@@ -18,16 +18,16 @@ __all__ = [
     "Client",
     "Cursor",
     "Ended",
+    "Event",
     "Gap",
     "Group",
     "GroupSubscription",
     "Manager",
     "NoBrokerError",
-    "Notification",
-    "Published",
+    "PublishAnswer",
+    "Result",
     "Subscriber",
     "Subscription",
-    "Told",
     "Webhook",
     "verify",
 ]

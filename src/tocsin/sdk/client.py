@@ -20,22 +20,29 @@ import orjson
 
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.consumer import Consumer
-from tocsin.sdk.door import Door
-from tocsin.sdk.events import Available, Gap, Notification, Told
-from tocsin.sdk.inbox import Inbox, Marks, entries
+from tocsin.sdk.door import BrokerSession
+from tocsin.sdk.events import Available, Event, Gap, Result
+from tocsin.sdk.inbox import AckTracker, Inbox, entries
 from tocsin.sdk.managed import Group, parse_group, part, whole_group
-from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, Stream
+from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, EventStream
 from tocsin.wire.answers import (
-    LoggedIn,
+    LoginAnswer,
     Subscription,
     parse_events_page,
     parse_subscription,
     parse_subscriptions_page,
 )
 from tocsin.wire.cursors import Cursor, cursor_text, parse_cursor
-from tocsin.wire.envelopes import Results
+from tocsin.wire.envelopes import ResultsEvent
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
-from tocsin.wire.subscriber import DEFAULT_APPLICATION, DEFAULT_MODE, Acks, Credentials, Mode, Subscribe
+from tocsin.wire.subscriber import (
+    DEFAULT_APPLICATION,
+    DEFAULT_MODE,
+    AckRequest,
+    Credentials,
+    Mode,
+    SubscribeRequest,
+)
 
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
 
@@ -43,7 +50,7 @@ _CLOSE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishAnswer:
     """`rejected`: which records were not taken (`index`, `field`, `reason`); the others are safe."""
 
     accepted: int
@@ -95,10 +102,10 @@ class Client:
         self._credentials = credentials if register else None
         self._application_token = application_token
         self._automatic = ack == "auto"
-        self._door = Door(url, credentials, token=token, patience_s=patience_s, ssl=ssl)
-        self._marks = Marks()
+        self._door = BrokerSession(url, credentials, token=token, patience_s=patience_s, ssl=ssl)
+        self._marks = AckTracker()
         self._inbox = Inbox(buffer, self._marks)
-        self._stream = Stream(
+        self._stream = EventStream(
             self._door, self._inbox, self._marks, heartbeat_s=heartbeat_s, ack_every_s=ack_every_s, pauses=pauses
         )
         self._renewing: asyncio.Task[None] | None = None
@@ -145,7 +152,7 @@ class Client:
         return self._door.url
 
     @property
-    def who(self) -> LoggedIn | None:
+    def who(self) -> LoginAnswer | None:
         """The login that is in use, none where the client was given a token."""
         return self._door.who
 
@@ -174,7 +181,7 @@ class Client:
         if isinstance(parameters, str | bytes):
             raise InputError("parameters: must be a sequence of values", hint=f"[{parameters!r}]")
         after = parse_cursor(since) if isinstance(since, str) else since
-        asked = Subscribe(channel, tuple(parameters), after, mode, group)
+        asked = SubscribeRequest(channel, tuple(parameters), after, mode, group)
         made = parse_subscription(await self._door.ask("POST", "/v1/subscriptions", asked.to_json()))
         self.known[made.interest] = made
         return made
@@ -216,10 +223,10 @@ class Client:
 
     # --- notifications
 
-    def notifications(self) -> AsyncIterator[Told]:
+    def notifications(self) -> AsyncIterator[Event]:
         """Everything that comes, in the order of each subscription: what was missed first, then what is new.
 
-        Yields `Notification`, and where it is so `Gap` (something is gone for good), `Available` (there is something to
+        Yields `Result`, and where it is so `Gap` (something is gone for good), `Available` (there is something to
         pull) and `Ended` (a subscription is gone). Ends when the client is closed; raises only what trying again does
         not mend. Asking for the next one acknowledges the one before; the one that the consumer holds when it leaves
         comes again, unless `ack` was called for it.
@@ -228,18 +235,18 @@ class Client:
 
     async def pull(
         self,
-        subscription: Subscription | Available | Notification,
+        subscription: Subscription | Available | Result,
         *,
         after: Cursor | None = None,
         limit: int = 1_000,
         wait_s: float = 0.0,
-    ) -> AsyncIterator[Notification | Gap]:
+    ) -> AsyncIterator[Result | Gap]:
         """What there is and was not acknowledged, or everything after `after`; waits up to `wait_s` for the first.
 
         Acknowledges as `notifications` does. The broker is asked for `limit` at a time.
         """
         identity = await self._id_of(subscription)
-        marks, more = Marks(), True
+        marks, more = AckTracker(), True
         while more:
             params = {"limit": str(limit)}
             if after is not None:
@@ -251,10 +258,10 @@ class Client:
             page, more = parse_events_page(said)
             wait_s = 0.0
             for event in page:
-                if not isinstance(event, Results):
+                if not isinstance(event, ResultsEvent):
                     continue
                 for entry in entries(event, marks):
-                    if isinstance(entry.told, Notification | Gap):
+                    if isinstance(entry.told, Result | Gap):
                         yield entry.told
                     if self._automatic and entry.reached is not None:
                         self._marks.see(entry.interest, entry.reached)
@@ -263,7 +270,7 @@ class Client:
             more = more and bool(page)
         await self.flush()
 
-    async def _id_of(self, subscription: Subscription | Available | Notification) -> str:
+    async def _id_of(self, subscription: Subscription | Available | Result) -> str:
         if isinstance(subscription, Subscription):
             return subscription.id
         if subscription.interest not in self.known:
@@ -272,7 +279,7 @@ class Client:
             raise InputError(f"there is no subscription with the interest {subscription.interest}")
         return one.id
 
-    async def ack(self, *taken: Notification | Gap) -> None:
+    async def ack(self, *taken: Result | Gap) -> None:
         """These, and everything before them of their interests, are taken and need not come again.
 
         Told to the broker soon; `flush` waits until it is.
@@ -283,7 +290,7 @@ class Client:
     async def flush(self) -> None:
         """Returns when everything acknowledged so far is durable at the broker."""
         while acks := self._marks.unconfirmed(ACKS_AT_ONCE):
-            await self._door.ask("POST", "/v1/acks", {"acks": Acks(acks).to_json()})
+            await self._door.ask("POST", "/v1/acks", {"acks": AckRequest(acks).to_json()})
             self._marks.confirm(acks)
 
     @property
@@ -300,7 +307,7 @@ class Client:
         *,
         key: str | None = None,
         visible: bool = False,
-    ) -> Published:
+    ) -> PublishAnswer:
         """Records into a feed, through the broker. What is accepted is safe; `visible` waits until queries see it.
 
         Bytes are sent as they are, in the feed's own format. `key` makes it harmless to publish the same twice; one is
@@ -318,7 +325,7 @@ class Client:
             params={"wait": "visible"} if visible else None,
             headers={"Idempotency-Key": key or secrets.token_hex(16)},
         )
-        return Published(said["accepted"], tuple(said["rejected"]))
+        return PublishAnswer(said["accepted"], tuple(said["rejected"]))
 
     # --- groups, and one's own account
 

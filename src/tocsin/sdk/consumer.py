@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from tocsin.sdk.events import Ended, Told
-from tocsin.sdk.inbox import Entry, Inbox, Marks
-from tocsin.sdk.stream import Stream
+from tocsin.sdk.events import Ended, Event
+from tocsin.sdk.inbox import AckTracker, Inbox, InboxEntry
+from tocsin.sdk.stream import EventStream
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import InputError
 
@@ -15,20 +15,20 @@ class Consumer:
     """Hands out what the inbox holds; asking for the next one acknowledges the one before."""
 
     def __init__(
-        self, stream: Stream, inbox: Inbox, marks: Marks, known: dict[int, Subscription], *, automatic: bool
+        self, stream: EventStream, inbox: Inbox, marks: AckTracker, known: dict[int, Subscription], *, automatic: bool
     ) -> None:
         self._stream = stream
         self._inbox = inbox
         self._marks = marks
         self._known = known
         self._automatic = automatic
-        self._held: Entry | None = None
+        self._held: InboxEntry | None = None
         self._asked = False
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Told:
+    async def __anext__(self) -> Event:
         if self._asked:
             raise InputError("somebody waits for the next notification already", hint="one consumer per client")
         self._asked = True

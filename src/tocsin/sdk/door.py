@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from tocsin.sdk.backoff import BackOff
-from tocsin.wire.answers import LoggedIn, parse_logged_in
+from tocsin.wire.answers import LoginAnswer, parse_logged_in
 from tocsin.wire.errors import (
     InputError,
     LimitError,
@@ -45,7 +45,7 @@ def passes(error: TocsinError) -> bool:
     )
 
 
-class Door:
+class BrokerSession:
     """`patience_s`: how long a request is tried again while the broker, once reached, does not answer."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Door:
         self._renewing = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
         self._reached = False
-        self.who: LoggedIn | None = None
+        self.who: LoginAnswer | None = None
 
     def open(self) -> None:
         patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
@@ -82,7 +82,7 @@ class Door:
 
     # --- tokens
 
-    async def log_in(self) -> LoggedIn:
+    async def log_in(self) -> LoginAnswer:
         """A new token for the credentials."""
         if self._credentials is None:
             raise UnauthorizedError("the token is no longer good", hint="log in with user and password")
@@ -128,7 +128,7 @@ class Door:
     def can_log_in(self) -> bool:
         return self._credentials is not None
 
-    def _keep(self, told: LoggedIn) -> LoggedIn:
+    def _keep(self, told: LoginAnswer) -> LoginAnswer:
         self.who, self._token = told, told.token
         # A clock that goes wrong must not renew without end, or never.
         life_s = max((told.expires_at - datetime.now(UTC)).total_seconds(), _SHORTEST_LIFE_S)

@@ -13,7 +13,7 @@ from tocsin.wire.envelopes import Available, Ended
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
+class Result:
     """One result. `(interest, cursor)` names it for good: who sees both again has seen it before."""
 
     channel: str
@@ -47,6 +47,6 @@ class Gap:
         return f"{self.channel}: results up to {cursor_text(self.cursor)} that did not come are gone"
 
 
-Told = Notification | Gap | Available | Ended
+Event = Result | Gap | Available | Ended
 
-__all__ = ["Available", "Ended", "Gap", "Notification", "Told"]
+__all__ = ["Available", "Ended", "Event", "Gap", "Result"]

@@ -10,22 +10,22 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tocsin.sdk.events import Gap, Notification, Told
+from tocsin.sdk.events import Event, Gap, Result
 from tocsin.wire.cursors import START, Cursor
-from tocsin.wire.envelopes import Available, Ended, Event
+from tocsin.wire.envelopes import Available, Ended, WireEvent
 from tocsin.wire.errors import TocsinError
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InboxEntry:
     """`reached`: who has taken this has everything of the interest up to there."""
 
-    told: Told | None
+    told: Event | None
     interest: int
     reached: Cursor | None
 
 
-class Marks:
+class AckTracker:
     """Per interest: what has come, what the consumer has taken, and what the broker is still to be told of that."""
 
     def __init__(self) -> None:
@@ -87,38 +87,38 @@ class Marks:
             self.changed.clear()
 
 
-def entries(event: Event, marks: Marks) -> Iterable[Entry]:
+def entries(event: WireEvent, marks: AckTracker) -> Iterable[InboxEntry]:
     """What is new of an event, as it is handed out. Duplicates are dropped by (interest, cursor)."""
     interest = event.interest
     if isinstance(event, Ended):
         marks.forget(interest)
-        yield Entry(event, interest, None)
+        yield InboxEntry(event, interest, None)
         return
     before = marks.seen(interest)
     if event.to <= before:
         marks.remind(interest)
         return
     if isinstance(event, Available):
-        yield Entry(event, interest, None)
+        yield InboxEntry(event, interest, None)
         return
     marks.see(interest, event.to)
     fresh = [result for result in event.results if result.cursor > before]
     if event.gap is not None and event.gap > before:
-        yield Entry(Gap(event.channel, interest, event.gap), interest, None if fresh else event.to)
+        yield InboxEntry(Gap(event.channel, interest, event.gap), interest, None if fresh else event.to)
     elif not fresh:
-        yield Entry(None, interest, event.to)
+        yield InboxEntry(None, interest, event.to)
     for place, result in enumerate(fresh, 1):
-        told = Notification(event.channel, interest, result.cursor, result.executed_at, result.value)
-        yield Entry(told, interest, event.to if place == len(fresh) else result.cursor)
+        told = Result(event.channel, interest, result.cursor, result.executed_at, result.value)
+        yield InboxEntry(told, interest, event.to if place == len(fresh) else result.cursor)
 
 
 class Inbox:
     """A queue of at most `bound` entries, and those of the envelope that reached it."""
 
-    def __init__(self, bound: int, marks: Marks) -> None:
+    def __init__(self, bound: int, marks: AckTracker) -> None:
         self._bound = bound
         self._marks = marks
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[InboxEntry] = deque()
         self._some = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -128,7 +128,7 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: WireEvent) -> None:
         self._entries.extend(entries(event, self._marks))
         if self._entries:
             self._some.set()
@@ -145,7 +145,7 @@ class Inbox:
         """Returns when something may be added."""
         await self._room.wait()
 
-    async def get(self) -> Entry | None:
+    async def get(self) -> InboxEntry | None:
         """The next entry; None once it is closed. Raises what ended it, after everything that came before."""
         while not self._entries:
             if self._end is not None:

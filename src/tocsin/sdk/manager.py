@@ -12,7 +12,7 @@ from ssl import SSLContext
 from typing import Any, Final, Self
 
 from tocsin.sdk.client import DEFAULT_URL
-from tocsin.sdk.door import Door
+from tocsin.sdk.door import BrokerSession
 from tocsin.sdk.managed import (
     Application,
     Group,
@@ -47,7 +47,7 @@ class Manager:
         ssl: SSLContext | None = None,
     ) -> None:
         # Shown with each request, not kept as a subscriber's, which would be renewed.
-        self._door = Door(url, None, patience_s=patience_s, ssl=ssl)
+        self._door = BrokerSession(url, None, patience_s=patience_s, ssl=ssl)
         self._token = token
         self._application = application
 

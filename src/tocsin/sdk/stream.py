@@ -10,11 +10,11 @@ from typing import Final
 import aiohttp
 
 from tocsin.sdk.backoff import BackOff
-from tocsin.sdk.door import Door, passes
-from tocsin.sdk.inbox import Inbox, Marks
+from tocsin.sdk.door import BrokerSession, passes
+from tocsin.sdk.inbox import AckTracker, Inbox
 from tocsin.wire.answers import Reply, parse_message
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError, UnavailableError
-from tocsin.wire.subscriber import Acks, Request
+from tocsin.wire.subscriber import AckRequest, Request
 
 HEARTBEAT_S: Final = 20.0
 ACK_EVERY_S: Final = 0.05
@@ -26,7 +26,7 @@ _MESSAGE_LIMIT_BYTES: Final = 256 << 20
 _log = logging.getLogger("tocsin.sdk")
 
 
-class Stream:
+class EventStream:
     """Fills the inbox with what the broker sends, and tells the broker what the consumer has taken.
 
     When it connects again the broker begins after the last acknowledgement that reached it; the inbox drops what it
@@ -35,9 +35,9 @@ class Stream:
 
     def __init__(
         self,
-        door: Door,
+        door: BrokerSession,
         inbox: Inbox,
-        marks: Marks,
+        marks: AckTracker,
         *,
         heartbeat_s: float = HEARTBEAT_S,
         ack_every_s: float = ACK_EVERY_S,
@@ -173,6 +173,6 @@ class Stream:
             await asyncio.sleep(self._ack_every_s)
             if acks := self._marks.say(ACKS_AT_ONCE):
                 try:
-                    await socket.send_str(Request(Acks(acks)).to_bytes().decode())
+                    await socket.send_str(Request(AckRequest(acks)).to_bytes().decode())
                 except (aiohttp.ClientError, OSError):
                     return  # The broker sends again what they were for, and then they are said again.

@@ -23,7 +23,7 @@ from tocsin.sdk import manager
 from tocsin.wire.errors import InputError
 
 
-class Blocking:
+class BlockingFacade:
     """What runs another client in a thread of its own."""
 
     _kind: ClassVar[type[asynchronous.Client | manager.Manager]]
@@ -105,13 +105,13 @@ class Blocking:
             loop.close()
 
 
-class Client(Blocking):
+class BlockingClient(BlockingFacade):
     """Takes what `tocsin.sdk.Client` takes and has its methods, blocking."""
 
     _kind = asynchronous.Client
 
 
-class Manager(Blocking):
+class BlockingManager(BlockingFacade):
     """Takes what `tocsin.sdk.Manager` takes and has its methods, blocking."""
 
     _kind = manager.Manager

@@ -22,14 +22,14 @@ from tocsin.serving.addresses import TRUSTED_PROXIES
 from tocsin.serving.answers import answering, finish_headers, guarded
 from tocsin.serving.connections import LimitedServer, count_forwarded
 from tocsin.serving.file_limit import connections_within, raise_file_limit
-from tocsin.serving.limits import Limits, Room
+from tocsin.serving.limits import MemoryBudget, ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.wire.errors import ConflictError, InputError
 
 _log = structlog.get_logger("tocsin.serving")
 
-LIMITS: Final = web.AppKey("LIMITS", Limits)
-ROOM: Final = web.AppKey("ROOM", Room)
+LIMITS: Final = web.AppKey("LIMITS", ServerLimits)
+ROOM: Final = web.AppKey("ROOM", MemoryBudget)
 METRICS: Final = web.AppKey("METRICS", ServerMetrics)
 
 _BACKLOG = 1024
@@ -42,7 +42,7 @@ long each time while a thread parses or encodes what somebody else has sent or a
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -> web.Application:
+def application(*, limits: ServerLimits, metrics: ServerMetrics, access: Middleware) -> web.Application:
     """An application without routes that counts, answers in one form, and lets in whom `access` does."""
     app = web.Application(middlewares=[metrics.counting, answering, count_forwarded, access])
     app.on_response_prepare.append(finish_headers)
@@ -51,7 +51,7 @@ def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -
     app[METRICS] = metrics
     # One who sends the largest body, or what it becomes, must be able to.
     own_limit_bytes = max(limits.bodies_limit_bytes // 2, 2 * limits.body_limit_bytes)
-    app[ROOM] = Room(
+    app[ROOM] = MemoryBudget(
         max(limits.bodies_limit_bytes, own_limit_bytes),
         own_limit_bytes=own_limit_bytes,
         refused=metrics.count_refused,
@@ -59,7 +59,7 @@ def application(*, limits: Limits, metrics: ServerMetrics, access: Middleware) -
     return app
 
 
-class Served(Protocol):
+class ServedApplication(Protocol):
     """What a server serves, once started."""
 
     @property
@@ -67,7 +67,7 @@ class Served(Protocol):
 
 
 async def serve(
-    start: Callable[[str], AbstractAsyncContextManager[Served]],
+    start: Callable[[str], AbstractAsyncContextManager[ServedApplication]],
     *,
     host: str,
     port: int,
@@ -190,7 +190,7 @@ async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[
         await runner.cleanup()
 
 
-def _within_files(limits: Limits, files: int) -> Limits:
+def _within_files(limits: ServerLimits, files: int) -> ServerLimits:
     """With no more connections than there are files for: running out of them would harm whoever is connected."""
     connections = connections_within(files, limits.connections_limit)
     if connections < limits.connections_limit:

@@ -1,6 +1,6 @@
 """Who asks: a bearer token on every request, except where only this machine can ask.
 
-Servers know `Credentials` only, so tokens can become accounts without a server changing.
+Servers know `TokenLookup` only, so tokens can become accounts without a server changing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERYBODY: Final = Token(name=EVERYBODY_NAME, role="admin")
 PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Token)
 
 
-class Credentials(Protocol):
+class TokenLookup(Protocol):
     """Knows who a secret belongs to."""
 
     async def check(self, secret: str) -> Token:
@@ -36,7 +36,7 @@ class Credentials(Protocol):
         ...
 
 
-def token_authentication(credentials: Credentials, open_paths: Collection[str]) -> Middleware:
+def token_authentication(credentials: TokenLookup, open_paths: Collection[str]) -> Middleware:
     """Every request but those to `open_paths` names its holder by `Authorization: Bearer …`."""
 
     @web.middleware
@@ -56,7 +56,7 @@ def _secret(request: web.Request) -> str:
 
 
 def optional_authentication(
-    credentials: Credentials, open_paths: Collection[str], *, loopback: bool, forwarded: bool
+    credentials: TokenLookup, open_paths: Collection[str], *, loopback: bool, forwarded: bool
 ) -> Middleware:
     """Programs need no token; web pages do, and so does, without `forwarded`, whatever a proxy forwards.
 

@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from tocsin.serving.addresses import client_address, is_own, place_of
 from tocsin.serving.answers import Handler, internal_answer, raw_refusal, refusal
-from tocsin.serving.limits import Limits, Refused, nobody_counts
+from tocsin.serving.limits import RefusalCounter, ServerLimits, nobody_counts
 from tocsin.serving.spare_connections import Spare, SpareConnections
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
@@ -26,7 +26,7 @@ _OF_ONE_ADDRESS = 2_000
 _log = structlog.get_logger("tocsin.serving")
 
 
-class Outlet(Protocol):
+class WriteObserver(Protocol):
     def changed(self) -> None:
         """The connection takes more or no more, or is gone."""
 
@@ -34,13 +34,13 @@ class Outlet(Protocol):
         """The client has taken most of what it had been sent, after it had not for a while."""
 
 
-class Connection(web.RequestHandler):
+class ClientConnection(web.RequestHandler):
     """One connection: a head must be complete in time, and garbage is answered in our form. While it serves nothing it
     is spare, and gives way to a new one where all places are taken."""
 
     __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_spare", "_together", "_unread_timer", "outlet")
 
-    def __init__(self, manager: LimitedServer, limits: Limits, **options: Any) -> None:
+    def __init__(self, manager: LimitedServer, limits: ServerLimits, **options: Any) -> None:
         super().__init__(manager, **options)
         self._limits = limits
         self._head_timer: asyncio.TimerHandle | None = None
@@ -48,9 +48,9 @@ class Connection(web.RequestHandler):
         self._some_head = False
         self._lingering = False
         self._spare: Spare | None = None
-        self._together: Together | None = None
+        self._together: AddressConnections | None = None
         # Whoever writes past the answers, and has to know when it may.
-        self.outlet: Outlet | None = None
+        self.outlet: WriteObserver | None = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -230,7 +230,7 @@ def _unreadable(exc: HttpProcessingError) -> TocsinError:
     return InputError("this is not a valid HTTP request", hint=" ".join(exc.message.split()) or None)
 
 
-class Together:
+class AddressConnections:
     """How many connections one address has."""
 
     __slots__ = ("count", "place")
@@ -243,17 +243,19 @@ class Together:
 class LimitedServer(web.Server):
     """Makes the connections of one listening server."""
 
-    def __init__(self, handler: Any, limits: Limits, *, refused: Refused = nobody_counts, **options: Any) -> None:
+    def __init__(
+        self, handler: Any, limits: ServerLimits, *, refused: RefusalCounter = nobody_counts, **options: Any
+    ) -> None:
         super().__init__(handler, **options)
         self._limits = limits
         self.refused = refused
         self.lingering = 0
-        self.spares: SpareConnections[Connection] = SpareConnections()
-        self._by_place: dict[str, Together] = {}
+        self.spares: SpareConnections[ClientConnection] = SpareConnections()
+        self._by_place: dict[str, AddressConnections] = {}
         self._said_s = -_SAY_EVERY_S
 
-    def __call__(self) -> Connection:
-        return Connection(self, self._limits, loop=self._loop, **self._kwargs)
+    def __call__(self) -> ClientConnection:
+        return ClientConnection(self, self._limits, loop=self._loop, **self._kwargs)
 
     def make_place(self) -> bool:
         """Whether there is a place for one more, once the connection that is missed least has given way."""
@@ -265,7 +267,7 @@ class LimitedServer(web.Server):
             spare.give_way()
         return spare is not None
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         """The connection does not count any more."""
         self._connections.pop(connection, None)
 
@@ -276,7 +278,7 @@ class LimitedServer(web.Server):
     def counts_addresses(self) -> bool:
         return self._limits.address_connections_limit is not None
 
-    def joined(self, address: str | None) -> Together | None:
+    def joined(self, address: str | None) -> AddressConnections | None:
         """One connection more of the address, if that is counted; LimitError (429) where it has as many as it may."""
         if address in self._limits.trusted_proxies:
             return None
@@ -285,7 +287,7 @@ class LimitedServer(web.Server):
         place, at_most = place_of(address), self._limits.address_connections_limit or self._usual_share()
         together = self._by_place.get(place)
         if together is None:
-            together = self._by_place[place] = Together(place)
+            together = self._by_place[place] = AddressConnections(place)
         if together.count >= at_most:
             if time.monotonic() - self._said_s >= _SAY_EVERY_S:
                 self._said_s = time.monotonic()
@@ -301,7 +303,7 @@ class LimitedServer(web.Server):
     def _usual_share(self) -> int:
         return max(1, min(_OF_ONE_ADDRESS, self._limits.connections_limit // 4))
 
-    def left(self, together: Together) -> None:
+    def left(self, together: AddressConnections) -> None:
         together.count -= 1
         if not together.count:
             del self._by_place[together.place]

@@ -22,7 +22,7 @@ _STEP_BYTES: Final = 1 << 20
 _FEED_BYTES: Final = 1 << 16
 
 # Told the name of the limit that somebody ran into.
-Refused = Callable[[str], None]
+RefusalCounter = Callable[[str], None]
 
 
 def nobody_counts(_limit: str) -> None:
@@ -30,7 +30,7 @@ def nobody_counts(_limit: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """What one server grants to all its clients together, and to each."""
 
     body_limit_bytes: int = 16 * 1024 * 1024
@@ -50,7 +50,7 @@ class Limits:
     header_limit_bytes: int = 8_190
 
 
-class Room:
+class MemoryBudget:
     """Memory for bodies on their way, or for what else `what` says, shared by all who send. A small body needs none of
     it, so that those who send large ones, or slowly, keep nobody else from sending. No asker has more of it than
     `own_limit_bytes`."""
@@ -63,7 +63,7 @@ class Room:
         own_limit_bytes: int | None = None,
         name: str = "body bytes",
         what: str = "the bodies on their way",
-        refused: Refused = nobody_counts,
+        refused: RefusalCounter = nobody_counts,
     ) -> None:
         self._what = what
         self._limit_bytes = limit_bytes
@@ -123,7 +123,7 @@ def _no_room(whose: str, limit_bytes: int) -> LimitError:
 
 async def read_body(
     request: web.Request,
-    limits: Limits,
+    limits: ServerLimits,
     *,
     unpack: bool = False,
     grow: Callable[[int], None] = lambda _size_bytes: None,
@@ -222,7 +222,7 @@ class GzipReader:
         self._member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
 
 
-class Gate:
+class WaitingLine:
     """Lets `inside` in at once and `waiting` more wait, first come, first served; refuses the rest.
 
     The gate lets at most `own_inside` requests of one client in, and at most `own_waiting` more of them wait. A client
@@ -237,7 +237,7 @@ class Gate:
         *,
         own_inside: int | None = None,
         own_waiting: int | None = None,
-        refused: Refused = nobody_counts,
+        refused: RefusalCounter = nobody_counts,
     ) -> None:
         self._what = what
         self._inside_limit = inside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
-from tocsin.store.broker_rows import Allowed, NewBackend, Rebound, Wanted
+from tocsin.store.broker_rows import ApplicationRights, FrontendRequest, NewBackendRow, ReboundBackend
 from tocsin.store.channel_checks import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
 from tocsin.store.epochs import HIGHEST
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
@@ -49,26 +49,26 @@ def mode(given: str) -> None:
         raise InputError(f"there is no mode {given!r}", hint=f"modes: {', '.join(MODES)}")
 
 
-def backend(given: NewBackend) -> None:
+def backend(given: NewBackendRow) -> None:
     check_text("channel", given.channel, CHANNEL_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
     _granted(given)
     number("interest", given.interest)
 
 
-def rebound(given: Rebound) -> None:
+def rebound(given: ReboundBackend) -> None:
     _granted(given)
     number("interest", given.new_interest)
 
 
-def _granted(given: NewBackend | Rebound) -> None:
+def _granted(given: NewBackendRow | ReboundBackend) -> None:
     check_text("subscription's id", given.subscription, SUBSCRIPTION_ID_LIMIT)
     cursor(given.since)
     if given.head is not None:
         cursor(given.head)
 
 
-def wanted(given: Wanted) -> None:
+def wanted(given: FrontendRequest) -> None:
     mode(given.mode)
     if given.since is not None:
         cursor(given.since)
@@ -88,7 +88,7 @@ def kept(what: str, *texts: str) -> None:
         check_text(what, text, TEXT_LIMIT)
 
 
-def allowed(given: Allowed) -> None:
+def allowed(given: ApplicationRights) -> None:
     for what, names in (("channels", given.channels), ("feeds", given.feeds)):
         if len(names or ()) > LISTED:
             raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")

@@ -22,7 +22,7 @@ NOT_RESTORED: Final = (SESSION_KEY, STORE_ID, NAME_SINCE, GENERATION, FENCED)
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class ApplicationRights:
     """What an application may. `channels`, `feeds`: those it may use; None: every one. `limits`: its own, by name."""
 
     channels: Sequence[str] | None = None
@@ -30,11 +30,11 @@ class Allowed:
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
-EVERYTHING: Final = Allowed()
+EVERYTHING: Final = ApplicationRights()
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class ApplicationRow:
     """`digest`: of its token; None while it has none. `subscribers`: how many it has.
 
     `closed`: it is being removed, and takes nobody any more.
@@ -43,14 +43,14 @@ class Application:
     id: int
     name: str
     digest: str | None
-    allowed: Allowed
+    allowed: ApplicationRights
     created_us: int
     subscribers: int = 0
     closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Subscriber:
+class SubscriberRow:
     """`password`: its hash, with all that is needed to check it. Tokens made before `tokens_from_us` count no more."""
 
     id: int
@@ -62,7 +62,7 @@ class Subscriber:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupRow:
     id: int
     application: int
     name: str
@@ -70,7 +70,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class NewBackend:
+class NewBackendRow:
     """A hold on an interest that the cluster has granted under this `subscription`. `parameters`: canonical text.
 
     `head`: up to where the cluster has told of results by now, which it may do before the backend is kept.
@@ -85,7 +85,7 @@ class NewBackend:
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class BackendRow:
     """`head`: the cluster has told of results up to this cursor; never before `since`."""
 
     interest: int
@@ -97,7 +97,7 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebound:
+class ReboundBackend:
     """What the cluster calls a backend from now on, after it has forgotten what it called it before.
 
     `head`: up to where it has told of results under the new number by now.
@@ -111,7 +111,7 @@ class Rebound:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FrontendRequest:
     """`since`: everything after this cursor; None: after the backend's head, what is made from now on."""
 
     subscriber: int
@@ -121,7 +121,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Frontend:
+class FrontendRow:
     """One subscriber's hold on one interest. `id` is ours; `public_id` (`sub_…`) is what the subscriber calls it.
 
     It is there while the subscriber wants it itself (`own`) or one of the `groups` that it is in does. `marker`: the
@@ -141,15 +141,15 @@ class Frontend:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class FrontendOutcome:
     """`made`: it was not there before."""
 
-    frontend: Frontend
+    frontend: FrontendRow
     made: bool
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSubscription:
+class GroupSubscriptionRow:
     """What a group holds. `public_id` begins with `grp_`."""
 
     public_id: str
@@ -160,16 +160,16 @@ class GroupSubscription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSubscribed:
+class GroupSubscriptionOutcome:
     """`made`: the group did not hold it before. `frontends`: those that members got by it."""
 
-    subscription: GroupSubscription
+    subscription: GroupSubscriptionRow
     made: bool
-    frontends: list[Frontend]
+    frontends: list[FrontendRow]
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class WebhookRow:
     """`secret` signs what is sent to `url`."""
 
     subscriber: int
@@ -180,7 +180,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkRow:
     """Where the broker stands with its cluster. `epoch`: the cluster's life that it registered in, 0 before that.
 
     `position`: everything the cluster told up to there is known. `secret` signs its announcements.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.store.channel_rows import Broker, Claimant, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerClaim, BrokerName
 from tocsin.store.store import DATAVERSE_LIMIT, NAME_LIMIT, check_text
 from tocsin.wire.errors import InputError
 
@@ -13,18 +13,18 @@ PARAMETERS_LIMIT: Final = 100_000
 STORE_ID_LIMIT: Final = 100
 
 
-def broker(given: Broker) -> None:
+def broker(given: BrokerName) -> None:
     check_text("dataverse", given.dataverse, DATAVERSE_LIMIT)
     check_text("broker's name", given.name, NAME_LIMIT)
 
 
-def claimant(given: Claimant) -> None:
+def claimant(given: BrokerClaim) -> None:
     check_text("store's id", given.store, STORE_ID_LIMIT)
     if not given.store:
         raise InputError("a store's id cannot be empty")
 
 
-def wanted(given: Wanted) -> None:
+def wanted(given: BackendRequest) -> None:
     broker(given.broker)
     check_text("application's name", given.application, NAME_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)

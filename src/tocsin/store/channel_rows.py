@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from tocsin.rules.model.cursors import Cursor, Position
 
 
-class Broker(NamedTuple):
+class BrokerName(NamedTuple):
     dataverse: str
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BackendRequest:
     """A subscription to be made. `parameters` is the canonical text: equal texts are one interest.
 
     `id` is the client's own key; without one the store makes a UUID. `application`: of the broker's, for which it is
@@ -23,27 +23,27 @@ class Wanted:
     """
 
     parameters: str
-    broker: Broker
+    broker: BrokerName
     id: str | None = None
     application: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class SubscriptionRow:
     """`since`: after this cursor it sees results, those of executions later than its making."""
 
     id: str
     channel_id: int
     interest: int
     parameters: str
-    broker: Broker
+    broker: BrokerName
     since: Cursor
     created_us: int
     application: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class SubscribeOutcome:
     """`made`: it was not there before. `new_interest`: this call made the interest."""
 
     id: str
@@ -54,7 +54,7 @@ class Subscribed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribed:
+class UnsubscribeOutcome:
     """`removed`: the ids that were there. `emptied`: the interests that went with their last subscription."""
 
     removed: list[str]
@@ -77,7 +77,7 @@ class ChannelState:
 
 
 @dataclass(frozen=True, slots=True)
-class Interests:
+class InterestChunk:
     """A chunk of all interests, as columns, oldest first. Whoever has read all asks for the changes since `change`."""
 
     change: int
@@ -120,7 +120,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedExecution:
     """`position` stands after this execution's results. `results` counts those kept, and `left_out` those of interests
     that had more than they may, see `commit_execution`."""
 
@@ -130,7 +130,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedExecution:
     """An execution as it is kept; `reason` says why it failed, None when it did not. `results` were found by it."""
 
     number: int
@@ -144,7 +144,7 @@ class Recorded:
     details: dict[str, Any]
 
 
-class Result(NamedTuple):
+class ResultRow(NamedTuple):
     """`executed_us`: the execution's tick, or where it has none, its start."""
 
     cursor: Cursor
@@ -156,7 +156,7 @@ class Result(NamedTuple):
         return len(self.payload)
 
 
-class Fetched(NamedTuple):
+class FetchedRange(NamedTuple):
     """Some results of the range with this place in the request.
 
     `gap`: results after the range's beginning (or after what came of it before) and up to this cursor are gone;
@@ -164,15 +164,15 @@ class Fetched(NamedTuple):
     """
 
     range: int
-    results: list[Result]
+    results: list[ResultRow]
     gap: Cursor | None = None
     known: bool = True
 
 
-class NewsItem(NamedTuple):
+class NewResults(NamedTuple):
     """This interest of this broker's has results up to `cursor`; `first` is the first of them on this page."""
 
-    broker: Broker
+    broker: BrokerName
     channel_id: int
     interest: int
     cursor: Cursor
@@ -180,7 +180,7 @@ class NewsItem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewResultsPage:
     """What happened up to `position`; `more` when that is not all yet.
 
     `gaps`: channels of which results were removed before they could be told here. Whoever holds interests in them
@@ -188,7 +188,7 @@ class News:
     """
 
     position: Position
-    items: list[NewsItem]
+    items: list[NewResults]
     gaps: list[int]
     more: bool
     dropped: int
@@ -203,7 +203,7 @@ class Registration:
     its store; None where there is none, or it is not known since a restore.
     """
 
-    broker: Broker
+    broker: BrokerName
     owner: str | None
     position: Position
     secret: str = field(repr=False)
@@ -212,7 +212,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimant:
+class BrokerClaim:
     """A broker's process that wants its name. `store` is the id of its store, another one after a restore, and
     `generation` the last that it was given, if any. `starts`: the process has not been given one yet."""
 

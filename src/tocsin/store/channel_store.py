@@ -25,22 +25,22 @@ from typing import Final, Protocol
 
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.channel_rows import (
-    Broker,
+    BackendRequest,
+    BrokerClaim,
+    BrokerName,
     ChannelState,
-    Claimant,
-    Committed,
+    CommittedExecution,
     Execution,
     Failure,
-    Fetched,
+    FetchedRange,
     InterestChanges,
-    Interests,
-    News,
-    Recorded,
+    InterestChunk,
+    NewResultsPage,
+    RecordedExecution,
     Registration,
-    Subscribed,
-    Subscription,
-    Unsubscribed,
-    Wanted,
+    SubscribeOutcome,
+    SubscriptionRow,
+    UnsubscribeOutcome,
 )
 
 PAGE: Final = 1_000
@@ -96,37 +96,37 @@ class ChannelStore(Protocol):
     async def subscribe(
         self,
         channel_id: int,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[BackendRequest],
         *,
         created_us: int,
         interests_at_most: int | None = None,
-    ) -> list[Subscribed]:
+    ) -> list[SubscribeOutcome]:
         """All or none, answered in the order asked.
 
         An id that is there with the same parameters and broker is answered as the first time; with others
         ConflictError. LimitError where an application would hold more interests, in all channels, than it may.
         """
 
-    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
+    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> UnsubscribeOutcome:
         """All of these that are there. Results of interests that went are gone to all readers at once."""
 
-    async def change_broker(self, channel_id: int, subscription_id: str, broker: Broker) -> Subscription:
+    async def change_broker(self, channel_id: int, subscription_id: str, broker: BrokerName) -> SubscriptionRow:
         """`since` stays, and so does what is not acknowledged: the new broker is taken to lack what the old one did.
 
         Raises NotFoundError when there is no such subscription. News tell the new broker of later results only.
         """
 
-    async def subscription(self, channel_id: int, subscription_id: str) -> Subscription | None: ...
+    async def subscription(self, channel_id: int, subscription_id: str) -> SubscriptionRow | None: ...
 
-    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[Subscription]:
+    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[SubscriptionRow]:
         """A page in the order of ids (by code point), those greater than `after`."""
 
     async def subscriptions_of(
-        self, broker: Broker, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
-    ) -> list[Subscription]:
+        self, broker: BrokerName, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
+    ) -> list[SubscriptionRow]:
         """A page of a broker's, in the order of (channel_id, id), those greater than `after`."""
 
-    def interests(self, channel_id: int) -> AsyncIterator[Interests]:
+    def interests(self, channel_id: int) -> AsyncIterator[InterestChunk]:
         """All interests in chunks. Those that come or go meanwhile may be in it or not: the changes tell."""
 
     async def interest_changes(self, channel_id: int, since: int, *, limit: int = CHANGES) -> InterestChanges | None:
@@ -145,7 +145,7 @@ class ChannelStore(Protocol):
         payloads: Sequence[bytes],
         *,
         matches_at_most: int | None = None,
-    ) -> Committed:
+    ) -> CommittedExecution:
         """Results, the channel's vector, tick and last execution, and the news of it: together.
 
         `payloads[i]` is a result of `interests[i]`; the order given is the order of an interest's ordinals. Results of
@@ -157,12 +157,12 @@ class ChannelStore(Protocol):
     async def record_failure(self, channel_id: int, failure: Failure) -> None:
         """Advances nothing."""
 
-    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[Recorded]:
+    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[RecordedExecution]:
         """Those kept, failed ones too, the one that ended last first."""
 
     # --- results
 
-    def fetch(self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[list[Fetched]]:
+    def fetch(self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[list[FetchedRange]]:
         """The results of all ranges, range after range, in cursor order, in chunks of about `chunk_bytes`.
 
         A chunk holds at least one result, however large. Every range is answered at least once, maybe with nothing.
@@ -200,13 +200,13 @@ class ChannelStore(Protocol):
     async def dropped(self) -> int:
         """How many channels were dropped, ever: whoever holds subscriptions looks for theirs when there are more."""
 
-    async def news(self, after: Position, *, broker: Broker | None = None, limit: int = NEWS) -> News:
+    async def news(self, after: Position, *, broker: BrokerName | None = None, limit: int = NEWS) -> NewResultsPage:
         """Which interests that a broker (or any) holds have results after this position, in the order of commits.
 
         `limit` bounds the results looked at. An interest may come again on a later page, with a later cursor.
         """
 
-    async def acknowledge(self, broker: Broker, cursors: Mapping[int, Cursor]) -> set[int]:
+    async def acknowledge(self, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
         """The broker needs nothing up to these cursors, per interest. Never goes back; unknown interests are passed
         over. The channels that the others are of."""
 
@@ -215,11 +215,11 @@ class ChannelStore(Protocol):
 
     # --- brokers that are told
 
-    async def register(self, broker: Broker, secret: str, *, owner: str | None) -> Registration:
+    async def register(self, broker: BrokerName, secret: str, *, owner: str | None) -> Registration:
         """What is there already stays, but for an owner where none is known. A new one begins at the present
         position."""
 
-    async def claim(self, broker: Broker, claimant: Claimant, secret: str) -> Registration:
+    async def claim(self, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
         """The name is the claimant's: a process that starts gets a generation greater than every one before, also
         those of lives of the store that a restore has ended; one that has the latest keeps it.
 
@@ -228,18 +228,18 @@ class ChannelStore(Protocol):
         whoever the name was taken from, NotFoundError when the broker is not registered.
         """
 
-    async def renew_secret(self, broker: Broker, secret: str) -> None:
+    async def renew_secret(self, broker: BrokerName, secret: str) -> None:
         """Raises NotFoundError when it is not registered."""
 
     async def registrations(self) -> list[Registration]:
         """All of them, in the order of names."""
 
-    async def registration(self, broker: Broker) -> Registration | None: ...
+    async def registration(self, broker: BrokerName) -> Registration | None: ...
 
-    async def told(self, broker: Broker, position: Position) -> Position:
+    async def told(self, broker: BrokerName, position: Position) -> Position:
         """The broker knows everything up to this position. Never goes back, nor beyond what was committed; where it
         stands now. Raises NotFoundError when it is not registered."""
 
-    async def unregister(self, broker: Broker) -> None:
+    async def unregister(self, broker: BrokerName) -> None:
         """In steps: its subscriptions end, in all channels, and it is forgotten. May be called for one that is not
         there."""

@@ -13,13 +13,13 @@ from typing import Any, TypeVar, Unpack
 from tocsin import faults
 from tocsin.store import sqlite_rows as rows
 from tocsin.store.sqlite_errors import explained
-from tocsin.store.sqlite_file import Layout, Opening, SqliteFile
+from tocsin.store.sqlite_file import OpeningMode, SqliteFile, StoreLayout
 from tocsin.store.store import (
     CREATED_AT,
     EPOCH,
     KIND_LIMIT,
     NAME_LIMIT,
-    Entry,
+    CatalogRow,
     Removal,
     TokenRow,
     check_key,
@@ -37,16 +37,16 @@ class SqliteStore(SqliteFile):
     """A ClusterStore."""
 
     # "TCSN"
-    layout = Layout(0x5443534E, UPGRADES)
+    layout = StoreLayout(0x5443534E, UPGRADES)
 
-    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
         self._owner: asyncio.Task[Any] | None = None
 
-    async def entries(self) -> list[Entry]:
+    async def entries(self) -> list[CatalogRow]:
         return await self.read(rows.entries)
 
-    async def entry(self, kind: str, dataverse: str, name: str) -> Entry | None:
+    async def entry(self, kind: str, dataverse: str, name: str) -> CatalogRow | None:
         return await self.read(lambda reader: rows.entry(reader, kind, dataverse, name))
 
     async def tokens(self) -> list[TokenRow]:
@@ -92,10 +92,10 @@ class SqliteTransaction:
     def committed(self) -> bool:
         return self._committed
 
-    async def entries(self) -> list[Entry]:
+    async def entries(self) -> list[CatalogRow]:
         return await self._do(rows.entries)
 
-    async def entry(self, kind: str, dataverse: str, name: str) -> Entry | None:
+    async def entry(self, kind: str, dataverse: str, name: str) -> CatalogRow | None:
         return await self._do(lambda writer: rows.entry(writer, kind, dataverse, name))
 
     async def tokens(self) -> list[TokenRow]:
@@ -107,12 +107,12 @@ class SqliteTransaction:
     async def removals(self) -> list[Removal]:
         return await self._do(rows.removals)
 
-    async def add_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> Entry:
+    async def add_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
         check_key(kind, dataverse, name)
         text = encode_json(body)
         return await self._do(lambda writer: rows.add_entry(writer, kind, dataverse, name, text))
 
-    async def replace_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> Entry:
+    async def replace_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
         check_key(kind, dataverse, name)
         text = encode_json(body)
         return await self._do(lambda writer: rows.replace_entry(writer, kind, dataverse, name, text))

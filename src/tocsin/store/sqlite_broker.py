@@ -19,7 +19,7 @@ from tocsin.store import sqlite_people as people
 from tocsin.store.broker_rows import PAGE
 from tocsin.store.broker_upgrades import BROKER_UPGRADES
 from tocsin.store.ownership import Ownership
-from tocsin.store.sqlite_file import Layout, Opening
+from tocsin.store.sqlite_file import OpeningMode, StoreLayout
 from tocsin.store.sqlite_group_commit import GroupCommits
 from tocsin.wire.subscriber import DEFAULT_APPLICATION, Mode
 
@@ -30,9 +30,9 @@ class SqliteBrokerStore(GroupCommits):
     """A BrokerStore, whose file one process has at a time."""
 
     # "TCSB"
-    layout = Layout(0x54435342, BROKER_UPGRADES, readers=2, cache_bytes=16 << 20)
+    layout = StoreLayout(0x54435342, BROKER_UPGRADES, readers=2, cache_bytes=16 << 20)
 
-    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
         self._ownership = Ownership(path)
 
@@ -79,7 +79,7 @@ class SqliteBrokerStore(GroupCommits):
 
     # --- the cluster
 
-    async def link(self) -> rows.Link:
+    async def link(self) -> rows.LinkRow:
         return await self.read(holds.link)
 
     async def registered(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
@@ -93,16 +93,16 @@ class SqliteBrokerStore(GroupCommits):
             check.cursor(head)
         await self.write(lambda writer: holds.record_news(writer, position, heads))
 
-    async def backends(self) -> AsyncIterator[list[rows.Backend]]:
+    async def backends(self) -> AsyncIterator[list[rows.BackendRow]]:
         after = 0
         while chunk := await self.read(partial(holds.backends_after, after=after, limit=CHUNK)):
             yield chunk
             after = chunk[-1].interest
 
-    async def backend(self, channel: str, parameters: str) -> rows.Backend | None:
+    async def backend(self, channel: str, parameters: str) -> rows.BackendRow | None:
         return await self.read(lambda reader: holds.backend(reader, channel, parameters))
 
-    async def rebind(self, rebound: Sequence[rows.Rebound]) -> None:
+    async def rebind(self, rebound: Sequence[rows.ReboundBackend]) -> None:
         for each in rebound:
             check.rebound(each)
         await self.write(lambda writer: holds.rebind(writer, rebound))
@@ -110,35 +110,35 @@ class SqliteBrokerStore(GroupCommits):
     async def release_backends(self, interests: Sequence[int]) -> list[int]:
         return await self.write(lambda writer: holds.release_backends(writer, interests))
 
-    async def drop_backends(self, interests: Sequence[int]) -> list[rows.Frontend]:
+    async def drop_backends(self, interests: Sequence[int]) -> list[rows.FrontendRow]:
         return await self.write(lambda writer: holds.drop_backends(writer, interests))
 
     # --- subscriptions
 
     async def subscribe(
         self,
-        wanted: Sequence[rows.Wanted],
+        wanted: Sequence[rows.FrontendRequest],
         *,
-        backends: Sequence[rows.NewBackend] = (),
+        backends: Sequence[rows.NewBackendRow] = (),
         created_us: int,
         at_most: int | None = None,
-    ) -> list[rows.Subscribed]:
+    ) -> list[rows.FrontendOutcome]:
         for each in wanted:
             check.wanted(each)
         for backend in backends:
             check.backend(backend)
         return await self.write(lambda writer: holds.subscribe(writer, wanted, backends, created_us, at_most))
 
-    async def unsubscribe(self, ids: Sequence[int]) -> list[rows.Frontend]:
+    async def unsubscribe(self, ids: Sequence[int]) -> list[rows.FrontendRow]:
         return await self.write(lambda writer: holds.unsubscribe(writer, ids))
 
-    async def frontend(self, subscriber: int, public_id: str) -> rows.Frontend | None:
+    async def frontend(self, subscriber: int, public_id: str) -> rows.FrontendRow | None:
         return await self.read(lambda reader: holds.frontend(reader, subscriber, public_id))
 
-    async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = PAGE) -> list[rows.Frontend]:
+    async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = PAGE) -> list[rows.FrontendRow]:
         return await self.read(lambda reader: holds.frontends_of(reader, subscriber, after, limit))
 
-    async def frontends(self) -> AsyncIterator[list[rows.Frontend]]:
+    async def frontends(self) -> AsyncIterator[list[rows.FrontendRow]]:
         after = 0
         while chunk := await self.read(partial(holds.frontends_after, after=after, limit=CHUNK)):
             yield chunk
@@ -152,23 +152,23 @@ class SqliteBrokerStore(GroupCommits):
     # --- applications
 
     async def add_application(
-        self, name: str, allowed: rows.Allowed = rows.EVERYTHING, *, digest: str | None, created_us: int
-    ) -> rows.Application:
+        self, name: str, allowed: rows.ApplicationRights = rows.EVERYTHING, *, digest: str | None, created_us: int
+    ) -> rows.ApplicationRow:
         check.person("name of an application", name)
         check.allowed(allowed)
         check.kept("digest", digest or "")
         return await self.write(lambda writer: people.add_application(writer, name, allowed, digest, created_us))
 
-    async def change_application(self, application: int, allowed: rows.Allowed) -> rows.Application:
+    async def change_application(self, application: int, allowed: rows.ApplicationRights) -> rows.ApplicationRow:
         check.allowed(allowed)
         return await self.write(lambda writer: people.change_application(writer, application, allowed))
 
     async def end_outside(
         self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE
-    ) -> list[rows.Frontend]:
+    ) -> list[rows.FrontendRow]:
         return await self.write(lambda writer: holds.end_outside(writer, application, channels, after, limit))
 
-    async def renew_application_token(self, application: int, digest: str) -> rows.Application:
+    async def renew_application_token(self, application: int, digest: str) -> rows.ApplicationRow:
         check.kept("digest", digest)
         return await self.write(lambda writer: people.renew_application_token(writer, application, digest))
 
@@ -178,17 +178,17 @@ class SqliteBrokerStore(GroupCommits):
     async def remove_application(self, application: int) -> None:
         await self.write(lambda writer: people.remove_application(writer, application))
 
-    async def application(self, application: int) -> rows.Application | None:
+    async def application(self, application: int) -> rows.ApplicationRow | None:
         return await self.read(lambda reader: people.find_application(reader, application))
 
-    async def applications(self) -> list[rows.Application]:
+    async def applications(self) -> list[rows.ApplicationRow]:
         return await self.read(people.applications)
 
     # --- subscribers
 
     async def add_subscriber(
         self, application: int, user: str, *, password: str, created_us: int, at_most: int | None = None
-    ) -> rows.Subscriber:
+    ) -> rows.SubscriberRow:
         check.person("user's name", user)
         check.kept("hash", password)
         return await self.write(
@@ -201,19 +201,19 @@ class SqliteBrokerStore(GroupCommits):
         check.kept("hash", password)
         await self.write(lambda writer: people.change_subscriber(writer, subscriber, password, tokens_from_us))
 
-    async def remove_subscribers(self, subscribers: Sequence[int]) -> list[rows.Frontend]:
+    async def remove_subscribers(self, subscribers: Sequence[int]) -> list[rows.FrontendRow]:
         return await self.write(lambda writer: people.remove_subscribers(writer, subscribers))
 
-    async def subscriber(self, application: int, user: str) -> rows.Subscriber | None:
+    async def subscriber(self, application: int, user: str) -> rows.SubscriberRow | None:
         return await self.read(lambda reader: people.subscriber(reader, application, user))
 
-    async def subscriber_by_id(self, subscriber: int) -> rows.Subscriber | None:
+    async def subscriber_by_id(self, subscriber: int) -> rows.SubscriberRow | None:
         return await self.read(lambda reader: people.subscriber_by_id(reader, subscriber))
 
-    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[rows.Subscriber]:
+    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[rows.SubscriberRow]:
         return await self.read(lambda reader: people.find_subscribers(reader, application, users))
 
-    async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[rows.Subscriber]:
+    async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[rows.SubscriberRow]:
         return await self.read(lambda reader: people.subscribers(reader, application, after, limit))
 
     # --- groups
@@ -227,37 +227,37 @@ class SqliteBrokerStore(GroupCommits):
         created_us: int,
         at_most: int | None = None,
         members_at_most: int | None = None,
-    ) -> rows.Group:
+    ) -> rows.GroupRow:
         check.person("name of a group", name)
 
-        def add(writer: sqlite3.Connection) -> rows.Group:
+        def add(writer: sqlite3.Connection) -> rows.GroupRow:
             made = groups.add_group(writer, application, name, created_us, at_most)
             groups.add_members(writer, made.id, members, created_us, members_at_most)
             return made
 
         return await self.write(add)
 
-    async def remove_group(self, group: int) -> list[rows.Frontend]:
+    async def remove_group(self, group: int) -> list[rows.FrontendRow]:
         return await self.write(lambda writer: groups.remove_group(writer, group))
 
-    async def group(self, application: int, name: str) -> rows.Group | None:
+    async def group(self, application: int, name: str) -> rows.GroupRow | None:
         return await self.read(lambda reader: groups.group(reader, application, name))
 
-    async def groups(self, application: int, *, after: str = "", limit: int = PAGE) -> list[rows.Group]:
+    async def groups(self, application: int, *, after: str = "", limit: int = PAGE) -> list[rows.GroupRow]:
         return await self.read(lambda reader: groups.groups(reader, application, after, limit))
 
-    async def groups_of(self, subscriber: int) -> list[rows.Group]:
+    async def groups_of(self, subscriber: int) -> list[rows.GroupRow]:
         return await self.read(lambda reader: groups.groups_of(reader, subscriber))
 
     async def add_members(
         self, group: int, subscribers: Sequence[int], *, created_us: int, at_most: int | None = None
-    ) -> list[rows.Frontend]:
+    ) -> list[rows.FrontendRow]:
         return await self.write(lambda writer: groups.add_members(writer, group, subscribers, created_us, at_most))
 
-    async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[rows.Frontend]:
+    async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[rows.FrontendRow]:
         return await self.write(lambda writer: groups.remove_members(writer, group, subscribers))
 
-    async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[rows.Subscriber]:
+    async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[rows.SubscriberRow]:
         return await self.read(lambda reader: groups.members(reader, group, after, limit))
 
     async def subscribe_group(
@@ -266,10 +266,10 @@ class SqliteBrokerStore(GroupCommits):
         interest: int,
         *,
         mode: Mode = "inline",
-        backends: Sequence[rows.NewBackend] = (),
+        backends: Sequence[rows.NewBackendRow] = (),
         created_us: int,
         at_most: int | None = None,
-    ) -> rows.GroupSubscribed:
+    ) -> rows.GroupSubscriptionOutcome:
         check.mode(mode)
         for backend in backends:
             check.backend(backend)
@@ -279,15 +279,15 @@ class SqliteBrokerStore(GroupCommits):
             )
         )
 
-    async def unsubscribe_group(self, group: int, public_id: str) -> list[rows.Frontend] | None:
+    async def unsubscribe_group(self, group: int, public_id: str) -> list[rows.FrontendRow] | None:
         return await self.write(lambda writer: groups.unsubscribe_group(writer, group, public_id))
 
-    async def group_subscriptions(self, group: int) -> list[rows.GroupSubscription]:
+    async def group_subscriptions(self, group: int) -> list[rows.GroupSubscriptionRow]:
         return await self.read(lambda reader: groups.group_subscriptions(reader, group))
 
     # --- webhooks
 
-    async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> rows.Webhook:
+    async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> rows.WebhookRow:
         check.url(url)
         check.kept("secret", secret)
         return await self.write(lambda writer: people.put_webhook(writer, subscriber, url, secret, created_us))
@@ -295,8 +295,8 @@ class SqliteBrokerStore(GroupCommits):
     async def remove_webhook(self, subscriber: int, *, secret: str | None = None) -> bool:
         return await self.write(lambda writer: people.remove_webhook(writer, subscriber, secret))
 
-    async def webhook(self, subscriber: int) -> rows.Webhook | None:
+    async def webhook(self, subscriber: int) -> rows.WebhookRow | None:
         return await self.read(lambda reader: people.webhook(reader, subscriber))
 
-    async def webhooks(self) -> list[rows.Webhook]:
+    async def webhooks(self) -> list[rows.WebhookRow]:
         return await self.read(people.webhooks)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from tocsin.store.channel_rows import Broker, ChannelState, Execution, Failure, Recorded
+from tocsin.store.channel_rows import BrokerName, ChannelState, Execution, Failure, RecordedExecution
 from tocsin.store.epochs import Epochs, end_of
 from tocsin.store.store import decode_json, encode_json, next_epoch
 from tocsin.wire.errors import NotFoundError
@@ -137,7 +137,7 @@ def add_failure(connection: sqlite3.Connection, channel_id: int, failure: Failur
     )  # fmt: skip
 
 
-def executions(connection: sqlite3.Connection, channel_id: int, limit: int) -> list[Recorded]:
+def executions(connection: sqlite3.Connection, channel_id: int, limit: int) -> list[RecordedExecution]:
     last_execution(connection, channel_id)
     columns = "number, epoch, tick_us, started_us, ended_us"
     ended = connection.execute(
@@ -156,9 +156,11 @@ def executions(connection: sqlite3.Connection, channel_id: int, limit: int) -> l
     return both[:limit]
 
 
-def _recorded(rows: Iterable[tuple[Any, ...]]) -> list[Recorded]:
+def _recorded(rows: Iterable[tuple[Any, ...]]) -> list[RecordedExecution]:
     return [
-        Recorded(number, epoch, tick_us, started_us, ended_us, decode_json(vector), count, reason, decode_json(details))
+        RecordedExecution(
+            number, epoch, tick_us, started_us, ended_us, decode_json(vector), count, reason, decode_json(details)
+        )
         for number, epoch, tick_us, started_us, ended_us, vector, count, reason, details in rows
     ]
 
@@ -166,13 +168,13 @@ def _recorded(rows: Iterable[tuple[Any, ...]]) -> list[Recorded]:
 # --- brokers
 
 
-def broker_id(connection: sqlite3.Connection, broker: Broker) -> int | None:
+def broker_id(connection: sqlite3.Connection, broker: BrokerName) -> int | None:
     sql = "SELECT id FROM brokers WHERE dataverse = ? AND name = ?"
     row = connection.execute(sql, broker).fetchone()
     return None if row is None else int(row[0])
 
 
-def broker_id_made(connection: sqlite3.Connection, broker: Broker) -> int:
+def broker_id_made(connection: sqlite3.Connection, broker: BrokerName) -> int:
     known = broker_id(connection, broker)
     if known is None:
         known = give(connection, "broker")
@@ -180,5 +182,5 @@ def broker_id_made(connection: sqlite3.Connection, broker: Broker) -> int:
     return known
 
 
-def brokers(connection: sqlite3.Connection) -> dict[int, Broker]:
-    return {id_: Broker(dataverse, name) for id_, dataverse, name in connection.execute("SELECT * FROM brokers")}
+def brokers(connection: sqlite3.Connection) -> dict[int, BrokerName]:
+    return {id_: BrokerName(dataverse, name) for id_, dataverse, name in connection.execute("SELECT * FROM brokers")}

@@ -26,8 +26,8 @@ from tocsin.store import (
 from tocsin.store.channel_store import CHANGES, CHUNK_BYTES, EXECUTIONS_KEPT, NEWS, PAGE
 from tocsin.store.channel_upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite_errors import explained
-from tocsin.store.sqlite_file import Layout, Opening, SqliteFile, transaction
-from tocsin.store.sqlite_retention import STEP, Stored
+from tocsin.store.sqlite_file import OpeningMode, SqliteFile, StoreLayout, transaction
+from tocsin.store.sqlite_retention import STEP, StoredBytes
 from tocsin.wire.errors import NotFoundError
 
 Answer = TypeVar("Answer")
@@ -41,9 +41,9 @@ class SqliteChannelStore(SqliteFile):
 
     # "TCSC". Measured: larger pages suit results of some hundred bytes, and the index of a million interests' fits
     # this cache.
-    layout = Layout(0x54435343, CHANNEL_UPGRADES, readers=2, page_bytes=8192, cache_bytes=32 << 20)
+    layout = StoreLayout(0x54435343, CHANNEL_UPGRADES, readers=2, page_bytes=8192, cache_bytes=32 << 20)
 
-    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
         self._epoch = 0
         # Of executions from which all that is dead was removed, how many results were alive.
@@ -89,11 +89,11 @@ class SqliteChannelStore(SqliteFile):
     async def subscribe(
         self,
         channel_id: int,
-        wanted: Sequence[rows.Wanted],
+        wanted: Sequence[rows.BackendRequest],
         *,
         created_us: int,
         interests_at_most: int | None = None,
-    ) -> list[rows.Subscribed]:
+    ) -> list[rows.SubscribeOutcome]:
         for each in wanted:
             check.wanted(each)
         return await self._write(
@@ -101,30 +101,32 @@ class SqliteChannelStore(SqliteFile):
             "channel-store.subscriptions",
         )
 
-    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> rows.Unsubscribed:
+    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> rows.UnsubscribeOutcome:
         return await self._write(
             lambda writer: sqlite_subscriptions.unsubscribe(writer, channel_id, ids), "channel-store.subscriptions"
         )
 
-    async def change_broker(self, channel_id: int, subscription_id: str, broker: rows.Broker) -> rows.Subscription:
+    async def change_broker(
+        self, channel_id: int, subscription_id: str, broker: rows.BrokerName
+    ) -> rows.SubscriptionRow:
         check.broker(broker)
         return await self._write(
             lambda writer: sqlite_subscriptions.change_broker(writer, channel_id, subscription_id, broker),
             "channel-store.subscriptions",
         )
 
-    async def subscription(self, channel_id: int, subscription_id: str) -> rows.Subscription | None:
+    async def subscription(self, channel_id: int, subscription_id: str) -> rows.SubscriptionRow | None:
         return await self.read(lambda reader: sqlite_subscriptions.subscription(reader, channel_id, subscription_id))
 
-    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[rows.Subscription]:
+    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[rows.SubscriptionRow]:
         return await self.read(lambda reader: sqlite_subscriptions.subscriptions(reader, channel_id, after, limit))
 
     async def subscriptions_of(
-        self, broker: rows.Broker, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
-    ) -> list[rows.Subscription]:
+        self, broker: rows.BrokerName, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
+    ) -> list[rows.SubscriptionRow]:
         return await self.read(lambda reader: sqlite_subscriptions.subscriptions_of(reader, broker, after, limit))
 
-    async def interests(self, channel_id: int) -> AsyncIterator[rows.Interests]:
+    async def interests(self, channel_id: int) -> AsyncIterator[rows.InterestChunk]:
         chunk, after = await self.read(
             lambda reader: sqlite_subscriptions.first_interests(reader, channel_id, INTERESTS)
         )
@@ -156,8 +158,8 @@ class SqliteChannelStore(SqliteFile):
         payloads: Sequence[bytes],
         *,
         matches_at_most: int | None = None,
-    ) -> rows.Committed:
-        def commit(writer: sqlite3.Connection) -> rows.Committed:
+    ) -> rows.CommittedExecution:
+        def commit(writer: sqlite3.Connection) -> rows.CommittedExecution:
             committed, over = sqlite_results.commit(
                 writer, channel_id, execution, interests, payloads, matches_at_most=matches_at_most
             )
@@ -170,14 +172,14 @@ class SqliteChannelStore(SqliteFile):
     async def record_failure(self, channel_id: int, failure: rows.Failure) -> None:
         await self._write(lambda writer: channels.add_failure(writer, channel_id, failure))
 
-    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[rows.Recorded]:
+    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[rows.RecordedExecution]:
         return await self.read(lambda reader: channels.executions(reader, channel_id, limit))
 
     # --- results
 
     async def fetch(
         self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES
-    ) -> AsyncIterator[list[rows.Fetched]]:
+    ) -> AsyncIterator[list[rows.FetchedRange]]:
         left = iter(sqlite_results.asked(ranges))
         todo = list(islice(left, sqlite_results.RANGES))
         while todo:
@@ -227,10 +229,12 @@ class SqliteChannelStore(SqliteFile):
     async def dropped(self) -> int:
         return await self.read(sqlite_news.dropped)
 
-    async def news(self, after: Position, *, broker: rows.Broker | None = None, limit: int = NEWS) -> rows.News:
+    async def news(
+        self, after: Position, *, broker: rows.BrokerName | None = None, limit: int = NEWS
+    ) -> rows.NewResultsPage:
         return await self.read(lambda reader: sqlite_news.news(reader, after, broker, limit))
 
-    async def acknowledge(self, broker: rows.Broker, cursors: Mapping[int, Cursor]) -> set[int]:
+    async def acknowledge(self, broker: rows.BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
         return await self._write(lambda writer: sqlite_news.acknowledge(writer, broker, cursors))
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
@@ -243,27 +247,27 @@ class SqliteChannelStore(SqliteFile):
 
     # --- brokers that are told
 
-    async def register(self, broker: rows.Broker, secret: str, *, owner: str | None) -> rows.Registration:
+    async def register(self, broker: rows.BrokerName, secret: str, *, owner: str | None) -> rows.Registration:
         check.broker(broker)
         return await self._write(lambda writer: sqlite_registrations.register(writer, broker, secret, owner))
 
-    async def claim(self, broker: rows.Broker, claimant: rows.Claimant, secret: str) -> rows.Registration:
+    async def claim(self, broker: rows.BrokerName, claimant: rows.BrokerClaim, secret: str) -> rows.Registration:
         check.claimant(claimant)
         return await self._write(lambda writer: sqlite_registrations.claim(writer, broker, claimant, secret))
 
-    async def renew_secret(self, broker: rows.Broker, secret: str) -> None:
+    async def renew_secret(self, broker: rows.BrokerName, secret: str) -> None:
         await self._write(lambda writer: sqlite_registrations.renew_secret(writer, broker, secret))
 
     async def registrations(self) -> list[rows.Registration]:
         return await self.read(sqlite_registrations.registrations)
 
-    async def registration(self, broker: rows.Broker) -> rows.Registration | None:
+    async def registration(self, broker: rows.BrokerName) -> rows.Registration | None:
         return await self.read(lambda reader: sqlite_registrations.registration(reader, broker))
 
-    async def told(self, broker: rows.Broker, position: Position) -> Position:
+    async def told(self, broker: rows.BrokerName, position: Position) -> Position:
         return await self._write(lambda writer: sqlite_registrations.told(writer, broker, position))
 
-    async def unregister(self, broker: rows.Broker) -> None:
+    async def unregister(self, broker: rows.BrokerName) -> None:
         while held := await self.subscriptions_of(broker, limit=STEP):
             # Those of a channel that is being dropped are not listed, and go with it.
             for channel_id in {one.channel_id for one in held}:
@@ -280,7 +284,7 @@ class SqliteChannelStore(SqliteFile):
         for execution in await self.read(lambda reader: sqlite_retention.mostly_dead(reader, channel_id)):
             await self._remove_dead(channel_id, execution)
 
-    async def _remove_dead(self, channel_id: int, execution: Stored) -> None:
+    async def _remove_dead(self, channel_id: int, execution: StoredBytes) -> None:
         if execution.live == 0:
             await self._remove_execution(channel_id, execution, told=False)
             return
@@ -341,14 +345,14 @@ class SqliteChannelStore(SqliteFile):
             await self._remove_dead(channel_id, execution)
         return bool(new)
 
-    async def _remove(self, channel_id: int, choose: Callable[[sqlite3.Connection], list[Stored]]) -> int:
+    async def _remove(self, channel_id: int, choose: Callable[[sqlite3.Connection], list[StoredBytes]]) -> int:
         removed = 0
         while victims := await self.read(choose):
             for execution in victims:
                 removed += await self._remove_execution(channel_id, execution, told=True)
         return removed
 
-    async def _remove_execution(self, channel_id: int, execution: Stored, *, told: bool) -> int:
+    async def _remove_execution(self, channel_id: int, execution: StoredBytes, *, told: bool) -> int:
         return await self._retention(
             lambda writer: sqlite_retention.remove_rows(writer, channel_id, execution.number, told=told)
         )

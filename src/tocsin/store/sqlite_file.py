@@ -33,7 +33,7 @@ LOG_LIMIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StoreLayout:
     """What all files of one kind of store have in common.
 
     `application_id` stands in the file's header, so that another program's SQLite file is never taken for ours, nor one
@@ -48,7 +48,7 @@ class Layout:
     cache_bytes: int = 2 << 20
 
 
-class Opening(TypedDict, total=False):
+class OpeningMode(TypedDict, total=False):
     """What may differ from one file of a kind to the next.
 
     `max_bytes` bounds the file (StorageFullError beyond it); `busy_timeout_s` is how long another process may hold it
@@ -65,9 +65,9 @@ class Opening(TypedDict, total=False):
 class SqliteFile(ABC):
     """The file `path`, which only its owner may read. Subclasses say what is in it."""
 
-    layout: ClassVar[Layout]
+    layout: ClassVar[StoreLayout]
 
-    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         self.path = path
         # Held by whoever writes.
         self.turn = asyncio.Lock()

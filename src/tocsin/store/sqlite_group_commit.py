@@ -17,7 +17,7 @@ from tocsin import faults
 from tocsin.patience import to_the_end
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.sqlite_errors import explained, meaning
-from tocsin.store.sqlite_file import Opening, SqliteFile, transaction
+from tocsin.store.sqlite_file import OpeningMode, SqliteFile, transaction
 from tocsin.store.sqlite_holds import put_markers
 
 Answer = TypeVar("Answer")
@@ -27,7 +27,7 @@ TOGETHER: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingWrite:
     """A write that waits for its turn, and whoever waits for its answer."""
 
     work: Callable[[sqlite3.Connection], Any]
@@ -35,7 +35,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedWrite:
     """What a write raised, when it was undone alone."""
 
     error: BaseException
@@ -44,10 +44,10 @@ class Failed:
 class GroupCommits(SqliteFile):
     """A store in an SQLite file, whose writes share commits. `commits` counts them."""
 
-    def __init__(self, path: Path, **opening: Unpack[Opening]) -> None:
+    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
         self.commits = 0
-        self._waiting: list[Waiting] = []
+        self._waiting: list[PendingWrite] = []
         self._markers: dict[int, Cursor] = {}
         self._marked: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
@@ -61,7 +61,7 @@ class GroupCommits(SqliteFile):
         """What the work answers, once it is durable. Works run in the order they came."""
         self.check_open()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(work, answer))
+        self._waiting.append(PendingWrite(work, answer))
         self._begin()
         return await to_the_end(answer)
 
@@ -98,7 +98,7 @@ class GroupCommits(SqliteFile):
             self._committing = None
 
     async def _commit(
-        self, works: Sequence[Waiting], markers: Mapping[int, Cursor], marked: asyncio.Future[None] | None
+        self, works: Sequence[PendingWrite], markers: Mapping[int, Cursor], marked: asyncio.Future[None] | None
     ) -> None:
         try:
             answers = await self.call(lambda: self._transact([one.work for one in works], markers))
@@ -110,7 +110,7 @@ class GroupCommits(SqliteFile):
             return
         self.commits += 1
         for one, answer in zip(works, answers, strict=True):
-            if isinstance(answer, Failed):
+            if isinstance(answer, FailedWrite):
                 one.answer.set_exception(answer.error)
             else:
                 one.answer.set_result(answer)
@@ -138,6 +138,6 @@ class GroupCommits(SqliteFile):
                 raise
             writer.execute("ROLLBACK TO alone")
             writer.execute("RELEASE alone")
-            return Failed(meaning(problem, self.path) if isinstance(problem, sqlite3.Error) else problem)
+            return FailedWrite(meaning(problem, self.path) if isinstance(problem, sqlite3.Error) else problem)
         writer.execute("RELEASE alone")
         return answer

@@ -14,12 +14,12 @@ from typing import Final
 
 from tocsin.store import sqlite_holds, sqlite_people
 from tocsin.store.broker_rows import (
-    Frontend,
-    Group,
-    GroupSubscribed,
-    GroupSubscription,
-    NewBackend,
-    Subscriber,
+    FrontendRow,
+    GroupRow,
+    GroupSubscriptionOutcome,
+    GroupSubscriptionRow,
+    NewBackendRow,
+    SubscriberRow,
 )
 from tocsin.store.sqlite_holds import PUBLIC_BYTES
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
@@ -32,7 +32,7 @@ HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_u
 
 def add_group(
     connection: sqlite3.Connection, application: int, name: str, created_us: int, at_most: int | None
-) -> Group:
+) -> GroupRow:
     of = sqlite_people.check_open(connection, application)
     if group(connection, application, name) is not None:
         raise ConflictError(f"there is a group {name} already")
@@ -42,10 +42,10 @@ def add_group(
     count = connection.execute("SELECT count(*) FROM user_groups WHERE application = ?", (application,))
     _check_count(count, at_most, f"groups of the application {of.name}")
     assert made.lastrowid is not None, "a row was inserted"
-    return Group(made.lastrowid, application, name, created_us)
+    return GroupRow(made.lastrowid, application, name, created_us)
 
 
-def remove_group(connection: sqlite3.Connection, id_: int) -> list[Frontend]:
+def remove_group(connection: sqlite3.Connection, id_: int) -> list[FrontendRow]:
     def remove() -> None:
         connection.execute("DELETE FROM group_subscriptions WHERE group_id = ?", (id_,))
         connection.execute("DELETE FROM members WHERE group_id = ?", (id_,))
@@ -54,19 +54,19 @@ def remove_group(connection: sqlite3.Connection, id_: int) -> list[Frontend]:
     return sqlite_holds.ended_by(connection, _frontends(connection, id_), remove)
 
 
-def group(connection: sqlite3.Connection, application: int, name: str) -> Group | None:
+def group(connection: sqlite3.Connection, application: int, name: str) -> GroupRow | None:
     row = connection.execute(GROUPS + "WHERE g.application = ? AND g.name = ?", (application, name)).fetchone()
-    return None if row is None else Group(*row)
+    return None if row is None else GroupRow(*row)
 
 
-def groups(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[Group]:
+def groups(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[GroupRow]:
     page = GROUPS + "WHERE g.application = ? AND g.name > ? ORDER BY g.name LIMIT ?"
-    return [Group(*row) for row in connection.execute(page, (application, after, limit))]
+    return [GroupRow(*row) for row in connection.execute(page, (application, after, limit))]
 
 
-def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[Group]:
+def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[GroupRow]:
     sql = GROUPS + "JOIN members m ON m.group_id = g.id WHERE m.subscriber = ? ORDER BY g.name"
-    return [Group(*row) for row in connection.execute(sql, (subscriber,))]
+    return [GroupRow(*row) for row in connection.execute(sql, (subscriber,))]
 
 
 # --- members
@@ -74,7 +74,7 @@ def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[Group]:
 
 def add_members(
     connection: sqlite3.Connection, id_: int, subscribers: Sequence[int], created_us: int, at_most: int | None
-) -> list[Frontend]:
+) -> list[FrontendRow]:
     of = _group(connection, id_)
     these = json.dumps(list(subscribers))
     found = connection.execute(
@@ -94,7 +94,7 @@ def add_members(
     return _hold(connection, sorted(known), held, created_us)
 
 
-def remove_members(connection: sqlite3.Connection, id_: int, subscribers: Sequence[int]) -> list[Frontend]:
+def remove_members(connection: sqlite3.Connection, id_: int, subscribers: Sequence[int]) -> list[FrontendRow]:
     these = json.dumps(list(subscribers))
 
     def leave() -> None:
@@ -105,12 +105,12 @@ def remove_members(connection: sqlite3.Connection, id_: int, subscribers: Sequen
     return sqlite_holds.ended_by(connection, _frontends(connection, id_, subscribers), leave)
 
 
-def members(connection: sqlite3.Connection, id_: int, after: str, limit: int) -> list[Subscriber]:
+def members(connection: sqlite3.Connection, id_: int, after: str, limit: int) -> list[SubscriberRow]:
     page = (
         sqlite_people.SUBSCRIBERS
         + "JOIN members m ON m.subscriber = s.id WHERE m.group_id = ? AND s.user > ? ORDER BY s.user LIMIT ?"
     )
-    return [Subscriber(*row) for row in connection.execute(page, (id_, after, limit))]
+    return [SubscriberRow(*row) for row in connection.execute(page, (id_, after, limit))]
 
 
 # --- what they hold
@@ -122,17 +122,17 @@ def subscribe_group(
     interest: int,
     *,
     mode: Mode,
-    backends: Sequence[NewBackend],
+    backends: Sequence[NewBackendRow],
     created_us: int,
     at_most: int | None,
-) -> GroupSubscribed:
+) -> GroupSubscriptionOutcome:
     of = _group(connection, id_)
     sqlite_holds.add_backends(connection, backends)
     backend = sqlite_holds.backend_id(connection, interest)
     row = connection.execute(HELD + "WHERE g.group_id = ? AND g.backend = ?", (id_, backend)).fetchone()
     if row is not None:
-        return GroupSubscribed(GroupSubscription(*row), False, [])
-    made = GroupSubscription(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", id_, interest, mode, created_us)
+        return GroupSubscriptionOutcome(GroupSubscriptionRow(*row), False, [])
+    made = GroupSubscriptionRow(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", id_, interest, mode, created_us)
     connection.execute(
         "INSERT INTO group_subscriptions (public_id, group_id, backend, mode, created_us) VALUES (?, ?, ?, ?, ?)",
         (made.public_id, id_, backend, mode, created_us),
@@ -140,10 +140,10 @@ def subscribe_group(
     count = connection.execute("SELECT count(*) FROM group_subscriptions WHERE group_id = ?", (id_,))
     _check_count(count, at_most, f"subscriptions of the group {of.name}")
     in_it = connection.execute("SELECT subscriber FROM members WHERE group_id = ?", (id_,)).fetchall()
-    return GroupSubscribed(made, True, _hold(connection, [each for (each,) in in_it], [made], created_us))
+    return GroupSubscriptionOutcome(made, True, _hold(connection, [each for (each,) in in_it], [made], created_us))
 
 
-def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) -> list[Frontend] | None:
+def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) -> list[FrontendRow] | None:
     row = connection.execute(
         "SELECT id, backend FROM group_subscriptions WHERE group_id = ? AND public_id = ?", (id_, public_id)
     ).fetchone()
@@ -161,13 +161,15 @@ def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) 
     return sqlite_holds.ended_by(connection, [each for (each,) in held], leave)
 
 
-def group_subscriptions(connection: sqlite3.Connection, id_: int) -> list[GroupSubscription]:
-    return [GroupSubscription(*row) for row in connection.execute(HELD + "WHERE g.group_id = ? ORDER BY g.id", (id_,))]
+def group_subscriptions(connection: sqlite3.Connection, id_: int) -> list[GroupSubscriptionRow]:
+    return [
+        GroupSubscriptionRow(*row) for row in connection.execute(HELD + "WHERE g.group_id = ? ORDER BY g.id", (id_,))
+    ]
 
 
 def _hold(
-    connection: sqlite3.Connection, subscribers: Sequence[int], held: Sequence[GroupSubscription], created_us: int
-) -> list[Frontend]:
+    connection: sqlite3.Connection, subscribers: Sequence[int], held: Sequence[GroupSubscriptionRow], created_us: int
+) -> list[FrontendRow]:
     """Those that are made so that each of these holds each of those, from the present heads on."""
     made: list[int] = []
     for subscriber in subscribers:
@@ -190,11 +192,11 @@ def _frontends(connection: sqlite3.Connection, id_: int, subscribers: Sequence[i
     return [each for (each,) in held]
 
 
-def _group(connection: sqlite3.Connection, id_: int) -> Group:
+def _group(connection: sqlite3.Connection, id_: int) -> GroupRow:
     row = connection.execute(GROUPS + "WHERE g.id = ?", (id_,)).fetchone()
     if row is None:
         raise NotFoundError(f"there is no group {id_}")
-    return Group(*row)
+    return GroupRow(*row)
 
 
 def _check_count(found: sqlite3.Cursor, at_most: int | None, what: str) -> None:

@@ -14,7 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
-from tocsin.store.broker_rows import Backend, Frontend, Link, NewBackend, Rebound, Subscribed, Wanted
+from tocsin.store.broker_rows import (
+    BackendRow,
+    FrontendOutcome,
+    FrontendRequest,
+    FrontendRow,
+    LinkRow,
+    NewBackendRow,
+    ReboundBackend,
+)
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 from tocsin.wire.subscriber import Mode
 
@@ -39,11 +47,11 @@ def cursor(epoch: int, place: int) -> Cursor:
 # --- the cluster
 
 
-def link(connection: sqlite3.Connection) -> Link:
+def link(connection: sqlite3.Connection) -> LinkRow:
     epoch, position_epoch, number, secret = connection.execute(
         "SELECT epoch, position_epoch, position_number, secret FROM link"
     ).fetchone()
-    return Link(epoch, Position(position_epoch, number), secret)
+    return LinkRow(epoch, Position(position_epoch, number), secret)
 
 
 def registered(connection: sqlite3.Connection, epoch: int, position: Position, secret: str | None) -> None:
@@ -73,17 +81,17 @@ def put_heads(connection: sqlite3.Connection, heads: Mapping[int, Cursor]) -> No
 # --- backends
 
 
-def backends_after(connection: sqlite3.Connection, after: int, limit: int) -> list[Backend]:
+def backends_after(connection: sqlite3.Connection, after: int, limit: int) -> list[BackendRow]:
     sql = BACKENDS + "WHERE b.interest > ? ORDER BY b.interest LIMIT ?"
     return [_backend(row) for row in connection.execute(sql, (after, limit))]
 
 
-def backend(connection: sqlite3.Connection, channel: str, parameters: str) -> Backend | None:
+def backend(connection: sqlite3.Connection, channel: str, parameters: str) -> BackendRow | None:
     row = connection.execute(BACKENDS + "WHERE b.channel = ? AND b.parameters = ?", (channel, parameters)).fetchone()
     return None if row is None else _backend(row)
 
 
-def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackend]) -> None:
+def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]) -> None:
     for each in wanted:
         there = connection.execute(
             "SELECT interest, channel, parameters FROM backends WHERE interest = ? OR (channel = ? AND parameters = ?)",
@@ -108,7 +116,7 @@ def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackend]) -
         connection.execute("INSERT INTO heads VALUES (?, ?, ?)", (made.lastrowid, *head))
 
 
-def rebind(connection: sqlite3.Connection, rebound: Sequence[Rebound]) -> None:
+def rebind(connection: sqlite3.Connection, rebound: Sequence[ReboundBackend]) -> None:
     ids = [backend_id(connection, each.interest) for each in rebound]
     # Through numbers that no interest has, so that two may change places.
     connection.executemany("UPDATE backends SET interest = -id WHERE id = ?", ((id_,) for id_ in ids))
@@ -141,7 +149,7 @@ def release_backends(connection: sqlite3.Connection, interests: Sequence[int]) -
     return [interest for _, interest in free]
 
 
-def drop_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> list[Frontend]:
+def drop_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> list[FrontendRow]:
     found = connection.execute(
         "SELECT id FROM backends WHERE interest IN (SELECT value FROM json_each(?))", (json.dumps(list(interests)),)
     ).fetchall()
@@ -175,11 +183,11 @@ def _remove_backends(connection: sqlite3.Connection, ids: Sequence[int]) -> None
 
 def subscribe(
     connection: sqlite3.Connection,
-    wanted: Sequence[Wanted],
-    backends: Sequence[NewBackend],
+    wanted: Sequence[FrontendRequest],
+    backends: Sequence[NewBackendRow],
     created_us: int,
     at_most: int | None,
-) -> list[Subscribed]:
+) -> list[FrontendOutcome]:
     add_backends(connection, backends)
     held: list[tuple[int, bool]] = []
     for each in wanted:
@@ -194,7 +202,7 @@ def subscribe(
         for subscriber in {each.subscriber for each in wanted}:
             _check_owned(connection, subscriber, at_most)
     found = {each.id: each for each in read_frontends(connection, [id_ for id_, _ in held])}
-    return [Subscribed(found[id_], made) for id_, made in held]
+    return [FrontendOutcome(found[id_], made) for id_, made in held]
 
 
 def hold(
@@ -231,7 +239,7 @@ def hold(
     return made.lastrowid, True
 
 
-def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Frontend]:
+def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
     def disown() -> None:
         connection.execute(
             "UPDATE frontends SET own = 0 WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
@@ -240,7 +248,7 @@ def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Fron
     return ended_by(connection, ids, disown)
 
 
-def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[Frontend]:
+def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[FrontendRow]:
     """Those of these frontends, as they were, that nobody wants after the change; they are removed."""
     before = read_frontends(connection, ids)
     change()
@@ -257,7 +265,7 @@ def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callabl
 
 def end_outside(
     connection: sqlite3.Connection, application: int, channels: Sequence[str], after: int, limit: int
-) -> list[Frontend]:
+) -> list[FrontendRow]:
     these = json.dumps(list(channels))
     connection.execute(
         """DELETE FROM group_subscriptions WHERE group_id IN (SELECT id FROM user_groups WHERE application = ?)
@@ -290,35 +298,35 @@ def put_markers(connection: sqlite3.Connection, markers: Mapping[int, Cursor]) -
     )
 
 
-def frontend(connection: sqlite3.Connection, subscriber: int, public_id: str) -> Frontend | None:
+def frontend(connection: sqlite3.Connection, subscriber: int, public_id: str) -> FrontendRow | None:
     found = _frontends(connection, "WHERE f.public_id = ? AND f.subscriber = ?", (public_id, subscriber))
     return found[0] if found else None
 
 
-def frontends_of(connection: sqlite3.Connection, subscriber: int, after: int, limit: int) -> list[Frontend]:
+def frontends_of(connection: sqlite3.Connection, subscriber: int, after: int, limit: int) -> list[FrontendRow]:
     page = "WHERE f.subscriber = ? AND f.id > ? ORDER BY f.id LIMIT ?"
     return _frontends(connection, page, (subscriber, after, limit))
 
 
-def frontends_after(connection: sqlite3.Connection, after: int, limit: int) -> list[Frontend]:
+def frontends_after(connection: sqlite3.Connection, after: int, limit: int) -> list[FrontendRow]:
     return _frontends(connection, "WHERE f.id > ? ORDER BY f.id LIMIT ?", (after, limit))
 
 
-def read_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Frontend]:
+def read_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
     """Those of these that are there, in the order of ids."""
     return _frontends(
         connection, "WHERE f.id IN (SELECT value FROM json_each(?)) ORDER BY f.id", (json.dumps(list(ids)),)
     )
 
 
-def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]) -> list[Frontend]:
+def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]) -> list[FrontendRow]:
     rows = connection.execute(FRONTENDS + which, values).fetchall()
     groups: dict[int, list[int]] = defaultdict(list)
     if connection.execute("SELECT EXISTS (SELECT 1 FROM group_subscriptions)").fetchone()[0]:
         for id_, group in _holding(connection, [row[0] for row in rows]):
             groups[id_].append(group)
     return [
-        Frontend(
+        FrontendRow(
             row[0],
             row[1],
             row[2],
@@ -354,6 +362,8 @@ def _check_owned(connection: sqlite3.Connection, subscriber: int, at_most: int) 
         )
 
 
-def _backend(row: Any) -> Backend:
+def _backend(row: Any) -> BackendRow:
     interest, channel, parameters, subscription, since_epoch, since_place, epoch, head = row
-    return Backend(interest, channel, parameters, subscription, cursor(since_epoch, since_place), cursor(epoch, head))
+    return BackendRow(
+        interest, channel, parameters, subscription, cursor(since_epoch, since_place), cursor(epoch, head)
+    )

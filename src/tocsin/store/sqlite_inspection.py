@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.store import sqlite_rows as rows
-from tocsin.store.sqlite_file import Layout
-from tocsin.store.store import Entry, Removal
+from tocsin.store.sqlite_file import StoreLayout
+from tocsin.store.store import CatalogRow, Removal
 from tocsin.store.upgrades import latest
 
 PROBLEMS_LIMIT: Final = 10
 _BUSY_S: Final = 10.0
 
 
-def find_problems(path: Path, layout: Layout) -> list[str]:
+def find_problems(path: Path, layout: StoreLayout) -> list[str]:
     """What is wrong with the store in this file. OSError where it cannot be read."""
     with path.open("rb"):
         pass  # says why it cannot be opened, which SQLite does not
@@ -38,7 +38,7 @@ def find_problems(path: Path, layout: Layout) -> list[str]:
         return [str(error)]
 
 
-def read_catalog(path: Path) -> tuple[list[Entry], list[Removal]]:
+def read_catalog(path: Path) -> tuple[list[CatalogRow], list[Removal]]:
     """The entries of a cluster's store, and what may be removed. sqlite3.DatabaseError or ValueError where it is
     damaged."""
     with open_read_only(path) as connection:

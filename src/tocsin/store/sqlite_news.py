@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store.channel_rows import Broker, News, NewsItem
+from tocsin.store.channel_rows import BrokerName, NewResults, NewResultsPage
 from tocsin.store.epochs import end_of
 
 
@@ -21,12 +21,12 @@ def dropped(connection: sqlite3.Connection) -> int:
     return rows.given(connection, "channel") - int(there)
 
 
-def news(connection: sqlite3.Connection, after: Position, broker: Broker | None, limit: int) -> News:
+def news(connection: sqlite3.Connection, after: Position, broker: BrokerName | None, limit: int) -> NewResultsPage:
     now = position(connection)
     begin = min(rows.result_epochs(connection).bound(after.epoch, after.number), now.number)
     holder = None if broker is None else rows.broker_id(connection, broker)
     if broker is not None and holder is None:
-        return News(now, [], [], False, dropped(connection))
+        return NewResultsPage(now, [], [], False, dropped(connection))
     # Rows are looked at in the order of commits; those between two numbers may be gone.
     sql = "SELECT max(id) FROM (SELECT id FROM results WHERE id > ? ORDER BY id LIMIT ?)"
     end = connection.execute(sql, (begin, limit)).fetchone()[0] or now.number
@@ -45,7 +45,7 @@ def news(connection: sqlite3.Connection, after: Position, broker: Broker | None,
         latest[holds, interest] = channel_id, place, place if known is None else known[2]
     brokers, epochs = rows.brokers(connection), rows.ChannelEpochs(connection)
     items = [
-        NewsItem(
+        NewResults(
             brokers[holds], channel_id, interest, epochs[channel_id].cursor(place), epochs[channel_id].cursor(first)
         )
         for (holds, interest), (channel_id, place, first) in latest.items()
@@ -56,10 +56,10 @@ def news(connection: sqlite3.Connection, after: Position, broker: Broker | None,
         (begin, holder),
     )
     reached = Position(now.epoch, end) if more else now
-    return News(reached, items, [row[0] for row in gaps], more, dropped(connection))
+    return NewResultsPage(reached, items, [row[0] for row in gaps], more, dropped(connection))
 
 
-def acknowledge(connection: sqlite3.Connection, broker: Broker, cursors: Mapping[int, Cursor]) -> set[int]:
+def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
     holder = rows.broker_id(connection, broker)
     if holder is None:
         return set()

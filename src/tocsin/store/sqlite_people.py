@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tocsin.store import sqlite_holds
-from tocsin.store.broker_rows import Allowed, Application, Frontend, Subscriber, Webhook
+from tocsin.store.broker_rows import (
+    ApplicationRights,
+    ApplicationRow,
+    FrontendRow,
+    SubscriberRow,
+    WebhookRow,
+)
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
 APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
@@ -57,8 +63,8 @@ def forget_revoked(connection: sqlite3.Connection, expired_before_us: int) -> in
 
 
 def add_application(
-    connection: sqlite3.Connection, name: str, allowed: Allowed, digest: str | None, created_us: int
-) -> Application:
+    connection: sqlite3.Connection, name: str, allowed: ApplicationRights, digest: str | None, created_us: int
+) -> ApplicationRow:
     if connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchone() is not None:
         raise ConflictError(f"there is an application {name} already")
     _check_digest(connection, digest)
@@ -70,14 +76,14 @@ def add_application(
     return application(connection, made.lastrowid)
 
 
-def change_application(connection: sqlite3.Connection, id_: int, allowed: Allowed) -> Application:
+def change_application(connection: sqlite3.Connection, id_: int, allowed: ApplicationRights) -> ApplicationRow:
     connection.execute(
         "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), id_)
     )
     return application(connection, id_)
 
 
-def renew_application_token(connection: sqlite3.Connection, id_: int, digest: str) -> Application:
+def renew_application_token(connection: sqlite3.Connection, id_: int, digest: str) -> ApplicationRow:
     _check_digest(connection, digest)
     connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, id_))
     return application(connection, id_)
@@ -102,23 +108,23 @@ def remove_application(connection: sqlite3.Connection, id_: int) -> None:
     connection.execute("DELETE FROM applications WHERE id = ?", (id_,))
 
 
-def applications(connection: sqlite3.Connection) -> list[Application]:
+def applications(connection: sqlite3.Connection) -> list[ApplicationRow]:
     return [_application(row) for row in connection.execute(APPLICATIONS + "ORDER BY name")]
 
 
-def find_application(connection: sqlite3.Connection, id_: int) -> Application | None:
+def find_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow | None:
     row = connection.execute(APPLICATIONS + "WHERE id = ?", (id_,)).fetchone()
     return None if row is None else _application(row)
 
 
-def application(connection: sqlite3.Connection, id_: int) -> Application:
+def application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
     found = find_application(connection, id_)
     if found is None:
         raise _no_application(id_)
     return found
 
 
-def check_open(connection: sqlite3.Connection, id_: int) -> Application:
+def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
     found = application(connection, id_)
     if found.closed:
         raise NotFoundError(f"the application {found.name} is being removed")
@@ -130,7 +136,7 @@ def check_open(connection: sqlite3.Connection, id_: int) -> Application:
 
 def add_subscriber(
     connection: sqlite3.Connection, application: int, user: str, *, password: str, created_us: int, at_most: int | None
-) -> Subscriber:
+) -> SubscriberRow:
     of = check_open(connection, application)
     if subscriber(connection, application, user) is not None:
         raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
@@ -145,7 +151,7 @@ def add_subscriber(
     )
     connection.execute("UPDATE applications SET subscribers = subscribers + 1 WHERE id = ?", (application,))
     assert made.lastrowid is not None, "a row was inserted"
-    return Subscriber(made.lastrowid, application, user, created_us, created_us, password)
+    return SubscriberRow(made.lastrowid, application, user, created_us, created_us, password)
 
 
 def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, tokens_from_us: int | None) -> None:
@@ -154,7 +160,7 @@ def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, t
         raise NotFoundError(f"there is no subscriber {id_}")
 
 
-def remove_subscribers(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Frontend]:
+def remove_subscribers(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
     these = (json.dumps(list(ids)),)
     held = connection.execute(
         "SELECT id FROM frontends WHERE subscriber IN (SELECT value FROM json_each(?))", these
@@ -175,36 +181,36 @@ def remove_subscribers(connection: sqlite3.Connection, ids: Sequence[int]) -> li
     return gone
 
 
-def subscriber(connection: sqlite3.Connection, application: int, user: str) -> Subscriber | None:
+def subscriber(connection: sqlite3.Connection, application: int, user: str) -> SubscriberRow | None:
     row = connection.execute(SUBSCRIBERS + "WHERE s.application = ? AND s.user = ?", (application, user)).fetchone()
-    return None if row is None else Subscriber(*row)
+    return None if row is None else SubscriberRow(*row)
 
 
-def subscriber_by_id(connection: sqlite3.Connection, id_: int) -> Subscriber | None:
+def subscriber_by_id(connection: sqlite3.Connection, id_: int) -> SubscriberRow | None:
     row = connection.execute(SUBSCRIBERS + "WHERE s.id = ?", (id_,)).fetchone()
-    return None if row is None else Subscriber(*row)
+    return None if row is None else SubscriberRow(*row)
 
 
-def find_subscribers(connection: sqlite3.Connection, application: int, users: Sequence[str]) -> list[Subscriber]:
+def find_subscribers(connection: sqlite3.Connection, application: int, users: Sequence[str]) -> list[SubscriberRow]:
     found = (subscriber(connection, application, user) for user in sorted(set(users)))
     return [each for each in found if each is not None]
 
 
-def subscribers(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[Subscriber]:
+def subscribers(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[SubscriberRow]:
     page = SUBSCRIBERS + "WHERE s.application = ? AND s.user > ? ORDER BY s.user LIMIT ?"
-    return [Subscriber(*row) for row in connection.execute(page, (application, after, limit))]
+    return [SubscriberRow(*row) for row in connection.execute(page, (application, after, limit))]
 
 
 # --- webhooks
 
 
-def put_webhook(connection: sqlite3.Connection, of: int, url: str, secret: str, created_us: int) -> Webhook:
+def put_webhook(connection: sqlite3.Connection, of: int, url: str, secret: str, created_us: int) -> WebhookRow:
     known = subscriber_by_id(connection, of)
     if known is None:
         raise NotFoundError(f"there is no subscriber {of}")
     connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (of,))
     connection.execute("INSERT INTO webhooks VALUES (?, ?, ?, ?)", (of, url, secret, created_us))
-    return Webhook(of, known.application, url, created_us, secret)
+    return WebhookRow(of, known.application, url, created_us, secret)
 
 
 def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) -> bool:
@@ -212,16 +218,16 @@ def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) 
     return connection.execute(sql, (of, secret)).rowcount > 0
 
 
-def webhook(connection: sqlite3.Connection, of: int) -> Webhook | None:
+def webhook(connection: sqlite3.Connection, of: int) -> WebhookRow | None:
     row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (of,)).fetchone()
-    return None if row is None else Webhook(*row)
+    return None if row is None else WebhookRow(*row)
 
 
-def webhooks(connection: sqlite3.Connection) -> list[Webhook]:
-    return [Webhook(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
+def webhooks(connection: sqlite3.Connection) -> list[WebhookRow]:
+    return [WebhookRow(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
 
 
-def _written(allowed: Allowed) -> tuple[str | None, str | None, str]:
+def _written(allowed: ApplicationRights) -> tuple[str | None, str | None, str]:
     channels, feeds = (None if one is None else json.dumps(list(one)) for one in (allowed.channels, allowed.feeds))
     return channels, feeds, json.dumps(dict(allowed.limits))
 
@@ -235,10 +241,10 @@ def _no_application(id_: int) -> NotFoundError:
     return NotFoundError(f"there is no application {id_}")
 
 
-def _application(row: Any) -> Application:
+def _application(row: Any) -> ApplicationRow:
     id_, name, digest, channels, feeds, limits, created_us, subscribers, closed = row
-    allowed = Allowed(_read(channels), _read(feeds), json.loads(limits))
-    return Application(id_, name, digest, allowed, created_us, subscribers, bool(closed))
+    allowed = ApplicationRights(_read(channels), _read(feeds), json.loads(limits))
+    return ApplicationRow(id_, name, digest, allowed, created_us, subscribers, bool(closed))
 
 
 def _read(names: str | None) -> tuple[str, ...] | None:

@@ -8,14 +8,14 @@ from typing import Any, Final
 from tocsin.rules.model.cursors import Position
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_news
-from tocsin.store.channel_rows import Broker, Claimant, Registration
+from tocsin.store.channel_rows import BrokerClaim, BrokerName, Registration
 from tocsin.wire.errors import FencedError, NotFoundError
 
 SELECT: Final = """SELECT dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder
     FROM registrations """
 
 
-def register(connection: sqlite3.Connection, broker: Broker, secret: str, owner: str | None) -> Registration:
+def register(connection: sqlite3.Connection, broker: BrokerName, secret: str, owner: str | None) -> Registration:
     now = sqlite_news.position(connection)
     connection.execute(
         """INSERT INTO registrations (dataverse, name, owner, secret, epoch, number) VALUES (?, ?, ?, ?, ?, ?)
@@ -27,7 +27,7 @@ def register(connection: sqlite3.Connection, broker: Broker, secret: str, owner:
     return kept
 
 
-def claim(connection: sqlite3.Connection, broker: Broker, claimant: Claimant, secret: str) -> Registration:
+def claim(connection: sqlite3.Connection, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
     kept = registration(connection, broker)
     if kept is None:
         raise _unknown(broker)
@@ -59,7 +59,7 @@ def forget_holders(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE registrations SET holder = NULL")
 
 
-def renew_secret(connection: sqlite3.Connection, broker: Broker, secret: str) -> None:
+def renew_secret(connection: sqlite3.Connection, broker: BrokerName, secret: str) -> None:
     sql = "UPDATE registrations SET secret = ? WHERE dataverse = ? AND name = ?"
     if not connection.execute(sql, (secret, *broker)).rowcount:
         raise _unknown(broker)
@@ -69,12 +69,12 @@ def registrations(connection: sqlite3.Connection) -> list[Registration]:
     return [_read(row) for row in connection.execute(SELECT + "ORDER BY dataverse, name")]
 
 
-def registration(connection: sqlite3.Connection, broker: Broker) -> Registration | None:
+def registration(connection: sqlite3.Connection, broker: BrokerName) -> Registration | None:
     row = connection.execute(SELECT + "WHERE dataverse = ? AND name = ?", broker).fetchone()
     return None if row is None else _read(row)
 
 
-def told(connection: sqlite3.Connection, broker: Broker, position: Position) -> Position:
+def told(connection: sqlite3.Connection, broker: BrokerName, position: Position) -> Position:
     known = registration(connection, broker)
     if known is None:
         raise _unknown(broker)
@@ -87,15 +87,15 @@ def told(connection: sqlite3.Connection, broker: Broker, position: Position) -> 
     return reached
 
 
-def unregister(connection: sqlite3.Connection, broker: Broker) -> None:
+def unregister(connection: sqlite3.Connection, broker: BrokerName) -> None:
     connection.execute("DELETE FROM registrations WHERE dataverse = ? AND name = ?", broker)
 
 
 def _read(row: tuple[Any, ...]) -> Registration:
     dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder = row
     generation = None if generation_epoch is None else Position(generation_epoch, generation_number)
-    return Registration(Broker(dataverse, name), owner, Position(epoch, number), secret, generation, holder)
+    return Registration(BrokerName(dataverse, name), owner, Position(epoch, number), secret, generation, holder)
 
 
-def _unknown(broker: Broker) -> NotFoundError:
+def _unknown(broker: BrokerName) -> NotFoundError:
     return NotFoundError(f"the broker {broker.dataverse}.{broker.name} is not registered")

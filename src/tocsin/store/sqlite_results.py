@@ -12,7 +12,7 @@ import orjson
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, RESULT_BYTES, Position, Range
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store.channel_rows import Committed, Execution, Fetched, Result
+from tocsin.store.channel_rows import CommittedExecution, Execution, FetchedRange, ResultRow
 from tocsin.store.epochs import HIGHEST, Epochs
 from tocsin.wire.errors import ConflictError, InputError, LimitError
 
@@ -44,7 +44,7 @@ def commit(
     payloads: Sequence[bytes],
     *,
     matches_at_most: int | None,
-) -> tuple[Committed, list[int]]:
+) -> tuple[CommittedExecution, list[int]]:
     """What was committed, and the interests that had more results than they may."""
     last = rows.last_execution(connection, channel_id)
     if execution.number != last + 1:
@@ -65,7 +65,7 @@ def commit(
     connection.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?)", new.of(order, interests, payloads))
     rows.add_execution(connection, channel_id, execution, first=first, count=len(order), size_bytes=new.size_bytes)
     position = Position(rows.current_epoch(connection), rows.given(connection, "result"))
-    return Committed(position, len(order), found - len(order)), over
+    return CommittedExecution(position, len(order), found - len(order)), over
 
 
 def _within(order: Sequence[int], interests: Sequence[int], at_most: int) -> tuple[list[int], list[int]]:
@@ -122,7 +122,7 @@ def _not_of(connection: sqlite3.Connection, channel_id: int, interests: set[int]
 # --- fetch
 
 
-class Asked(NamedTuple):
+class FetchRemainder(NamedTuple):
     """What is left of a range: the results after `after` (a place; None before the first look)."""
 
     number: int
@@ -132,7 +132,7 @@ class Asked(NamedTuple):
     after: int | None = None
 
 
-def asked(ranges: Sequence[Range]) -> list[Asked]:
+def asked(ranges: Sequence[Range]) -> list[FetchRemainder]:
     for each in ranges:
         if each.limit is not None and not 0 < each.limit <= HIGHEST:
             raise InputError(f"a limit of {each.limit} results makes no sense", hint="at least 1")
@@ -141,12 +141,14 @@ def asked(ranges: Sequence[Range]) -> list[Asked]:
     # A number that no interest can have is not found, rather than refused.
     known = [each if -HIGHEST <= each.interest <= HIGHEST else each._replace(interest=0) for each in ranges]
     return [
-        Asked(number, each, each.limit, HIGHEST if each.limit_bytes is None else each.limit_bytes)
+        FetchRemainder(number, each, each.limit, HIGHEST if each.limit_bytes is None else each.limit_bytes)
         for number, each in enumerate(known)
     ]
 
 
-def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: int) -> tuple[list[Fetched], list[Asked]]:
+def fetch(
+    connection: sqlite3.Connection, todo: Sequence[FetchRemainder], chunk_bytes: int
+) -> tuple[list[FetchedRange], list[FetchRemainder]]:
     """A chunk of what is asked for, and what is left to do of `todo`, which has at most RANGES ranges."""
     epochs = rows.ChannelEpochs(connection)
     sql = """SELECT j.key, i.channel_id, i.lost FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value
@@ -154,12 +156,12 @@ def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: in
     ids = orjson.dumps([each.range.interest for each in todo]).decode()
     interests = {key: (channel_id, lost) for key, channel_id, lost in connection.execute(sql, (ids,))}
 
-    answers: list[Fetched] = []
+    answers: list[FetchedRange] = []
     query: list[tuple[int, int, int, int]] = []
     owners: list[Epochs | None] = []
     for key, (number, (interest, begin, end, _, _), left, _, after) in enumerate(todo):
         if key not in interests:
-            answers.append(Fetched(number, [], known=False))
+            answers.append(FetchedRange(number, [], known=False))
             query.append((0, 0, 0, 0))
             owners.append(None)
             continue
@@ -174,7 +176,7 @@ def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: in
             # What is gone beyond the range's end is none of this range's business.
             gap = own.cursor(min(lost, to)) if after < to else None
             after = lost
-        answers.append(Fetched(number, [], gap))
+        answers.append(FetchedRange(number, [], gap))
         if left is not None:
             # A limit is the place of the last result within it.
             last = connection.execute(LIMITED, (interest, after, left - 1)).fetchone()
@@ -196,7 +198,7 @@ def fetch(connection: sqlite3.Connection, todo: Sequence[Asked], chunk_bytes: in
                 continue
             found.close()
             return answers[: key + 1], list(todo[key + 1 :])
-        answers[key].results.append(Result(own.cursor(place), executed_us, payload))
+        answers[key].results.append(ResultRow(own.cursor(place), executed_us, payload))
         left_bytes -= len(payload) + RESULT_BYTES
         size_bytes += len(payload) + ROW_BYTES
         if size_bytes >= chunk_bytes:

@@ -29,7 +29,7 @@ FORMER_KEPT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBytes:
     """An execution with results on the disk."""
 
     number: int
@@ -41,27 +41,27 @@ class Stored:
 # --- what to do, asked on a reader's connection
 
 
-def mostly_dead(connection: sqlite3.Connection, channel_id: int) -> list[Stored]:
+def mostly_dead(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
     sql = f"{STORED} AND live * 2 < stored ORDER BY number"
-    return [Stored(*row) for row in connection.execute(sql, (channel_id,))]
+    return [StoredBytes(*row) for row in connection.execute(sql, (channel_id,))]
 
 
-def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | None = None) -> list[Stored]:
+def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | None = None) -> list[StoredBytes]:
     """All of them, or the one of this number."""
     sql = f"{STORED} AND live < stored AND number = coalesce(?, number) ORDER BY number"
-    return [Stored(*row) for row in connection.execute(sql, (channel_id, number))]
+    return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, number))]
 
 
-def stored(connection: sqlite3.Connection, channel_id: int) -> list[Stored]:
-    return [Stored(*row) for row in connection.execute(f"{STORED} ORDER BY number LIMIT 100", (channel_id,))]
+def stored(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
+    return [StoredBytes(*row) for row in connection.execute(f"{STORED} ORDER BY number LIMIT 100", (channel_id,))]
 
 
-def too_old(connection: sqlite3.Connection, channel_id: int, ended_before_us: int) -> list[Stored]:
+def too_old(connection: sqlite3.Connection, channel_id: int, ended_before_us: int) -> list[StoredBytes]:
     sql = f"{STORED} AND ended_us < ? ORDER BY number LIMIT 100"
-    return [Stored(*row) for row in connection.execute(sql, (channel_id, ended_before_us))]
+    return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, ended_before_us))]
 
 
-def too_much(connection: sqlite3.Connection, channel_id: int, max_bytes: int) -> list[Stored]:
+def too_much(connection: sqlite3.Connection, channel_id: int, max_bytes: int) -> list[StoredBytes]:
     """The oldest executions that must go until what is left fits, the newest never."""
     left = rows.state(connection, channel_id).result_bytes
     found = connection.execute(f"{STORED_BYTES} ORDER BY number LIMIT 101", (channel_id,)).fetchall()
@@ -69,12 +69,12 @@ def too_much(connection: sqlite3.Connection, channel_id: int, max_bytes: int) ->
     for *row, size_bytes in found[:-1]:
         if left <= max_bytes:
             break
-        victims.append(Stored(*row))
+        victims.append(StoredBytes(*row))
         left -= size_bytes
     return victims
 
 
-def dead_rows(connection: sqlite3.Connection, execution: Stored) -> list[int]:
+def dead_rows(connection: sqlite3.Connection, execution: StoredBytes) -> list[int]:
     """The rows that no live one needs. What is dead stays dead, so this holds for ever."""
     found = connection.execute(
         """SELECT r.id, r.same_as, i.id IS NOT NULL AND r.place > i.lost FROM results r

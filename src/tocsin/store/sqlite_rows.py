@@ -7,36 +7,36 @@ import sqlite3
 from datetime import datetime
 from typing import Any
 
-from tocsin.store.store import Entry, Removal, TokenRow, decode_json
+from tocsin.store.store import CatalogRow, Removal, TokenRow, decode_json
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 
-def entries(connection: sqlite3.Connection) -> list[Entry]:
+def entries(connection: sqlite3.Connection) -> list[CatalogRow]:
     rows = connection.execute("SELECT kind, dataverse, name, body, id FROM entries ORDER BY id").fetchall()
-    return [Entry(kind, dataverse, name, decode_json(body), id_) for kind, dataverse, name, body, id_ in rows]
+    return [CatalogRow(kind, dataverse, name, decode_json(body), id_) for kind, dataverse, name, body, id_ in rows]
 
 
-def entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> Entry | None:
+def entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> CatalogRow | None:
     sql = "SELECT body, id FROM entries WHERE kind = ? AND dataverse = ? AND name = ?"
     row = connection.execute(sql, (kind, dataverse, name)).fetchone()
-    return None if row is None else Entry(kind, dataverse, name, decode_json(row[0]), row[1])
+    return None if row is None else CatalogRow(kind, dataverse, name, decode_json(row[0]), row[1])
 
 
-def add_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str, text: str) -> Entry:
+def add_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str, text: str) -> CatalogRow:
     if entry(connection, kind, dataverse, name) is not None:
         raise ConflictError(f"{kind} {name} exists already in {dataverse}")
     sql = "INSERT INTO entries (kind, dataverse, name, body) VALUES (?, ?, ?, ?)"
-    return Entry(
+    return CatalogRow(
         kind, dataverse, name, decode_json(text), _new_id(connection.execute(sql, (kind, dataverse, name, text)))
     )
 
 
-def replace_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str, text: str) -> Entry:
+def replace_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str, text: str) -> CatalogRow:
     old = entry(connection, kind, dataverse, name)
     if old is None:
         raise NotFoundError(f"there is no {kind} {name} in {dataverse}")
     connection.execute("UPDATE entries SET body = ? WHERE id = ?", (text, old.id))
-    return Entry(kind, dataverse, name, decode_json(text), old.id)
+    return CatalogRow(kind, dataverse, name, decode_json(text), old.id)
 
 
 def remove_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> bool:

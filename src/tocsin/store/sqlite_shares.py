@@ -20,7 +20,7 @@ from typing import Final
 
 from tocsin.rules.fairness import fair_level
 from tocsin.store import sqlite_channel_rows as rows
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 from tocsin.store.sqlite_results import ROW_BYTES
 
 EXECUTIONS: Final = 100
@@ -41,7 +41,7 @@ COUNTED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class ShareEviction:
     """Of these executions what only shares of `above` need is to go, where one of those in `shares` holds it."""
 
     above: list[int]
@@ -62,11 +62,11 @@ def share_made(connection: sqlite3.Connection, broker: int, application: str) ->
     return share
 
 
-def share_names(connection: sqlite3.Connection, shares: Iterable[int]) -> dict[int, tuple[Broker, str]]:
+def share_names(connection: sqlite3.Connection, shares: Iterable[int]) -> dict[int, tuple[BrokerName, str]]:
     sql = """SELECT s.id, b.dataverse, b.name, s.application FROM json_each(?) j CROSS JOIN shares s ON s.id = j.value
         JOIN brokers b ON b.id = s.broker"""
     found = connection.execute(sql, (json.dumps(sorted(shares)),))
-    return {share: (Broker(dataverse, name), application) for share, dataverse, name, application in found}
+    return {share: (BrokerName(dataverse, name), application) for share, dataverse, name, application in found}
 
 
 def count_interests(connection: sqlite3.Connection, changes: Counter[int]) -> None:
@@ -113,7 +113,7 @@ def counted(connection: sqlite3.Connection, channel_id: int, number: int) -> lis
 
 def eviction(
     connection: sqlite3.Connection, channel_id: int, max_bytes: int, done: Set[tuple[int, int]] = frozenset()
-) -> Eviction | None:
+) -> ShareEviction | None:
     """What goes next; None where all fits, or nobody has more than the fair level but in the newest execution.
 
     `done`: executions and shares from which all went that could: what is left others need.
@@ -148,7 +148,7 @@ def eviction(
         chosen.setdefault(number, []).append(share)
         heapreplace(largest, (total + size_bytes, share))
         excess -= size_bytes
-    return Eviction(above, chosen) if chosen else None
+    return ShareEviction(above, chosen) if chosen else None
 
 
 def evicted_places(

@@ -15,7 +15,15 @@ from uuid import uuid4
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store import sqlite_channel_rows as rows
 from tocsin.store import sqlite_shares
-from tocsin.store.channel_rows import Broker, InterestChanges, Interests, Subscribed, Subscription, Unsubscribed, Wanted
+from tocsin.store.channel_rows import (
+    BackendRequest,
+    BrokerName,
+    InterestChanges,
+    InterestChunk,
+    SubscribeOutcome,
+    SubscriptionRow,
+    UnsubscribeOutcome,
+)
 from tocsin.store.epochs import end_of
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
@@ -30,10 +38,10 @@ SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.datave
 def subscribe(
     connection: sqlite3.Connection,
     channel_id: int,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[BackendRequest],
     created_us: int,
     interests_at_most: int | None = None,
-) -> list[Subscribed]:
+) -> list[SubscribeOutcome]:
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
     named = _named(connection, channel_id, [each.id for each in wanted if each.id is not None])
@@ -47,7 +55,7 @@ def subscribe(
     first, change = rows.give(connection, "interest", len(unknown)), _change(connection, channel_id, len(unknown))
     interests.update(zip(unknown, range(first, first + len(unknown)), strict=True))
 
-    answers: list[Subscribed] = []
+    answers: list[SubscribeOutcome] = []
     made: list[tuple[int, str, int, int, int, int, int]] = []
     for each in wanted:
         before = named.get(each.id) if each.id is not None else None
@@ -55,7 +63,7 @@ def subscribe(
             id_, interest = each.id or str(uuid4()), interests[each.parameters]
             share = shares[each.broker, each.application]
             made.append((channel_id, id_, interest, brokers[each.broker], last, created_us, share))
-            answers.append(Subscribed(id_, interest, since, True, interest >= first))
+            answers.append(SubscribeOutcome(id_, interest, since, True, interest >= first))
             if each.id is not None:
                 named[id_] = (interest, each.parameters, each.broker, since)
         else:
@@ -65,7 +73,7 @@ def subscribe(
                     f"there is another subscription with the id {each.id}",
                     hint="the same id always means the same parameters and broker; choose another",
                 )
-            answers.append(Subscribed(str(each.id), interest, old_since, False, False))
+            answers.append(SubscribeOutcome(str(each.id), interest, old_since, False, False))
 
     connection.executemany(
         "INSERT INTO interests (id, channel_id, parameters, change) VALUES (?, ?, ?, ?)",
@@ -84,7 +92,7 @@ def subscribe(
     return answers
 
 
-def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[str]) -> Unsubscribed:
+def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[str]) -> UnsubscribeOutcome:
     rows.last_execution(connection, channel_id)
     found = connection.execute(
         """SELECT s.id, s.interest, s.broker, s.share FROM json_each(?) j
@@ -97,12 +105,12 @@ def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[s
     _release(connection, Counter((interest, broker, share) for _, interest, broker, share in found))
     emptied = _end_empty(connection, channel_id, {interest for _, interest, _, _ in found})
     _count(connection, channel_id, -len(emptied), -len(found))
-    return Unsubscribed([id_ for id_, _, _, _ in found], emptied)
+    return UnsubscribeOutcome([id_ for id_, _, _, _ in found], emptied)
 
 
 def change_broker(
-    connection: sqlite3.Connection, channel_id: int, subscription_id: str, broker: Broker
-) -> Subscription:
+    connection: sqlite3.Connection, channel_id: int, subscription_id: str, broker: BrokerName
+) -> SubscriptionRow:
     rows.last_execution(connection, channel_id)
     sql = """SELECT s.interest, s.broker, s.share, a.application FROM subscriptions s JOIN shares a ON a.id = s.share
         WHERE s.channel_id = ? AND s.id = ?"""
@@ -129,22 +137,22 @@ def change_broker(
     return changed
 
 
-def subscription(connection: sqlite3.Connection, channel_id: int, subscription_id: str) -> Subscription | None:
+def subscription(connection: sqlite3.Connection, channel_id: int, subscription_id: str) -> SubscriptionRow | None:
     rows.last_execution(connection, channel_id)
     where = "WHERE s.channel_id = ? AND s.id = ?"
     found = _subscriptions(connection, where, (channel_id, subscription_id))
     return found[0] if found else None
 
 
-def subscriptions(connection: sqlite3.Connection, channel_id: int, after: str, limit: int) -> list[Subscription]:
+def subscriptions(connection: sqlite3.Connection, channel_id: int, after: str, limit: int) -> list[SubscriptionRow]:
     rows.last_execution(connection, channel_id)
     where = "WHERE s.channel_id = ? AND s.id > ? ORDER BY s.id LIMIT ?"
     return _subscriptions(connection, where, (channel_id, after, limit))
 
 
 def subscriptions_of(
-    connection: sqlite3.Connection, broker: Broker, after: tuple[int, str], limit: int
-) -> list[Subscription]:
+    connection: sqlite3.Connection, broker: BrokerName, after: tuple[int, str], limit: int
+) -> list[SubscriptionRow]:
     where = "WHERE s.broker = ? AND (s.channel_id, s.id) > (?, ?) ORDER BY s.channel_id, s.id LIMIT ?"
     return _subscriptions(connection, where, (rows.broker_id(connection, broker), *after, limit))
 
@@ -159,7 +167,7 @@ def interests(
     return [row[0] for row in found], [row[1] for row in found], [row[2] for row in found]
 
 
-def first_interests(connection: sqlite3.Connection, channel_id: int, limit: int) -> tuple[Interests, int | None]:
+def first_interests(connection: sqlite3.Connection, channel_id: int, limit: int) -> tuple[InterestChunk, int | None]:
     """The first chunk, and where the next one begins."""
     change = rows.state(connection, channel_id).change
     return next_interests(connection, channel_id, change, 0, limit)
@@ -167,9 +175,9 @@ def first_interests(connection: sqlite3.Connection, channel_id: int, limit: int)
 
 def next_interests(
     connection: sqlite3.Connection, channel_id: int, change: int, after: int, limit: int
-) -> tuple[Interests, int | None]:
+) -> tuple[InterestChunk, int | None]:
     ids, parameters, changes = interests(connection, channel_id, after, limit)
-    return Interests(change, ids, parameters), changes[-1] if len(ids) == limit else None
+    return InterestChunk(change, ids, parameters), changes[-1] if len(ids) == limit else None
 
 
 def interest_changes(connection: sqlite3.Connection, channel_id: int, since: int, limit: int) -> InterestChanges | None:
@@ -191,15 +199,15 @@ def interest_changes(connection: sqlite3.Connection, channel_id: int, since: int
 
 def _subscriptions(
     connection: sqlite3.Connection, where: str, parameters: tuple[int | str | None, ...]
-) -> list[Subscription]:
+) -> list[SubscriptionRow]:
     epochs = rows.ChannelEpochs(connection)
     return [
-        Subscription(
+        SubscriptionRow(
             id_,
             channel,
             interest,
             text,
-            Broker(dataverse, name),
+            BrokerName(dataverse, name),
             epochs[channel].cursor(end_of(since)),
             created,
             application,
@@ -212,7 +220,7 @@ def _subscriptions(
 
 def _named(
     connection: sqlite3.Connection, channel_id: int, ids: list[str]
-) -> dict[str | None, tuple[int, str, Broker, Cursor]]:
+) -> dict[str | None, tuple[int, str, BrokerName, Cursor]]:
     where = "WHERE s.channel_id = ? AND s.id IN (SELECT value FROM json_each(?))"
     found = _subscriptions(connection, where, (channel_id, json.dumps(ids))) if ids else []
     return {each.id: (each.interest, each.parameters, each.broker, each.since) for each in found}

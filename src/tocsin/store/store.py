@@ -30,7 +30,7 @@ CREATED_AT: Final = "created_at"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogRow:
     """One thing in the catalog. Ids grow in the order of creation and are never given twice."""
 
     kind: str
@@ -63,11 +63,11 @@ class Removal:
     dropped_at: datetime | None = None
 
 
-class Reads(Protocol):
-    async def entries(self) -> list[Entry]:
+class StoreReads(Protocol):
+    async def entries(self) -> list[CatalogRow]:
         """All catalog entries in the order of their creation; one that was replaced keeps its place."""
 
-    async def entry(self, kind: str, dataverse: str, name: str) -> Entry | None:
+    async def entry(self, kind: str, dataverse: str, name: str) -> CatalogRow | None:
         """One entry. Names are compared character by character: case, accents and trailing blanks count."""
 
     async def tokens(self) -> list[TokenRow]:
@@ -80,7 +80,7 @@ class Reads(Protocol):
         """Everything that may be removed, in the order of its recording."""
 
 
-class Transaction(Reads, Protocol):
+class StoreTransaction(StoreReads, Protocol):
     """Reads see what this transaction wrote.
 
     An InputError (a name is taken, a body is too large) wrote nothing and leaves the transaction usable. Any other
@@ -91,10 +91,10 @@ class Transaction(Reads, Protocol):
     def committed(self) -> bool:
         """Whether the changes are durable. Only this tells a cancellation before the commit from one during it."""
 
-    async def add_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> Entry:
+    async def add_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
         """Raises ConflictError when (kind, dataverse, name) is taken. The body is JSON and comes back equal."""
 
-    async def replace_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> Entry:
+    async def replace_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
         """Gives an entry another body; its id stays. Raises NotFoundError when there is none."""
 
     async def remove_entry(self, kind: str, dataverse: str, name: str) -> bool:
@@ -118,7 +118,7 @@ class Transaction(Reads, Protocol):
         """Whether there was such a token and it was not revoked before."""
 
 
-class ClusterStore(Reads, Protocol):
+class ClusterStore(StoreReads, Protocol):
     """Reads outside a transaction see the last committed state and never wait for a transaction.
 
     Errors: StorageFullError when there is no room (nothing committed is lost, the store goes on once there is room);
@@ -136,7 +136,7 @@ class ClusterStore(Reads, Protocol):
     async def close(self) -> None:
         """Waits for the running transaction. May be called twice."""
 
-    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self) -> AbstractAsyncContextManager[StoreTransaction]:
         """Commits at the end of the block; an exception or a cancellation inside it undoes everything.
 
         Transactions run one after the other, in the order they were asked for. When the block has ended without an

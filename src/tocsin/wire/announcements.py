@@ -28,7 +28,7 @@ from tocsin.wire.results import FetchedResult
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedResult:
     """All results of one interest that are new."""
 
     channel: str
@@ -45,7 +45,7 @@ class Announcement:
     position: Position
     more: bool = False
     news: dict[str, list[tuple[int, Cursor]]] = field(default_factory=dict)
-    pushed: list[Pushed] = field(default_factory=list)
+    pushed: list[PushedResult] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     dropped: int = 0
 
@@ -107,14 +107,14 @@ def parse_announcement(body: bytes) -> Announcement:
         raise InputError(f"this is not an announcement: {error}") from None
 
 
-def _pushed(told: list[dict[str, Any]], payloads: bytes) -> list[Pushed]:
+def _pushed(told: list[dict[str, Any]], payloads: bytes) -> list[PushedResult]:
     found, at = [], 0
     for one in told:
         results = []
         for cursor, executed_us, size_bytes in one["results"]:
             results.append(FetchedResult(parse_cursor(cursor), executed_us, payloads[at : at + size_bytes]))
             at += size_bytes + 1
-        found.append(Pushed(one["channel"], one["interest"], results))
+        found.append(PushedResult(one["channel"], one["interest"], results))
     if at != len(payloads):
         raise InputError("this is not a whole announcement")
     return found

@@ -11,13 +11,13 @@ import orjson
 
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.cursors import cursor_text, parse_cursor
-from tocsin.wire.envelopes import Event, event_of, parse_interest, parse_moment
+from tocsin.wire.envelopes import WireEvent, event_of, parse_interest, parse_moment
 from tocsin.wire.errors import InputError, TocsinError, error_of
 from tocsin.wire.subscriber import DEFAULT_MODE, Given, Mode
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedIn:
+class LoginAnswer:
     """`expires_at`: the token is good until then; a fresh one is to be had before."""
 
     token: str
@@ -30,9 +30,9 @@ class LoggedIn:
         return {"token": self.token, "expires_at": moment, "user": self.user, "application": self.application}
 
 
-def parse_logged_in(said: Any) -> LoggedIn:
+def parse_logged_in(said: Any) -> LoginAnswer:
     try:
-        return LoggedIn(said["token"], parse_moment(said["expires_at"]), said["user"], said["application"])
+        return LoginAnswer(said["token"], parse_moment(said["expires_at"]), said["user"], said["application"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"this is not the answer to a login: {error!r}") from None
 
@@ -110,7 +110,7 @@ def events_page(envelopes: Iterable[bytes], *, more: bool | None = None) -> byte
     return b"".join((b'{"events":[', b",".join(envelopes), tail))
 
 
-def parse_events_page(said: Any) -> tuple[list[Event], bool]:
+def parse_events_page(said: Any) -> tuple[list[WireEvent], bool]:
     try:
         events = [event for one in said["events"] if (event := event_of(one)) is not None]
         return events, bool(said.get("more", False))
@@ -142,7 +142,7 @@ def error_reply(ref: int | None, error: TocsinError) -> bytes:
     return orjson.dumps({"ref": ref, "error": said} if ref is not None else {"error": said}, default=str)
 
 
-def parse_message(frame: bytes | str) -> Reply | Event | None:
+def parse_message(frame: bytes | str) -> Reply | WireEvent | None:
     """What a broker sent over a WebSocket; None for an event of a type that is not known here."""
     try:
         said = orjson.loads(frame)

@@ -107,7 +107,7 @@ def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None 
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ResultItem:
     """One result of an interest: `value` is what the channel made of the records."""
 
     cursor: Cursor
@@ -116,14 +116,14 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultsEvent:
     """Every result of the interest in `(after, to]`. `gap`: results up to it that are not here are gone for good."""
 
     channel: str
     interest: int
     after: Cursor
     to: Cursor
-    results: tuple[Result, ...]
+    results: tuple[ResultItem, ...]
     gap: Cursor | None = None
     more: bool = False
 
@@ -150,10 +150,10 @@ class Ended:
     reason: str
 
 
-Event = Results | Available | Ended
+WireEvent = ResultsEvent | Available | Ended
 
 
-def parse_envelope(envelope: bytes | str) -> Event | None:
+def parse_envelope(envelope: bytes | str) -> WireEvent | None:
     """The event; None for one of a type that is not known here. InputError when it is no envelope."""
     try:
         said = orjson.loads(envelope)
@@ -162,7 +162,7 @@ def parse_envelope(envelope: bytes | str) -> Event | None:
     return event_of(said)
 
 
-def event_of(said: Any) -> Event | None:
+def event_of(said: Any) -> WireEvent | None:
     """The same of an envelope that was decoded already."""
     try:
         if said["specversion"] != "1.0":
@@ -176,13 +176,13 @@ def event_of(said: Any) -> Event | None:
         if kind == ENDED:
             return Ended(channel, interest, data["reason"])
         gap = data["gap"]
-        return Results(
+        return ResultsEvent(
             channel,
             interest,
             parse_cursor(data["after"]),
             parse_cursor(data["to"]),
             tuple(
-                Result(parse_cursor(one["cursor"]), parse_moment(one["executed_at"]), one["result"])
+                ResultItem(parse_cursor(one["cursor"]), parse_moment(one["executed_at"]), one["result"])
                 for one in data["results"]
             ),
             None if gap is None else parse_cursor(gap),

@@ -50,7 +50,7 @@ class FetchedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextRange:
     """Where an answer that would have grown too large stopped: ranges before `range` are done, later ones not begun."""
 
     range: int
@@ -63,7 +63,7 @@ class Next:
         return said | _limits_json(self)
 
 
-def following(asked: Sequence[Range], stopped: Next) -> list[Range]:
+def following(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
     """What is to be asked for next. Places in the next answer count from `stopped.range` on."""
     first = asked[stopped.range]
     rest = Range(first.interest, stopped.after, first.to, stopped.limit, stopped.limit_bytes)
@@ -84,7 +84,7 @@ def _range_json(one: Range) -> dict[str, Any]:
     return said | _limits_json(one)
 
 
-def _limits_json(one: Range | Next) -> dict[str, Any]:
+def _limits_json(one: Range | NextRange) -> dict[str, Any]:
     limits = {"limit": one.limit, "limit_bytes": one.limit_bytes}
     return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -140,7 +140,7 @@ def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor
     return orjson.dumps({"bytes": len(body), "parts": told}) + _LF + body
 
 
-def end(stopped: Next | None = None) -> bytes:
+def end(stopped: NextRange | None = None) -> bytes:
     said: dict[str, Any] = {"end": True}
     return orjson.dumps(said if stopped is None else {**said, "next": stopped.to_json()}) + _LF
 
@@ -153,7 +153,7 @@ class FrameReader:
 
     def __init__(self) -> None:
         self.ended = False
-        self.next: Next | None = None
+        self.next: NextRange | None = None
         self.error: dict[str, Any] | None = None
         self._kept = bytearray()
         self._head: dict[str, Any] | None = None
@@ -178,7 +178,7 @@ class FrameReader:
             parts, self._head = self._head["parts"], None
             yield from _parts(parts, body)
 
-    def check(self) -> Next | None:
+    def check(self) -> NextRange | None:
         """At the end of the answer: where to go on, if anywhere. Raises UnavailableError when it was not whole."""
         if self.error is not None:
             raise UnavailableError(f"the answer broke off: {self.error.get('message')}")
@@ -190,7 +190,9 @@ class FrameReader:
         self.ended = True
         self.error = last.get("error")
         if (told := last.get("next")) is not None:
-            self.next = Next(told["range"], parse_cursor(told["after"]), told.get("limit"), told.get("limit_bytes"))
+            self.next = NextRange(
+                told["range"], parse_cursor(told["after"]), told.get("limit"), told.get("limit_bytes")
+            )
 
 
 def _parts(parts: list[dict[str, Any]], body: bytes) -> Iterator[FetchedPart]:

@@ -73,7 +73,7 @@ def parse_credentials(said: object) -> Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class LoginRequest:
     """The first message of a WebSocket that had no token in its upgrade."""
 
     token: str
@@ -85,15 +85,15 @@ class Login:
         return "Login(…)"
 
 
-def parse_login(said: object) -> Login:
+def parse_login(said: object) -> LoginRequest:
     token = _object(said, '{"token": "…"}', {"token"})["token"]
     if not isinstance(token, str) or not token:
         raise InputError("token: must be a text that is not empty")
-    return Login(token)
+    return LoginRequest(token)
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class SubscribeRequest:
     """`since`: wants everything after this cursor; None: what is made from now on. `group`: for all its members."""
 
     channel: str
@@ -114,7 +114,7 @@ class Subscribe:
 _SUBSCRIBE: Final = '{"channel": "dataverse.channel", "parameters": […]}, and maybe since, mode and group'
 
 
-def parse_subscribe(said: object) -> Subscribe:
+def parse_subscribe(said: object) -> SubscribeRequest:
     given = _object(said, _SUBSCRIBE, {"channel"}, {"parameters", "since", "mode", "group"})
     parameters = given.get("parameters", [])
     if not isinstance(parameters, list):
@@ -125,7 +125,7 @@ def parse_subscribe(said: object) -> Subscribe:
     if mode not in get_args(Mode):
         raise InputError('mode: must be "inline" or "notify"')
     since, group = given.get("since"), given.get("group")
-    return Subscribe(
+    return SubscribeRequest(
         name_of(given["channel"], "channel"),
         tuple(parameters),
         None if since is None else _cursor(since, "since"),
@@ -135,19 +135,19 @@ def parse_subscribe(said: object) -> Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class UnsubscribeRequest:
     id: str
 
     def to_json(self) -> Given:
         return {"id": self.id}
 
 
-def parse_unsubscribe(said: object) -> Unsubscribe:
-    return Unsubscribe(name_of(_object(said, '{"id": "sub_…"}', {"id"})["id"], "id"))
+def parse_unsubscribe(said: object) -> UnsubscribeRequest:
+    return UnsubscribeRequest(name_of(_object(said, '{"id": "sub_…"}', {"id"})["id"], "id"))
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class PullRequest:
     """Some results of an interest: those after `after`, or else after what was acknowledged."""
 
     interest: int
@@ -163,16 +163,16 @@ class Pull:
         return said
 
 
-def parse_pull(said: object) -> Pull:
+def parse_pull(said: object) -> PullRequest:
     given = _object(said, '{"interest": "17"}, and maybe after and limit', {"interest"}, {"after", "limit"})
     after, limit = given.get("after"), given.get("limit")
     if limit is not None and (limit.__class__ is not int or not 0 < limit < 1 << 31):
         raise InputError("limit: must be a whole number above 0")
-    return Pull(parse_interest(given["interest"]), None if after is None else _cursor(after, "after"), limit)
+    return PullRequest(parse_interest(given["interest"]), None if after is None else _cursor(after, "after"), limit)
 
 
 @dataclass(frozen=True, slots=True)
-class Acks:
+class AckRequest:
     """Per interest: everything up to this cursor has arrived. Cumulative; going back means nothing."""
 
     cursors: Mapping[int, Cursor]
@@ -181,17 +181,19 @@ class Acks:
         return {str(interest): cursor_text(cursor) for interest, cursor in self.cursors.items()}
 
 
-def parse_acks(said: object) -> Acks:
+def parse_acks(said: object) -> AckRequest:
     """Of a WebSocket's `ack`, and of `acks` in POST /v1/acks."""
     if not isinstance(said, dict):
         raise InputError('expected acks per interest, such as {"17": "1763200000-12-0"}')
     if len(said) > ACKS_LIMIT:
         raise LimitError(f"{len(said)} acks, at most {ACKS_LIMIT} at once", status=400)
-    return Acks({parse_interest(interest): _cursor(cursor, f"ack of {interest}") for interest, cursor in said.items()})
+    return AckRequest(
+        {parse_interest(interest): _cursor(cursor, f"ack of {interest}") for interest, cursor in said.items()}
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class ListRequest:
     """A page of one's subscriptions, from the one behind `after` (what the page before gave as `next`)."""
 
     after: str | None = None
@@ -200,20 +202,20 @@ class List:
         return {} if self.after is None else {"after": self.after}
 
 
-def parse_list(said: object) -> List:
+def parse_list(said: object) -> ListRequest:
     after = _object(said, '{} or {"after": "…"}', set(), {"after"}).get("after")
-    return List(None if after is None else name_of(after, "after"))
+    return ListRequest(None if after is None else name_of(after, "after"))
 
 
-Body = Login | Subscribe | Unsubscribe | Pull | Acks | List
+Body = LoginRequest | SubscribeRequest | UnsubscribeRequest | PullRequest | AckRequest | ListRequest
 
 _WORDS: Final[dict[str, tuple[type[Body], Any]]] = {
-    "login": (Login, parse_login),
-    "subscribe": (Subscribe, parse_subscribe),
-    "unsubscribe": (Unsubscribe, parse_unsubscribe),
-    "pull": (Pull, parse_pull),
-    "ack": (Acks, parse_acks),
-    "list": (List, parse_list),
+    "login": (LoginRequest, parse_login),
+    "subscribe": (SubscribeRequest, parse_subscribe),
+    "unsubscribe": (UnsubscribeRequest, parse_unsubscribe),
+    "pull": (PullRequest, parse_pull),
+    "ack": (AckRequest, parse_acks),
+    "list": (ListRequest, parse_list),
 }
 _WORD_OF: Final = {kind: word for word, (kind, _) in _WORDS.items()}
 

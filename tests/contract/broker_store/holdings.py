@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.rules.model.cursors import START, Cursor
-from tocsin.store.broker_rows import (
-    Backend,
-    Frontend,
-    NewBackend,
-    Wanted,
-)
+from tocsin.store.broker_rows import BackendRow, FrontendRequest, FrontendRow, NewBackendRow
 from tocsin.store.broker_store import BrokerStore
 
 
@@ -19,8 +14,8 @@ def at(execution: int, ordinal: int = 0, epoch: int = 7) -> Cursor:
     return Cursor(epoch, execution, ordinal)
 
 
-def new_backend(interest: int, since: Cursor = START) -> NewBackend:
-    return NewBackend(interest, "v.c", f"[{interest}]", f"at-{interest}", since)
+def new_backend(interest: int, since: Cursor = START) -> NewBackendRow:
+    return NewBackendRow(interest, "v.c", f"[{interest}]", f"at-{interest}", since)
 
 
 async def default(store: BrokerStore) -> int:
@@ -32,17 +27,17 @@ async def people(store: BrokerStore, *users: str) -> list[int]:
     return [(await store.add_subscriber(application, user, password="#", created_us=1)).id for user in users]
 
 
-async def subscribe(store: BrokerStore, subscriber: int, *interests: int, **fields: Any) -> list[Frontend]:
-    wanted = [Wanted(subscriber, interest, **fields) for interest in interests]
+async def subscribe(store: BrokerStore, subscriber: int, *interests: int, **fields: Any) -> list[FrontendRow]:
+    wanted = [FrontendRequest(subscriber, interest, **fields) for interest in interests]
     made = await store.subscribe(wanted, backends=[new_backend(each) for each in interests], created_us=5)
     return [one.frontend for one in made]
 
 
-async def all_frontends(store: BrokerStore) -> list[Frontend]:
+async def all_frontends(store: BrokerStore) -> list[FrontendRow]:
     return [each async for chunk in store.frontends() for each in chunk]
 
 
-async def all_backends(store: BrokerStore) -> list[Backend]:
+async def all_backends(store: BrokerStore) -> list[BackendRow]:
     return [each async for chunk in store.backends() for each in chunk]
 
 
@@ -62,5 +57,5 @@ async def contents(store: BrokerStore) -> Any:
     )
 
 
-def ids(frontends: Sequence[Frontend]) -> list[int]:
+def ids(frontends: Sequence[FrontendRow]) -> list[int]:
     return [each.id for each in frontends]

@@ -10,22 +10,24 @@ import pytest
 
 from tests.contract.broker_store.holdings import all_frontends, contents, default, new_backend, people, subscribe
 from tocsin.store.broker_checks import LISTED, PERSON_LIMIT, TEXT_LIMIT, URL_LIMIT
-from tocsin.store.broker_rows import EVERYTHING, Allowed, Application, Webhook
+from tocsin.store.broker_rows import EVERYTHING, ApplicationRights, ApplicationRow, WebhookRow
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, InputError, LimitError, NotFoundError
 
 
 async def test_applications_are_kept_with_all_they_may(store: BrokerStore) -> None:
     made = await store.add_application(
-        "traffic", Allowed(["v.a", "v.b"], [], {"subscribers": 3}), digest="d1", created_us=8
+        "traffic", ApplicationRights(["v.a", "v.b"], [], {"subscribers": 3}), digest="d1", created_us=8
     )
-    assert made == Application(made.id, "traffic", "d1", Allowed(("v.a", "v.b"), (), {"subscribers": 3}), 8)
+    assert made == ApplicationRow(
+        made.id, "traffic", "d1", ApplicationRights(("v.a", "v.b"), (), {"subscribers": 3}), 8
+    )
     with pytest.raises(ConflictError, match="traffic"):
         await store.add_application("traffic", digest=None, created_us=8)
     with pytest.raises(ConflictError, match="token"):
         await store.add_application("Traffic", digest="d1", created_us=8)
-    changed = await store.change_application(made.id, Allowed(feeds=["v.f"]))
-    assert changed == replace(made, allowed=Allowed(feeds=("v.f",)))
+    changed = await store.change_application(made.id, ApplicationRights(feeds=["v.f"]))
+    assert changed == replace(made, allowed=ApplicationRights(feeds=("v.f",)))
     renewed = await store.renew_application_token(made.id, "d2")
     assert [each.name for each in await store.applications()] == ["default", "traffic"]
     assert (await store.applications())[1] == renewed == replace(changed, digest="d2")
@@ -127,7 +129,7 @@ async def test_a_subscriber_has_one_webhook(store: BrokerStore) -> None:
     ann, bob = await people(store, "ann", "bob")
     await store.put_webhook(ann, "http://first", "s1", created_us=1)
     second = await store.put_webhook(ann, "http://second", "s2", created_us=2)
-    assert await store.webhook(ann) == second == Webhook(ann, await default(store), "http://second", 2, "s2")
+    assert await store.webhook(ann) == second == WebhookRow(ann, await default(store), "http://second", 2, "s2")
     assert await store.webhooks() == [second]
     assert "s2" not in repr(second)
     assert await store.webhook(bob) is None
@@ -161,7 +163,7 @@ async def test_what_not_every_backend_can_keep_is_refused(store: BrokerStore) ->
     before = await contents(store)
 
     def application_of(**fields: Any) -> Any:
-        return store.add_application("b", Allowed(**fields), digest=None, created_us=1)
+        return store.add_application("b", ApplicationRights(**fields), digest=None, created_us=1)
 
     for wrong in (
         store.add_subscriber(application, "", password="#", created_us=1),

@@ -12,7 +12,7 @@ from tests.contract.broker_store.holdings import all_backends, all_frontends, at
 from tests.contract.stores import StoreBackend, opened
 from tocsin.rules.model.cursors import START, Position
 from tocsin.store.broker_checks import PERSON_LIMIT
-from tocsin.store.broker_rows import EVERYTHING, Allowed, Link, NewBackend, Subscriber
+from tocsin.store.broker_rows import EVERYTHING, ApplicationRights, LinkRow, NewBackendRow, SubscriberRow
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, LimitError, StorageFullError, UnavailableError
 
@@ -22,7 +22,7 @@ async def test_a_new_store_has_one_application_that_may_everything_and_nothing_e
     assert application == replace(
         application, name="default", digest=None, allowed=EVERYTHING, subscribers=0, closed=False
     )
-    assert await store.link() == Link(0, Position(0, 0), None)
+    assert await store.link() == LinkRow(0, Position(0, 0), None)
     assert (await all_backends(store), await all_frontends(store), await store.webhooks()) == ([], [], [])
     assert (await store.revoked(), await store.fact("key")) == ({}, None)
 
@@ -30,7 +30,9 @@ async def test_a_new_store_has_one_application_that_may_everything_and_nothing_e
 async def filled(store: BrokerStore) -> None:
     """A little of everything."""
     ann, bob = await people(store, "ann", "bob")
-    other = await store.add_application("traffic", Allowed(["v.c"], [], {"subscribers": 3}), digest="d", created_us=2)
+    other = await store.add_application(
+        "traffic", ApplicationRights(["v.c"], [], {"subscribers": 3}), digest="d", created_us=2
+    )
     await store.add_subscriber(other.id, "ann", password="$", created_us=3)
     await subscribe(store, ann, 3, 1, since=at(1))
     group = await store.add_group(await default(store), "crew", created_us=4)
@@ -108,7 +110,7 @@ async def test_a_full_disk_is_said_clearly_and_loses_nothing(small_store: Broker
     (ann,) = await people(store, "ann")
     (held,) = await subscribe(store, ann, 1)
     before = await contents(store)
-    wide = [NewBackend(n, "v.c", f"[{n}]" + " " * 50_000, "s", START) for n in range(2, 60)]
+    wide = [NewBackendRow(n, "v.c", f"[{n}]" + " " * 50_000, "s", START) for n in range(2, 60)]
     with pytest.raises(StorageFullError):
         await store.subscribe([], backends=wide, created_us=1)
     assert await contents(store) == before
@@ -135,6 +137,6 @@ async def test_writes_that_wait_together_take_effect_in_order_and_fail_alone(sto
         for user in ("ann", "ann", "bob", "x" * (PERSON_LIMIT + 1), "cid")
     ]
     outcomes = await asyncio.gather(*made, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [Subscriber, ConflictError, Subscriber, LimitError, Subscriber]
+    assert [type(each) for each in outcomes] == [SubscriberRow, ConflictError, SubscriberRow, LimitError, SubscriberRow]
     assert [each.user for each in await store.subscribers(application)] == ["ann", "bob", "cid"]
     assert (await store.applications())[0].subscribers == 3

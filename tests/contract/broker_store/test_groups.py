@@ -18,7 +18,7 @@ from tests.contract.broker_store.holdings import (
     subscribe,
 )
 from tocsin.rules.model.cursors import START, Position
-from tocsin.store.broker_rows import NewBackend, Wanted
+from tocsin.store.broker_rows import FrontendRequest, NewBackendRow
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
@@ -59,7 +59,7 @@ async def test_a_frontend_stays_while_anybody_wants_it(store: BrokerStore) -> No
     held = replace(own, marker=at(4), own=False, groups=(crew.id, staff.id))
     assert await all_frontends(store) == [held]
     assert await store.remove_group(crew.id) == []
-    (mine,) = await store.subscribe([Wanted(ann, 1)], created_us=9)
+    (mine,) = await store.subscribe([FrontendRequest(ann, 1)], created_us=9)
     assert (mine.made, mine.frontend) == (False, replace(held, own=True, groups=(staff.id,)))
     assert await store.remove_members(staff.id, [ann]) == []
     assert ids(await store.unsubscribe([own.id])) == [own.id]
@@ -69,8 +69,8 @@ async def test_what_an_application_holds_outside_of_its_channels_ends_in_steps(s
     ann, bob = await people(store, "ann", "bob")
     other = await store.add_application("o", digest=None, created_us=1)
     eve = (await store.add_subscriber(other.id, "eve", password="#", created_us=1)).id
-    inside = NewBackend(9, "v.inside", "[9]", "at-9", START)
-    wanted = [Wanted(each, 9) for each in (ann, eve)]
+    inside = NewBackendRow(9, "v.inside", "[9]", "at-9", START)
+    wanted = [FrontendRequest(each, 9) for each in (ann, eve)]
     kept = [one.frontend for one in await store.subscribe(wanted, backends=[inside], created_us=5)]
     kept += await subscribe(store, eve, 1)
     outside = [*await subscribe(store, ann, 1, 2), *await subscribe(store, bob, 1)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.broker_store.holdings import all_backends, all_frontends, at, new_backend, people, subscribe
 from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, Position
-from tocsin.store.broker_rows import Link, Rebound, Wanted
+from tocsin.store.broker_rows import FrontendRequest, LinkRow, ReboundBackend
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import InputError
 
@@ -36,9 +36,9 @@ async def test_a_cursor_beyond_every_result_is_refused(store: BrokerStore, curso
     for call in (
         store.acknowledge({held.id: cursor}),
         store.record_news(Position(1, 1), {1: cursor}),
-        store.subscribe([Wanted(ann, 1, since=cursor)], created_us=1),
+        store.subscribe([FrontendRequest(ann, 1, since=cursor)], created_us=1),
         store.subscribe([], backends=[new_backend(2, cursor)], created_us=1),
-        store.rebind([Rebound(1, 2, "s", cursor)]),
+        store.rebind([ReboundBackend(1, 2, "s", cursor)]),
     ):
         with pytest.raises(InputError, match="beyond every result"):
             await call
@@ -69,7 +69,7 @@ async def test_news_move_position_and_heads_together_and_never_back(store: Broke
 
 async def test_a_registration_sets_the_position_wherever_it_stood(store: BrokerStore) -> None:
     await store.registered(epoch=9, position=Position(9, 70), secret="whsec_a")
-    assert await store.link() == Link(9, Position(9, 70), "whsec_a")
+    assert await store.link() == LinkRow(9, Position(9, 70), "whsec_a")
     await store.registered(epoch=3, position=Position(3, 2))
-    assert await store.link() == Link(3, Position(3, 2), "whsec_a")
+    assert await store.link() == LinkRow(3, Position(3, 2), "whsec_a")
     assert "whsec_a" not in repr(await store.link())

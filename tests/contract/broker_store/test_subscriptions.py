@@ -18,7 +18,7 @@ from tests.contract.broker_store.holdings import (
     subscribe,
 )
 from tocsin.rules.model.cursors import START, Position
-from tocsin.store.broker_rows import Backend, Rebound, Wanted
+from tocsin.store.broker_rows import BackendRow, FrontendRequest, ReboundBackend
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, InputError, LimitError, NotFoundError
 
@@ -26,13 +26,15 @@ from tocsin.wire.errors import ConflictError, InputError, LimitError, NotFoundEr
 async def test_many_subscribers_share_one_backend(store: BrokerStore) -> None:
     ann, bob = await people(store, "ann", "bob")
     made = await store.subscribe(
-        [Wanted(ann, 4, "notify"), Wanted(bob, 4)], backends=[new_backend(4, at(1))], created_us=5
+        [FrontendRequest(ann, 4, "notify"), FrontendRequest(bob, 4)], backends=[new_backend(4, at(1))], created_us=5
     )
     await store.record_news(Position(7, 1), {4: at(6)})
-    (again,) = await store.subscribe([Wanted(ann, 4, since=START)], backends=[new_backend(4, at(9))], created_us=6)
+    (again,) = await store.subscribe(
+        [FrontendRequest(ann, 4, since=START)], backends=[new_backend(4, at(9))], created_us=6
+    )
     assert [one.made for one in made] == [True, True]
     assert (again.made, again.frontend) == (False, made[0].frontend)
-    assert await all_backends(store) == [Backend(4, "v.c", "[4]", "at-4", at(1), at(6))]
+    assert await all_backends(store) == [BackendRow(4, "v.c", "[4]", "at-4", at(1), at(6))]
     first, second = await all_frontends(store)
     assert (first.subscriber, first.interest, first.mode, first.since, first.marker) == (ann, 4, "notify", at(1), at(1))
     assert (second.subscriber, second.mode, second.own, second.created_us) == (bob, "inline", True, 5)
@@ -53,12 +55,12 @@ async def test_a_subscription_begins_at_the_head_or_where_it_asks(store: BrokerS
 async def test_what_was_told_before_a_backend_was_kept_is_known_of_it(store: BrokerStore) -> None:
     ann, bob = await people(store, "ann", "bob")
     told = replace(new_backend(1, at(2)), head=at(5))
-    (made,) = await store.subscribe([Wanted(ann, 1)], backends=[told], created_us=1)
+    (made,) = await store.subscribe([FrontendRequest(ann, 1)], backends=[told], created_us=1)
     assert (made.frontend.since, (await all_backends(store))[0].head) == (at(5), at(5))
     for head, kept in ((at(4), at(5)), (at(7), at(7)), (None, at(7))):
-        await store.subscribe([Wanted(ann, 1)], backends=[replace(told, head=head)], created_us=1)
-        assert await all_backends(store) == [Backend(1, "v.c", "[1]", "at-1", at(2), kept)]
-    (second,) = await store.subscribe([Wanted(bob, 1)], backends=[replace(told, head=at(8))], created_us=1)
+        await store.subscribe([FrontendRequest(ann, 1)], backends=[replace(told, head=head)], created_us=1)
+        assert await all_backends(store) == [BackendRow(1, "v.c", "[1]", "at-1", at(2), kept)]
+    (second,) = await store.subscribe([FrontendRequest(bob, 1)], backends=[replace(told, head=at(8))], created_us=1)
     assert second.frontend.marker == at(8)
     await store.subscribe([], backends=[replace(new_backend(2, at(3)), head=START)], created_us=1)
     assert (await all_backends(store))[1].head == at(3)
@@ -66,7 +68,9 @@ async def test_what_was_told_before_a_backend_was_kept_is_known_of_it(store: Bro
 
 async def test_the_same_asked_for_twice_in_one_call_is_made_once(store: BrokerStore) -> None:
     (ann,) = await people(store, "ann")
-    made = await store.subscribe([Wanted(ann, 1), Wanted(ann, 1)], backends=[new_backend(1)], created_us=1)
+    made = await store.subscribe(
+        [FrontendRequest(ann, 1), FrontendRequest(ann, 1)], backends=[new_backend(1)], created_us=1
+    )
     assert [one.made for one in made] == [True, False]
     assert made[0].frontend == made[1].frontend
 
@@ -74,9 +78,9 @@ async def test_the_same_asked_for_twice_in_one_call_is_made_once(store: BrokerSt
 async def test_subscriptions_are_made_all_or_none(store: BrokerStore) -> None:
     (ann,) = await people(store, "ann")
     for wrong, error in (
-        ([Wanted(ann, 1), Wanted(ann, 8)], NotFoundError),
-        ([Wanted(ann, 1), Wanted(99, 1)], NotFoundError),
-        ([Wanted(ann, 1), Wanted(ann, 1, "loudly")], InputError),  # type: ignore[arg-type]
+        ([FrontendRequest(ann, 1), FrontendRequest(ann, 8)], NotFoundError),
+        ([FrontendRequest(ann, 1), FrontendRequest(99, 1)], NotFoundError),
+        ([FrontendRequest(ann, 1), FrontendRequest(ann, 1, "loudly")], InputError),  # type: ignore[arg-type]
     ):
         with pytest.raises(error):
             await store.subscribe(wrong, backends=[new_backend(1)], created_us=1)
@@ -86,13 +90,18 @@ async def test_subscriptions_are_made_all_or_none(store: BrokerStore) -> None:
 async def test_a_subscriber_has_at_most_so_many_of_its_own(store: BrokerStore) -> None:
     ann, bob = await people(store, "ann", "bob")
     backends = [new_backend(n) for n in (1, 2, 3)]
-    await store.subscribe([Wanted(ann, 1), Wanted(ann, 2), Wanted(bob, 3)], backends=backends, created_us=1, at_most=2)
+    await store.subscribe(
+        [FrontendRequest(ann, 1), FrontendRequest(ann, 2), FrontendRequest(bob, 3)],
+        backends=backends,
+        created_us=1,
+        at_most=2,
+    )
     with pytest.raises(LimitError, match="more subscriptions") as told:
-        await store.subscribe([Wanted(bob, 1), Wanted(ann, 3)], created_us=1, at_most=2)
+        await store.subscribe([FrontendRequest(bob, 1), FrontendRequest(ann, 3)], created_us=1, at_most=2)
     assert told.value.status == 429
     assert len(await all_frontends(store)) == 3
     # What is there already costs nothing.
-    await store.subscribe([Wanted(ann, 1)], created_us=1, at_most=2)
+    await store.subscribe([FrontendRequest(ann, 1)], created_us=1, at_most=2)
 
 
 async def test_an_interest_that_is_anothers_is_refused(store: BrokerStore) -> None:
@@ -152,10 +161,10 @@ async def test_backends_may_change_places_and_frontends_follow_with_their_marker
     await store.acknowledge({one.id: at(5), two.id: at(6)})
     await store.record_news(Position(7, 9), {1: at(5), 2: at(99, epoch=8)})
     new = at(0, epoch=8)
-    await store.rebind([Rebound(1, 2, "new-1", new, head=at(1, epoch=8)), Rebound(2, 1, "new-2", new)])
+    await store.rebind([ReboundBackend(1, 2, "new-1", new, head=at(1, epoch=8)), ReboundBackend(2, 1, "new-2", new)])
     assert await all_backends(store) == [
-        Backend(1, "v.c", "[2]", "new-2", at(0, epoch=8), at(99, epoch=8)),
-        Backend(2, "v.c", "[1]", "new-1", at(0, epoch=8), at(1, epoch=8)),
+        BackendRow(1, "v.c", "[2]", "new-2", at(0, epoch=8), at(99, epoch=8)),
+        BackendRow(2, "v.c", "[1]", "new-1", at(0, epoch=8), at(1, epoch=8)),
     ]
     assert [(each.interest, each.marker) for each in await all_frontends(store)] == [(2, at(5)), (1, at(6))]
 
@@ -165,7 +174,7 @@ async def test_binding_again_is_all_or_nothing(store: BrokerStore) -> None:
     await subscribe(store, ann, 1, 2, 3)
     before = await contents(store)
     with pytest.raises(ConflictError, match="another's"):
-        await store.rebind([Rebound(1, 9, "s", START), Rebound(2, 3, "s", START)])
+        await store.rebind([ReboundBackend(1, 9, "s", START), ReboundBackend(2, 3, "s", START)])
     with pytest.raises(NotFoundError):
-        await store.rebind([Rebound(1, 9, "s", START), Rebound(4, 5, "s", START)])
+        await store.rebind([ReboundBackend(1, 9, "s", START), ReboundBackend(4, 5, "s", START)])
     assert await contents(store) == before

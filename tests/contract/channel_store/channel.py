@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
-from tocsin.store.channel_rows import Broker, Execution, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName, Execution
 from tocsin.store.channel_store import ChannelStore
 
-EAST, WEST = Broker("Default", "east"), Broker("Default", "west")
+EAST, WEST = BrokerName("Default", "east"), BrokerName("Default", "west")
 
 
 class Channel:
@@ -20,8 +20,8 @@ class Channel:
         self.id = channel_id
         self.last = 0
 
-    async def subscribe(self, *texts: str, broker: Broker = EAST, application: str = "") -> list[int]:
-        wanted = [Wanted(text, broker, application=application) for text in texts]
+    async def subscribe(self, *texts: str, broker: BrokerName = EAST, application: str = "") -> list[int]:
+        wanted = [BackendRequest(text, broker, application=application) for text in texts]
         return [made.interest for made in await self.store.subscribe(self.id, wanted, created_us=5)]
 
     async def run(self, found: Mapping[int, Sequence[str]], **fields: Any) -> Position:
@@ -66,5 +66,5 @@ async def fetched(store: ChannelStore, ranges: Sequence[Range], **options: Any) 
     return answers
 
 
-async def news_of(store: ChannelStore, after: Position, broker: Broker | None = None) -> dict[int, Cursor]:
+async def news_of(store: ChannelStore, after: Position, broker: BrokerName | None = None) -> dict[int, Cursor]:
     return {item.interest: item.cursor for item in (await store.news(after, broker=broker)).items}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.channel_store.channel import EAST, Channel, fetched
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
-from tocsin.store.channel_rows import Execution, Failure, Wanted
+from tocsin.store.channel_rows import BackendRequest, Execution, Failure
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import ConflictError
 
@@ -46,7 +46,9 @@ async def test_an_execution_that_is_not_the_next_one_is_refused_whole(
 
 
 async def test_results_of_interests_that_went_meanwhile_are_left_out(store: ChannelStore, channel: Channel) -> None:
-    made = await store.subscribe(channel.id, [Wanted("[1]", EAST, "a"), Wanted("[2]", EAST, "b")], created_us=1)
+    made = await store.subscribe(
+        channel.id, [BackendRequest("[1]", EAST, "a"), BackendRequest("[2]", EAST, "b")], created_us=1
+    )
     foreign = (await Channel(store, await store.add_channel()).subscribe("[1]"))[0]
     await store.unsubscribe(channel.id, ["a"])
     gone, kept = (each.interest for each in made)

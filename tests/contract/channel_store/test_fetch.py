@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.channel_store.channel import EAST, WEST, Channel, fetched, news_of
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
-from tocsin.store.channel_rows import Wanted
+from tocsin.store.channel_rows import BackendRequest
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError
 
@@ -127,7 +127,7 @@ async def test_a_new_epoch_comes_after_all_cursors_of_the_old_one(channel: Chann
     assert await channel.texts(interest, START, to=ahead) == ["a"]
     assert await news_of(store, ahead_position) == {interest: Cursor(store.epoch, 2, 0)}
     assert await news_of(store, await store.position()) == {}
-    (made,) = await store.subscribe(channel.id, [Wanted("[1]", WEST)], created_us=1)
+    (made,) = await store.subscribe(channel.id, [BackendRequest("[1]", WEST)], created_us=1)
     assert await store.renew_epoch() > made.since.epoch
     await channel.run({interest: ["c"]})
     assert await channel.texts(interest, made.since) == ["c"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.contract.channel_store.channel import EAST, WEST, Channel, news_of
 from tocsin.rules.model.cursors import Cursor
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 from tocsin.store.channel_store import ChannelStore
 
 
@@ -26,7 +26,7 @@ async def test_a_broker_catches_up_from_one_position(store: ChannelStore, channe
     assert {item.channel_id for item in everybody} == {channel.id}
     caught_up = await store.news(start, broker=EAST)
     assert (caught_up.position, caught_up.more, caught_up.gaps) == (after, False, [])
-    assert (await store.news(start, broker=Broker("Default", "nobody"))).items == []
+    assert (await store.news(start, broker=BrokerName("Default", "nobody"))).items == []
 
 
 async def test_news_come_in_pages_in_the_order_of_commits(store: ChannelStore, channel: Channel) -> None:
@@ -79,7 +79,7 @@ async def test_only_what_all_brokers_acknowledged_may_be_trimmed(store: ChannelS
     assert await lowest() == {interest: (epoch, 2, 0)}, "an acknowledgement went back"
     assert await store.trim(channel.id, await lowest()) == 3
     assert await lowest() == {}
-    await store.acknowledge(Broker("Default", "nobody"), {interest: Cursor(epoch, 3, 1)})
+    await store.acknowledge(BrokerName("Default", "nobody"), {interest: Cursor(epoch, 3, 1)})
     await store.acknowledge(WEST, {interest: Cursor(epoch, 3, 1)})
     assert await lowest() == {interest: (epoch, 3, 0)}
 
@@ -99,7 +99,7 @@ async def test_an_acknowledgement_says_which_channels_it_is_of(store: ChannelSto
     await channel.run({one: ["a"]})
     cursor = Cursor(store.epoch, 1, 0)
     assert await store.acknowledge(EAST, {one: cursor, 999: cursor}) == {channel.id}
-    assert await store.acknowledge(Broker("Default", "nobody"), {one: cursor}) == set()
+    assert await store.acknowledge(BrokerName("Default", "nobody"), {one: cursor}) == set()
 
 
 async def test_dropped_channels_are_counted_for_ever(store: ChannelStore) -> None:

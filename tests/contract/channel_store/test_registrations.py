@@ -7,7 +7,7 @@ import pytest
 from tests.contract.channel_store.channel import EAST, WEST, Channel, news_of
 from tests.contract.stores import StoreBackend, opened
 from tocsin.rules.model.cursors import Cursor, Position
-from tocsin.store.channel_rows import Broker, Claimant
+from tocsin.store.channel_rows import BrokerClaim, BrokerName
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import FencedError, NotFoundError
 
@@ -25,7 +25,7 @@ async def test_a_broker_keeps_its_first_secret_and_owner_until_they_are_renewed(
     await store.register(WEST, "x", owner=None)
     assert [one.broker for one in await store.registrations()] == [EAST, WEST]
     with pytest.raises(NotFoundError):
-        await store.renew_secret(Broker("Default", "nobody"), "x")
+        await store.renew_secret(BrokerName("Default", "nobody"), "x")
 
 
 async def test_a_brokers_position_goes_neither_back_nor_beyond_what_was_committed(
@@ -71,7 +71,7 @@ async def test_registrations_outlive_a_restart(backend: StoreBackend[ChannelStor
 
 
 async def claimed(store: ChannelStore, by: str, had: Position | None = None, *, starts: bool = True) -> Position:
-    given = (await store.claim(EAST, Claimant(by, had, starts), f"secret of {by}")).generation
+    given = (await store.claim(EAST, BrokerClaim(by, had, starts), f"secret of {by}")).generation
     assert given is not None
     return given
 

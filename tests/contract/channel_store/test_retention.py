@@ -6,7 +6,7 @@ import asyncio
 
 from tests.contract.channel_store.channel import EAST, Channel
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
-from tocsin.store.channel_rows import Wanted
+from tocsin.store.channel_rows import BackendRequest
 from tocsin.store.channel_store import ChannelStore
 
 
@@ -69,7 +69,7 @@ async def end(channel: Channel) -> Cursor:
 
 
 async def test_what_interests_that_went_have_left_goes_with_retention(store: ChannelStore, channel: Channel) -> None:
-    made = await store.subscribe(channel.id, [Wanted(f"[{n}]", EAST, f"{n}") for n in range(10)], created_us=1)
+    made = await store.subscribe(channel.id, [BackendRequest(f"[{n}]", EAST, f"{n}") for n in range(10)], created_us=1)
     await channel.run({each.interest: ["same", f"{each.id}" * 100] for each in made})
     before = (await store.state(channel.id)).result_bytes
     await store.unsubscribe(channel.id, [f"{n}" for n in range(9)])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.channel_store.channel import EAST, WEST, Channel, news_of
 from tocsin.rules.model.cursors import Cursor
-from tocsin.store.channel_rows import Wanted
+from tocsin.store.channel_rows import BackendRequest
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import LimitError
 
@@ -97,7 +97,7 @@ async def test_an_application_holds_no_more_interests_than_it_may(store: Channel
     other = Channel(store, await store.add_channel())
 
     async def subscribe(of: Channel, *texts: str, application: str = "a") -> list[str]:
-        wanted = [Wanted(text, EAST, application=application) for text in texts]
+        wanted = [BackendRequest(text, EAST, application=application) for text in texts]
         made = await store.subscribe(of.id, wanted, created_us=1, interests_at_most=3)
         return [subscription.id for subscription in made]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.channel_store.channel import EAST, WEST, Channel, fetched, news_of
 from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channel_checks import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
-from tocsin.store.channel_rows import Broker, Execution, Failure, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName, Execution, Failure
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
@@ -55,12 +55,14 @@ async def test_a_dropped_channel_is_gone_and_the_others_stay(store: ChannelStore
 
 async def test_equal_parameters_share_one_interest_whoever_asks(store: ChannelStore, channel: Channel) -> None:
     one, two, three = await store.subscribe(
-        channel.id, [Wanted("[1]", EAST), Wanted("[1]", WEST), Wanted("[2]", EAST)], created_us=9
+        channel.id,
+        [BackendRequest("[1]", EAST), BackendRequest("[1]", WEST), BackendRequest("[2]", EAST)],
+        created_us=9,
     )
     assert one.interest == two.interest != three.interest
     assert [each.new_interest for each in (one, two, three)] == [True, True, True]
     assert len({one.id, two.id, three.id}) == 3
-    (later,) = await store.subscribe(channel.id, [Wanted("[2]", EAST)], created_us=9)
+    (later,) = await store.subscribe(channel.id, [BackendRequest("[2]", EAST)], created_us=9)
     assert (later.interest, later.new_interest, later.made) == (three.interest, False, True)
     other = Channel(store, await store.add_channel())
     assert await other.subscribe("[1]") != [one.interest]
@@ -69,7 +71,7 @@ async def test_equal_parameters_share_one_interest_whoever_asks(store: ChannelSt
 
 
 async def test_an_id_means_the_same_subscription_for_ever(store: ChannelStore, channel: Channel) -> None:
-    wanted = [Wanted("[1]", EAST, "k"), Wanted("[2]", EAST, "l"), Wanted("[1]", EAST, "k")]
+    wanted = [BackendRequest("[1]", EAST, "k"), BackendRequest("[2]", EAST, "l"), BackendRequest("[1]", EAST, "k")]
     first = await store.subscribe(channel.id, wanted, created_us=1)
     await channel.run({})
     again = await store.subscribe(channel.id, wanted, created_us=2)
@@ -77,18 +79,18 @@ async def test_an_id_means_the_same_subscription_for_ever(store: ChannelStore, c
     assert [each.made for each in again] == [False, False, False]
     assert [(e.id, e.interest, e.since) for e in first] == [(e.id, e.interest, e.since) for e in again]
     before = await store.state(channel.id), await store.subscriptions(channel.id)
-    for other in (Wanted("[2]", EAST, "k"), Wanted("[1]", WEST, "k")):
+    for other in (BackendRequest("[2]", EAST, "k"), BackendRequest("[1]", WEST, "k")):
         with pytest.raises(ConflictError, match="another subscription with the id k"):
-            await store.subscribe(channel.id, [Wanted("[new]", EAST), other], created_us=3)
+            await store.subscribe(channel.id, [BackendRequest("[new]", EAST), other], created_us=3)
     assert (await store.state(channel.id), await store.subscriptions(channel.id)) == before
     elsewhere = await store.add_channel()
-    assert (await store.subscribe(elsewhere, [Wanted("[9]", WEST, "k")], created_us=1))[0].made
+    assert (await store.subscribe(elsewhere, [BackendRequest("[9]", WEST, "k")], created_us=1))[0].made
 
 
 async def test_a_subscription_begins_after_the_last_execution(store: ChannelStore, channel: Channel) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["old", "older"]})
-    (made,) = await store.subscribe(channel.id, [Wanted("[1]", WEST, "k")], created_us=1)
+    (made,) = await store.subscribe(channel.id, [BackendRequest("[1]", WEST, "k")], created_us=1)
     await channel.run({interest: ["new"]})
     assert made.since == (store.epoch, 1, LAST_ORDINAL)
     assert await channel.texts(interest, made.since) == ["new"]
@@ -100,7 +102,9 @@ async def test_a_subscription_begins_after_the_last_execution(store: ChannelStor
 async def test_an_interest_goes_with_its_last_subscription_and_its_number_never_comes_again(
     store: ChannelStore, channel: Channel
 ) -> None:
-    one, two = await store.subscribe(channel.id, [Wanted("[1]", EAST, "a"), Wanted("[1]", WEST, "b")], created_us=1)
+    one, two = await store.subscribe(
+        channel.id, [BackendRequest("[1]", EAST, "a"), BackendRequest("[1]", WEST, "b")], created_us=1
+    )
     await channel.run({one.interest: ["gone"]})
     done = await store.unsubscribe(channel.id, ["a", "never", "a"])
     assert (done.removed, done.emptied) == (["a"], [])
@@ -121,7 +125,7 @@ async def test_subscriptions_are_listed_by_channel_and_by_broker_in_pages(
     other = await store.add_channel()
     names = ["z", "a", "M", "é", "0", "🚨", "日"]
     for place in (channel.id, other):
-        wanted = [Wanted(f"[{n}]", EAST if n % 2 else WEST, name) for n, name in enumerate(names)]
+        wanted = [BackendRequest(f"[{n}]", EAST if n % 2 else WEST, name) for n, name in enumerate(names)]
         await store.subscribe(place, wanted, created_us=1)
     listed: list[str] = []
     while page := await store.subscriptions(channel.id, after=listed[-1] if listed else "", limit=2):
@@ -132,13 +136,13 @@ async def test_subscriptions_are_listed_by_channel_and_by_broker_in_pages(
         assert {each.broker for each in page} == {EAST}
         east += [(each.channel_id, each.id) for each in page]
     assert east == [(place, name) for place in (channel.id, other) for name in sorted(names[1::2])]
-    assert await store.subscriptions_of(Broker("Default", "unknown")) == []
+    assert await store.subscriptions_of(BrokerName("Default", "unknown")) == []
 
 
 async def test_a_subscription_moves_to_another_broker_with_what_is_not_acknowledged(
     store: ChannelStore, channel: Channel
 ) -> None:
-    (made,) = await store.subscribe(channel.id, [Wanted("[1]", EAST, "k")], created_us=1)
+    (made,) = await store.subscribe(channel.id, [BackendRequest("[1]", EAST, "k")], created_us=1)
     await channel.run({made.interest: ["a"]})
     start = await store.position()
     moved = await store.change_broker(channel.id, "k", WEST)
@@ -160,17 +164,17 @@ async def test_a_subscription_moves_to_another_broker_with_what_is_not_acknowled
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("[1]", EAST, ""),
-        Wanted("[1]", EAST, "a\0b"),
-        Wanted("[1]", EAST, "x" * (SUBSCRIPTION_ID_LIMIT + 1)),
-        Wanted("x" * (PARAMETERS_LIMIT + 1), EAST),
-        Wanted("\ud800", EAST),
-        Wanted("[1]", Broker("x" * 1000, "b")),
+        BackendRequest("[1]", EAST, ""),
+        BackendRequest("[1]", EAST, "a\0b"),
+        BackendRequest("[1]", EAST, "x" * (SUBSCRIPTION_ID_LIMIT + 1)),
+        BackendRequest("x" * (PARAMETERS_LIMIT + 1), EAST),
+        BackendRequest("\ud800", EAST),
+        BackendRequest("[1]", BrokerName("x" * 1000, "b")),
     ],
 )
-async def test_what_not_every_backend_can_keep_is_refused_whole(channel: Channel, wanted: Wanted) -> None:
+async def test_what_not_every_backend_can_keep_is_refused_whole(channel: Channel, wanted: BackendRequest) -> None:
     with pytest.raises(InputError):
-        await channel.store.subscribe(channel.id, [Wanted("[0]", EAST), wanted], created_us=1)
+        await channel.store.subscribe(channel.id, [BackendRequest("[0]", EAST), wanted], created_us=1)
     assert (await channel.store.state(channel.id)).subscriptions == 0
 
 
@@ -183,7 +187,7 @@ async def test_odd_parameters_are_kept_apart_character_by_character(channel: Cha
 
 
 async def test_changes_tell_what_a_reader_of_all_interests_lacks(store: ChannelStore, channel: Channel) -> None:
-    wanted = [Wanted(json.dumps([n]), EAST, str(n)) for n in range(10)]
+    wanted = [BackendRequest(json.dumps([n]), EAST, str(n)) for n in range(10)]
     await store.subscribe(channel.id, wanted, created_us=1)
     known: dict[int, str] = {}
     change = -1
@@ -197,7 +201,7 @@ async def test_changes_tell_what_a_reader_of_all_interests_lacks(store: ChannelS
     await store.unsubscribe(channel.id, ["9"])
     await store.unsubscribe(channel.id, ["0", "5"])
     await channel.subscribe("[0]", "[77]")
-    short = await store.subscribe(channel.id, [Wanted("[short]", EAST, "short")], created_us=1)
+    short = await store.subscribe(channel.id, [BackendRequest("[short]", EAST, "short")], created_us=1)
     await store.unsubscribe(channel.id, ["short"])
     while changes := await store.interest_changes(channel.id, change, limit=2):
         assert short[0].interest not in [id_ for id_, _ in changes.added]

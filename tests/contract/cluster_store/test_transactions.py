@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from tests.contract.cluster_store.reading import NOON, contents, names
-from tocsin.store.store import ClusterStore, Transaction
+from tocsin.store.store import ClusterStore, StoreTransaction
 from tocsin.wire.errors import StorageFullError
 
 
@@ -50,9 +50,9 @@ async def test_a_cancellation_undoes_the_whole_transaction_and_frees_the_store(s
 async def test_a_cancellation_at_any_step_leaves_all_or_nothing_and_committed_tells_which(store: ClusterStore) -> None:
     outcomes = set()
     for steps in range(60):
-        seen: list[Transaction] = []
+        seen: list[StoreTransaction] = []
 
-        async def work(number: int, seen: list[Transaction]) -> None:
+        async def work(number: int, seen: list[StoreTransaction]) -> None:
             async with store.transaction() as tx:
                 seen.append(tx)
                 await tx.add_entry("type", "a", str(number), {})
@@ -74,7 +74,7 @@ async def test_a_cancellation_at_any_step_leaves_all_or_nothing_and_committed_te
 async def test_a_cancellation_during_the_commit_comes_after_it(store: ClusterStore) -> None:
     """The last step of the block cancels its own task, so that the next wait, the commit's, is the one cancelled."""
 
-    seen: list[Transaction] = []
+    seen: list[StoreTransaction] = []
 
     async def work() -> None:
         async with store.transaction() as tx:

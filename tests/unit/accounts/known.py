@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tocsin.broker.accounts.accounts import OPERATOR, Accounts, Manager, Session
+from tocsin.broker.accounts.accounts import OPERATOR, Accounts, ManagerIdentity, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy, PasswordCost
-from tocsin.store.broker_rows import Allowed
+from tocsin.store.broker_rows import ApplicationRights
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.subscriber import Credentials
 
@@ -39,8 +39,8 @@ async def session(accounts: Accounts, user: str = "ann", application: str = "def
     return found
 
 
-async def manager(accounts: Accounts, name: str = "traffic", **fields: Any) -> Manager:
+async def manager(accounts: Accounts, name: str = "traffic", **fields: Any) -> ManagerIdentity:
     """An application that was made for this, and who manages it."""
-    found = await accounts.who((await accounts.create_application(OPERATOR, name, Allowed(**fields))).token)
-    assert isinstance(found, Manager)
+    found = await accounts.who((await accounts.create_application(OPERATOR, name, ApplicationRights(**fields))).token)
+    assert isinstance(found, ManagerIdentity)
     return found

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.accounts.known import SECRET, Clock, manager, opened, session
-from tocsin.broker.accounts.accounts import OPERATOR, Manager, Rights
+from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Rights
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AT_ONCE
 from tocsin.rules.model.cursors import START
-from tocsin.store.broker_rows import Allowed, NewBackend, Wanted
+from tocsin.store.broker_rows import ApplicationRights, FrontendRequest, NewBackendRow
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError, LimitError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import Credentials
@@ -20,10 +20,10 @@ from tocsin.wire.subscriber import Credentials
 async def test_an_application_gets_a_token_once_and_may_use_what_was_said(
     accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
 ) -> None:
-    made = await accounts.create_application(OPERATOR, "traffic", Allowed(["v.jams"], [], {"subscribers": 1}))
+    made = await accounts.create_application(OPERATOR, "traffic", ApplicationRights(["v.jams"], [], {"subscribers": 1}))
     assert made.token.startswith("tocsin_app_")
     assert made.token not in repr(made)
-    assert await accounts.who(made.token) == Manager(made.application.id, "traffic")
+    assert await accounts.who(made.token) == ManagerIdentity(made.application.id, "traffic")
     rights = accounts.rights(made.application.id)
     assert (rights.may_subscribe("v.jams"), rights.may_subscribe("v.other"), rights.may_publish("v.f")) == (
         True,
@@ -32,7 +32,7 @@ async def test_an_application_gets_a_token_once_and_may_use_what_was_said(
     )
     assert rights.limits == {"subscribers": 1}
     again = await opened(store, clock)
-    assert await again.who(made.token) == Manager(made.application.id, "traffic")
+    assert await again.who(made.token) == ManagerIdentity(made.application.id, "traffic")
     assert again.rights(made.application.id) == rights
     await again.close()
 
@@ -40,7 +40,7 @@ async def test_an_application_gets_a_token_once_and_may_use_what_was_said(
 async def test_changed_rights_count_at_once(accounts: LocalAccounts) -> None:
     own = await manager(accounts, channels=["v.a"])
     assert own.application is not None
-    await accounts.change_application(OPERATOR, "traffic", Allowed(feeds=["v.f"], limits={"groups": 0}))
+    await accounts.change_application(OPERATOR, "traffic", ApplicationRights(feeds=["v.f"], limits={"groups": 0}))
     assert accounts.rights(own.application) == Rights(None, frozenset({"v.f"}), {"groups": 0})
     with pytest.raises(LimitError) as told:
         await accounts.create_group(own, "crew")
@@ -54,11 +54,13 @@ async def test_what_is_held_of_channels_that_were_taken_away_ends_also_after_a_c
     accounts = await opened(store, clock)
     own = await manager(accounts, channels=["v.a", "v.b"])
     ann = await session(accounts, "ann", "traffic")
-    backends = [NewBackend(each, f"v.{'ab'[each % 2]}", f"[{each}]", f"s{each}", START) for each in range(1, 601)]
-    await store.subscribe([Wanted(ann.subscriber, one.interest) for one in backends], backends=backends, created_us=1)
+    backends = [NewBackendRow(each, f"v.{'ab'[each % 2]}", f"[{each}]", f"s{each}", START) for each in range(1, 601)]
+    await store.subscribe(
+        [FrontendRequest(ann.subscriber, one.interest) for one in backends], backends=backends, created_us=1
+    )
     assert own.application is not None
     assert [one async for one in accounts.end_outside(own.application)] == []
-    await accounts.change_application(OPERATOR, "traffic", Allowed(["v.b"]))
+    await accounts.change_application(OPERATOR, "traffic", ApplicationRights(["v.b"]))
     steps = accounts.end_outside(own.application)
     assert len(await anext(steps)) == 200
     await accounts.close()
@@ -79,14 +81,14 @@ async def test_a_renewed_token_ends_the_old_one(accounts: LocalAccounts) -> None
     assert await accounts.who(second) == own
     # The default application has none until the operator asks for it.
     default = await accounts.who((await accounts.renew_application_token(OPERATOR, "default")).token)
-    assert isinstance(default, Manager)
+    assert isinstance(default, ManagerIdentity)
     assert default.application_name == "default"
 
 
 @pytest.mark.parametrize("limits", [{"unknown": 1}, {"subscribers": -1}, {"subscribers": True}, {"members": 1.5}])
 async def test_limits_that_make_no_sense_are_refused_by_name(accounts: LocalAccounts, limits: Any) -> None:
     with pytest.raises(InputError, match=rf"limits\.{next(iter(limits))}"):
-        await accounts.create_application(OPERATOR, "traffic", Allowed(limits=limits))
+        await accounts.create_application(OPERATOR, "traffic", ApplicationRights(limits=limits))
     assert [each.name for each in await accounts.applications(OPERATOR)] == ["default"]
 
 
@@ -108,9 +110,9 @@ async def test_a_removed_application_takes_all_it_has_along(
     users = [await session(accounts, f"user{n}", "traffic") for n in range(5)]
     token = (await accounts.renew(users[0])).token
     other = await session(accounts)
-    backends = [NewBackend(1, "v.c", "[]", "s", START)]
+    backends = [NewBackendRow(1, "v.c", "[]", "s", START)]
     await store.subscribe(
-        [Wanted(users[4].subscriber, 1), Wanted(other.subscriber, 1)], backends=backends, created_us=1
+        [FrontendRequest(users[4].subscriber, 1), FrontendRequest(other.subscriber, 1)], backends=backends, created_us=1
     )
     steps = [step async for step in accounts.remove_application(OPERATOR, "traffic")]
     assert [len(step.subscribers) for step in steps] == [2, 2, 1]
@@ -165,7 +167,7 @@ async def test_members_share_what_their_group_holds(accounts: LocalAccounts, sto
     own = await manager(accounts)
     ann, bob = [await session(accounts, user, "traffic") for user in ("ann", "bob")]
     crew = (await accounts.create_group(own, "crew", ["ann", "ann"])).group
-    backends = [NewBackend(1, "v.c", "[]", "s", START)]
+    backends = [NewBackendRow(1, "v.c", "[]", "s", START)]
     held = await store.subscribe_group(crew.id, 1, backends=backends, created_us=1)
     assert [each.subscriber for each in held.frontends] == [ann.subscriber]
     joined = await accounts.add_members(own, "crew", ["bob"])

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.accounts.known import OPEN, SECRET, Clock, opened, session
 from tocsin.broker.accounts.accounts import Accounts
-from tocsin.broker.accounts.guesses import Guesses
-from tocsin.broker.accounts.turns import Turns
+from tocsin.broker.accounts.guesses import LoginThrottle
+from tocsin.broker.accounts.turns import FairQueue
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import LimitError, UnauthorizedError
 from tocsin.wire.subscriber import Credentials
@@ -67,7 +67,7 @@ async def test_a_token_does_not_help_to_guess_the_password(store: SqliteBrokerSt
 
 
 def test_of_those_who_were_guessed_at_so_many_are_remembered() -> None:
-    guesses = Guesses(1, 1, remembered=10)
+    guesses = LoginThrottle(1, 1, remembered=10)
     for each in range(50):
         with guesses.one(("default", str(each)), f"from {each}", 0) as guess:
             guess.was(each % 2 == 0)
@@ -78,7 +78,7 @@ def test_of_those_who_were_guessed_at_so_many_are_remembered() -> None:
 
 
 async def test_one_origin_that_sends_many_passwords_waits_for_itself() -> None:
-    turns = Turns(1, 4, "passwords")
+    turns = FairQueue(1, 4, "passwords")
     went: list[str] = []
 
     async def one(origin: str) -> None:

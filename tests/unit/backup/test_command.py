@@ -135,6 +135,6 @@ def test_an_unreadable_lock_still_tells_that_somebody_holds_the_folder(tmp_path:
     (tmp_path / "lock").write_text("{")
     with (tmp_path / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert holder.find(tmp_path) == holder.Holder(None, None)
+        assert holder.find(tmp_path) == holder.LockOwner(None, None)
     assert holder.find(tmp_path) is None
     assert holder.find(tmp_path / "none") is None

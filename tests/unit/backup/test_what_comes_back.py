@@ -23,7 +23,7 @@ from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.rules.model.cursors import Range
 from tocsin.store import saved_broker
 from tocsin.store.broker_rows import SESSION_KEY
-from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName, CommittedExecution, Execution
 from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.store.sqlite_channels import SqliteChannelStore
 from tocsin.wire.errors import UnavailableError
@@ -135,9 +135,9 @@ class BusyChannels(SqliteChannelStore):
         self.table = table
         await self.open()
         self.channel_id = await self.add_channel()
-        await self.subscribe(self.channel_id, [Wanted('["x"]', Broker("v", "b"), "mine")], created_us=1)
+        await self.subscribe(self.channel_id, [BackendRequest('["x"]', BrokerName("v", "b"), "mine")], created_us=1)
 
-    async def execute(self) -> Committed:
+    async def execute(self) -> CommittedExecution:
         """One more row, and an execution that has read it."""
         state = await self.state(self.channel_id)
         number = state.last_execution + 1

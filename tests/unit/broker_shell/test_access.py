@@ -12,7 +12,7 @@ import pytest
 
 from tests.broker_shell import PASSWORD, Listener, both, broker
 from tests.waiting import WITHIN_S, until
-from tocsin.broker.shell.pace import Bucket
+from tocsin.broker.shell.pace import TokenBucket
 from tocsin.serving.addresses import is_own, place_of
 
 
@@ -259,7 +259,7 @@ async def test_a_connection_ends_with_its_token(cluster: Any, tmp_path: Path) ->
 
 
 def test_asking_for_much_counts_for_more() -> None:
-    bucket = Bucket(per_s=10, burst=5, now_s=0.0)
+    bucket = TokenBucket(per_s=10, burst=5, now_s=0.0)
     # More than there ever are at once is taken when all are there, and owed.
     assert [bucket.try_take(0.0, 8.0), bucket.try_take(0.0)] == [0.0, pytest.approx(0.4)]
     assert bucket.try_take(0.4) == 0.0

@@ -9,9 +9,9 @@ from typing import Any
 from tests.broker_shell import BrokerHere, Listener, both, broker
 from tests.broker_world import World, world
 from tests.waiting import WITHIN_S, until
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 
-NAME = Broker("Default", "b")
+NAME = BrokerName("Default", "b")
 
 
 async def told(here: World) -> dict[str, list[str]]:

@@ -227,11 +227,11 @@ async def test_while_the_cluster_is_away_a_broker_delivers_what_it_has(tmp_path:
 async def test_a_cluster_that_has_lost_the_broker_is_told_again(tmp_path: Path, cluster: Any) -> None:
     async with cluster as here, both(tmp_path / "broker", here, cluster__check_every_s=0.05) as made:
         from tests.broker_world import Token
-        from tocsin.store.channel_rows import Broker
+        from tocsin.store.channel_rows import BrokerName
 
         channel = await here.channel("c")
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
-        await here.brokers.remove(Broker("Default", "b"), Token("ada", "admin"))
+        await here.brokers.remove(BrokerName("Default", "b"), Token("ada", "admin"))
         async with Listener(made.url, made.tokens["ada"]) as ada:
             async with asyncio.timeout(WITHIN_S):
                 while not (held := await here.store.subscriptions(channel.channel_id)):

@@ -11,10 +11,10 @@ from tests.broker_shell import Listener, both, broker
 from tests.broker_world import World
 from tests.waiting import until
 from tocsin.store import saved_broker
-from tocsin.store.channel_rows import Broker
+from tocsin.store.channel_rows import BrokerName
 from tocsin.wire.errors import FencedError
 
-NAME = Broker("Default", "b")
+NAME = BrokerName("Default", "b")
 FILE = "broker-Default.b.db"
 
 

@@ -21,7 +21,7 @@ from tests.broker_shell import BrokerHere, Listener, both, broker, values
 from tests.waiting import WITHIN_S, until
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.shell import webhooks
-from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.figures import BrokerCounters
 from tocsin.broker.shell.webhook_connections import WebhookConnections
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import WebhookSettings
@@ -282,7 +282,7 @@ async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: 
 
 async def test_places_are_shared_out_by_application_and_host() -> None:
     settings = WebhookSettings(connections=10, application_connections=4, host_connections=2)
-    figures = Figures()
+    figures = BrokerCounters()
     places, stop = WebhookConnections(settings, figures), asyncio.Event()
     running: Counter[Any] = Counter()
 

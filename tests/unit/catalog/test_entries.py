@@ -20,7 +20,7 @@ from tocsin.cluster.catalog import (
 from tocsin.cluster.entries import entry_from_json, entry_to_json
 from tocsin.cluster.type_json import TYPE_DEPTH_LIMIT
 from tocsin.rules.model.types import ANY, PRIMITIVES, STRING, ArrayType, Field, MultisetType, ObjectType, Type
-from tocsin.store.store import Entry
+from tocsin.store.store import CatalogRow
 from tocsin.wire.errors import LimitError, StoreError
 
 
@@ -73,28 +73,28 @@ def test_a_type_nested_too_deeply_is_refused() -> None:
 
 @pytest.mark.parametrize("entry", EVERYTHING)
 def test_every_entry_comes_back_from_json(entry: CatalogEntry) -> None:
-    row = Entry(entry.ref.kind, entry.ref.dataverse, entry.ref.name, entry_to_json(entry), 1)
+    row = CatalogRow(entry.ref.kind, entry.ref.dataverse, entry.ref.name, entry_to_json(entry), 1)
     assert entry_from_json(row) == entry
 
 
 @pytest.mark.parametrize("returns", [ANY, ArrayType(report.type, item_optional=True)])
 def test_a_function_in_python_comes_back_from_json(returns: Type) -> None:
     entry = FunctionEntry(E, "coded", ("r",), "m:f", (report.ref,), "PYTHON", returns, optional=False)
-    assert entry_from_json(Entry("function", E, "coded@1", entry_to_json(entry), 1)) == entry
+    assert entry_from_json(CatalogRow("function", E, "coded@1", entry_to_json(entry), 1)) == entry
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        Entry("rumour", E, "c", {}, 1),
-        Entry("channel", E, "c", {}, 1),
-        Entry("procedure", E, "p@0", {"procedure_id": "p", "parameters": [], "body": "1", "period": "soon"}, 1),
-        Entry("type", E, "T", {}, 1),
-        Entry("type", E, "T", {"type": "bigint", "text": ""}, 1),
-        Entry("type", E, "T", {"type": {"what": 1}, "text": ""}, 1),
-        Entry("index", E, "no dataset", {"fields": [], "kind": "BTREE"}, 1),
+        CatalogRow("rumour", E, "c", {}, 1),
+        CatalogRow("channel", E, "c", {}, 1),
+        CatalogRow("procedure", E, "p@0", {"procedure_id": "p", "parameters": [], "body": "1", "period": "soon"}, 1),
+        CatalogRow("type", E, "T", {}, 1),
+        CatalogRow("type", E, "T", {"type": "bigint", "text": ""}, 1),
+        CatalogRow("type", E, "T", {"type": {"what": 1}, "text": ""}, 1),
+        CatalogRow("index", E, "no dataset", {"fields": [], "kind": "BTREE"}, 1),
     ],
 )
-def test_a_row_that_cannot_be_read_is_said_to_be_damaged(row: Entry) -> None:
+def test_a_row_that_cannot_be_read_is_said_to_be_damaged(row: CatalogRow) -> None:
     with pytest.raises(StoreError, match="the catalog"):
         entry_from_json(row)

@@ -17,10 +17,10 @@ import pytest
 from tests.fake_statements import FakeStatements, serving
 from tests.unit.cluster_http.asking import ask, error_in, raw
 from tests.waiting import WITHIN_S
-from tocsin.cluster.outcome import Outcome
+from tocsin.cluster.outcome import StatementOutcome
 from tocsin.cluster.replies import StatementLimits
 from tocsin.cluster.work_threads import WorkThreads
-from tocsin.serving.limits import GZIP_MEMBERS_LIMIT, Gate, GzipReader, Room
+from tocsin.serving.limits import GZIP_MEMBERS_LIMIT, GzipReader, MemoryBudget, WaitingLine
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import InputError, LimitError
 
@@ -110,7 +110,7 @@ async def test_a_body_is_unpacked_beside_the_event_loop(monkeypatch: pytest.Monk
 
 def test_one_asker_has_only_its_share_of_a_room_and_gives_it_back() -> None:
     refused: list[str] = []
-    room = Room(100, free_bytes=10, own_limit_bytes=50, refused=refused.append)
+    room = MemoryBudget(100, free_bytes=10, own_limit_bytes=50, refused=refused.append)
     with room.share("ann") as first, room.share("ann") as second, room.share("bob") as other:
         first(40)
         with pytest.raises(LimitError, match="of ann may take 50 bytes") as caught:
@@ -164,7 +164,7 @@ async def test_a_request_in_json_holds_only_so_many_values() -> None:
 
 async def test_a_gate_lets_one_asker_have_only_its_places_and_others_pass_it_by() -> None:
     refused: list[str] = []
-    gate = Gate(2, 3, own_inside=1, own_waiting=1, refused=refused.append)
+    gate = WaitingLine(2, 3, own_inside=1, own_waiting=1, refused=refused.append)
     order: list[str] = []
     leave = asyncio.Event()
 
@@ -191,7 +191,7 @@ async def test_a_gate_lets_one_asker_have_only_its_places_and_others_pass_it_by(
 
 
 async def test_who_is_back_for_the_rest_of_a_request_waits_though_the_queue_is_full() -> None:
-    gate, order = Gate(1, 0), []
+    gate, order = WaitingLine(1, 0), []
 
     async def come_back() -> None:
         async with gate.passed(is_back=True):
@@ -258,7 +258,7 @@ class DeafStatements(FakeStatements):
         self.begun.add(threading.get_ident())
         self.let.wait()
 
-    async def run(self, script: str, **options: Any) -> AsyncIterator[Outcome]:
+    async def run(self, script: str, **options: Any) -> AsyncIterator[StatementOutcome]:
         if script == "deaf":
             await self.threads.carry_out(self.pool, self._deaf, stop=lambda: True)
         async for outcome in super().run(script, **options):

@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.dataset_table.tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.cluster.inspection.datasets import DatasetInspection
-from tocsin.cluster.inspection.findings import Report
+from tocsin.cluster.inspection.findings import InspectionReport
 from tocsin.pipeline.datasets import commits, durability
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.log_entries import EntryState, classify_entry
@@ -80,7 +80,7 @@ def flips(whole: bytes) -> Iterator[bytes]:
 
 
 def findings(table: DatasetTable) -> list[tuple[str, Path]]:
-    inspection = DatasetInspection(table.log.folder, "dataset v.D", Report(table.log.folder), deep=False)
+    inspection = DatasetInspection(table.log.folder, "dataset v.D", InspectionReport(table.log.folder), deep=False)
     return [(one.severity, one.path) for one in inspection.find_damage()]
 
 
@@ -181,7 +181,7 @@ def test_a_flipped_bit_anywhere_in_a_data_file_is_found_by_a_deep_look(table: Da
     (name,) = table.data.names()
     path = table.log.folder / name
     whole = path.read_bytes()
-    inspection = DatasetInspection(table.log.folder, "dataset v.D", Report(table.log.folder), deep=True)
+    inspection = DatasetInspection(table.log.folder, "dataset v.D", InspectionReport(table.log.folder), deep=True)
     places = [*range(0, len(whole), 7), len(whole) - 1]
     for place in places:
         damaged = bytearray(whole)
@@ -199,7 +199,7 @@ def test_a_data_file_of_an_older_tocsin_has_no_checksum_and_its_pages_are_read(t
     older.write_bytes((table.log.folder / name).read_bytes())
     entry = entry_path(table.log.folder, 1)
     entry.write_bytes(without_checksum(entry.read_bytes()).replace(name.encode(), older.name.encode()))
-    inspection = DatasetInspection(table.log.folder, "dataset v.D", Report(table.log.folder), deep=True)
+    inspection = DatasetInspection(table.log.folder, "dataset v.D", InspectionReport(table.log.folder), deep=True)
     assert list(inspection.find_damage()) == []
     assert content(reopened(table).snapshot()) == {1: "a", 2: "a", 3: "a"}
 

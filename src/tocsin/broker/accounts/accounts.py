@@ -4,7 +4,7 @@ valid at every broker without the broker changing.
     operator ── application ── subscriber ── session       each reaches what stands to its right, and nothing beside it
                      └──────── group
 
-Whoever asks is a `Principal`: a subscriber's `Session`, or the `Manager` of one application or, as the operator, of
+A `Principal` asks: a subscriber's `Session`, or the `ManagerIdentity` of one application or, for the operator, of
 all. Every call that needs rights takes the principal first and raises ForbiddenError before it looks at anything, so
 that nobody learns from an answer what another application has.
 
@@ -22,8 +22,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from tocsin.store.broker_rows import EVERYTHING, PAGE, Allowed, Application, Frontend, Group, Subscriber
-from tocsin.wire.answers import LoggedIn
+from tocsin.store.broker_rows import (
+    EVERYTHING,
+    PAGE,
+    ApplicationRights,
+    ApplicationRow,
+    FrontendRow,
+    GroupRow,
+    SubscriberRow,
+)
+from tocsin.wire.answers import LoginAnswer
 from tocsin.wire.subscriber import Credentials
 
 # What an application's limits may be called. Where it has none of its own the broker's settings hold.
@@ -54,7 +62,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Manager:
+class ManagerIdentity:
     """Who may manage one application; with None, all of them and the broker."""
 
     application: int | None
@@ -65,9 +73,9 @@ class Manager:
         return self.application is None
 
 
-OPERATOR: Final = Manager(None)
+OPERATOR: Final = ManagerIdentity(None)
 
-Principal: TypeAlias = Session | Manager
+Principal: TypeAlias = Session | ManagerIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class Rights:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(allowed: Allowed) -> Rights:
+    def of(allowed: ApplicationRights) -> Rights:
         channels, feeds = (None if one is None else frozenset(one) for one in (allowed.channels, allowed.feeds))
         return Rights(channels, feeds, allowed.limits)
 
@@ -91,10 +99,10 @@ class Rights:
 
 
 @dataclass(frozen=True, slots=True)
-class WithToken:
+class NewApplicationToken:
     """An application and its new token, which is shown once and kept by nobody."""
 
-    application: Application
+    application: ApplicationRow
     token: str = field(repr=False)
 
 
@@ -103,16 +111,16 @@ class Removed:
     """Subscribers that are gone, and what they held."""
 
     subscribers: list[int]
-    frontends: list[Frontend]
+    frontends: list[FrontendRow]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
     """`made`: what members got by it. `gone`: what nobody wants any more."""
 
-    group: Group
-    made: list[Frontend] = field(default_factory=list)
-    gone: list[Frontend] = field(default_factory=list)
+    group: GroupRow
+    made: list[FrontendRow] = field(default_factory=list)
+    gone: list[FrontendRow] = field(default_factory=list)
 
 
 class Accounts(Protocol):
@@ -134,18 +142,18 @@ class Accounts(Protocol):
 
     async def register(
         self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
-    ) -> Subscriber:
+    ) -> SubscriberRow:
         """By nobody, or a subscriber: where registration is open, and only into the application `default`. By an
         application: into itself, also when the credentials name `default`, which is what they do by default."""
 
-    async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoggedIn:
+    async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
         """Takes as long for a user, an application or a password that is wrong, and says the same of all three.
 
         `origin`: whence it is asked. LimitError (429, with `retry_after_s`) when too many passwords wait to be checked,
         those of one origin first; and when too many were wrong for this user, whatever is said now.
         """
 
-    async def renew(self, session: Session) -> LoggedIn:
+    async def renew(self, session: Session) -> LoginAnswer:
         """A fresh token; the old one stays good until it ends."""
 
     async def logout(self, session: Session) -> None:
@@ -153,34 +161,36 @@ class Accounts(Protocol):
 
     # --- applications, for the operator
 
-    async def create_application(self, by: Principal, name: str, allowed: Allowed = EVERYTHING) -> WithToken: ...
+    async def create_application(
+        self, by: Principal, name: str, allowed: ApplicationRights = EVERYTHING
+    ) -> NewApplicationToken: ...
 
-    async def change_application(self, by: Principal, name: str, allowed: Allowed) -> Application:
+    async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
         """In place of all it had. Counts from now on; `end_outside` ends what was subscribed to before."""
 
-    def end_outside(self, application: int) -> AsyncIterator[list[Frontend]]:
+    def end_outside(self, application: int) -> AsyncIterator[list[FrontendRow]]:
         """Ends in steps, each of which is told, what the application's subscribers and groups hold of channels that it
         may not use. What was interrupted is brought to its end when the accounts are opened again."""
 
-    async def renew_application_token(self, by: Principal, name: str) -> WithToken:
+    async def renew_application_token(self, by: Principal, name: str) -> NewApplicationToken:
         """Also by the application itself. The old one is good no more."""
 
     def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
         """In steps, each of which is told. Nobody registers or logs in from the first one on; a removal that was
         interrupted is brought to its end. `default` stays (ConflictError)."""
 
-    async def applications(self, by: Principal) -> list[Application]:
+    async def applications(self, by: Principal) -> list[ApplicationRow]:
         """All for the operator, and for an application itself."""
 
-    async def application(self, by: Principal, name: str) -> Application: ...
+    async def application(self, by: Principal, name: str) -> ApplicationRow: ...
 
     # --- subscribers, for managers. Without `application`: the manager's own; for the operator, `default`.
 
     async def subscribers(
         self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
-    ) -> list[Subscriber]: ...
+    ) -> list[SubscriberRow]: ...
 
-    async def subscriber(self, by: Principal, user: str, application: str | None = None) -> Subscriber: ...
+    async def subscriber(self, by: Principal, user: str, application: str | None = None) -> SubscriberRow: ...
 
     async def set_password(
         self,
@@ -191,7 +201,7 @@ class Accounts(Protocol):
         *,
         old: str | None = None,
         origin: str | None = None,
-    ) -> Subscriber:
+    ) -> SubscriberRow:
         """For one who forgot it; and by the subscriber itself, who says the old one. All tokens from before are good no
         more."""
 
@@ -219,10 +229,10 @@ class Accounts(Protocol):
 
     async def groups(
         self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
-    ) -> list[Group]:
+    ) -> list[GroupRow]:
         """A subscriber sees those that it is in."""
 
-    async def group(self, by: Principal, name: str, application: str | None = None) -> Group:
+    async def group(self, by: Principal, name: str, application: str | None = None) -> GroupRow:
         """One that `by` may see and subscribe for: its managers', and its members'."""
 
     async def members(

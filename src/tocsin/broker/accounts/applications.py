@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Final
 
-from tocsin.broker.accounts.accounts import Principal, Removed, Session, WithToken
+from tocsin.broker.accounts.accounts import NewApplicationToken, Principal, Removed, Session
 from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory, now_us
 from tocsin.broker.accounts.policy import AccountPolicy, check_limits, name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
-from tocsin.store.broker_rows import EVERYTHING, Allowed, Application, Frontend
+from tocsin.store.broker_rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
@@ -39,7 +39,9 @@ class Applications(Directory):
                 async for _ in self.end_outside(application.id):
                     pass
 
-    async def create_application(self, by: Principal, name: str, allowed: Allowed = EVERYTHING) -> WithToken:
+    async def create_application(
+        self, by: Principal, name: str, allowed: ApplicationRights = EVERYTHING
+    ) -> NewApplicationToken:
         self._require_operator(by)
         check_limits(allowed.limits)
         token = _token()
@@ -47,9 +49,9 @@ class Applications(Directory):
             name_of("name of an application", name), allowed, digest=digest(token), created_us=self._now_us()
         )
         self._put(made)
-        return WithToken(made, token)
+        return NewApplicationToken(made, token)
 
-    async def change_application(self, by: Principal, name: str, allowed: Allowed) -> Application:
+    async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
         self._require_operator(by)
         check_limits(allowed.limits)
         found = self._open_one(name)
@@ -59,7 +61,7 @@ class Applications(Directory):
             await self._store.change_application(found.id, allowed)
             return await self._read_again(found)
 
-    async def end_outside(self, application: int) -> AsyncIterator[list[Frontend]]:
+    async def end_outside(self, application: int) -> AsyncIterator[list[FrontendRow]]:
         async with self._narrowing:
             channels, last = self.rights(application).channels, 0
             if channels is not None:
@@ -68,12 +70,12 @@ class Applications(Directory):
                     yield gone
             await self._store.set_fact(NARROWED.format(application), "")
 
-    async def renew_application_token(self, by: Principal, name: str) -> WithToken:
+    async def renew_application_token(self, by: Principal, name: str) -> NewApplicationToken:
         found = self._scope(by, name)
         self._open_one(found.name)
         token = _token()
         await self._store.renew_application_token(found.id, digest(token))
-        return WithToken(await self._read_again(found), token)
+        return NewApplicationToken(await self._read_again(found), token)
 
     async def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
         self._require_operator(by)
@@ -83,7 +85,7 @@ class Applications(Directory):
         async for step in self._remove(found):
             yield step
 
-    async def applications(self, by: Principal) -> list[Application]:
+    async def applications(self, by: Principal) -> list[ApplicationRow]:
         if isinstance(by, Session):
             raise ForbiddenError("a subscriber may not do this", hint="use the operator's token")
         if by.application is not None:
@@ -91,10 +93,10 @@ class Applications(Directory):
         # From the store, which counts the subscribers.
         return [each for each in await self._store.applications() if not each.closed]
 
-    async def application(self, by: Principal, name: str) -> Application:
+    async def application(self, by: Principal, name: str) -> ApplicationRow:
         return await self._read_again(self._scope(by, name))
 
-    async def _remove(self, application: Application) -> AsyncIterator[Removed]:
+    async def _remove(self, application: ApplicationRow) -> AsyncIterator[Removed]:
         await self._store.close_application(application.id)
         self._put(replace(application, closed=True))
         while some := await self._store.subscribers(application.id, limit=STEP):
@@ -106,13 +108,13 @@ class Applications(Directory):
         await self._store.remove_application(application.id)
         self._forget(application)
 
-    def _open_one(self, name: str) -> Application:
+    def _open_one(self, name: str) -> ApplicationRow:
         found = self._named(name)
         if found.closed:
             raise ConflictError(f"the application {name} is being removed")
         return found
 
-    async def _read_again(self, application: Application) -> Application:
+    async def _read_again(self, application: ApplicationRow) -> ApplicationRow:
         """As it is kept, by whatever order changes came in."""
         found = await self._store.application(application.id)
         if found is None:

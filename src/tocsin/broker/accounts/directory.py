@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from tocsin.broker.accounts.accounts import OPERATOR, Manager, Principal, Rights, Session
+from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Rights, Session
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, same
 from tocsin.serving.tokens import PREFIX, digest
-from tocsin.store.broker_rows import Application, Subscriber
+from tocsin.store.broker_rows import ApplicationRow, SubscriberRow
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
@@ -35,12 +35,12 @@ class Directory:
         self._store = store
         self._policy = policy
         self._now_us = clock_us
-        self._by_id: dict[int, Application] = {}
-        self._by_name: dict[str, Application] = {}
+        self._by_id: dict[int, ApplicationRow] = {}
+        self._by_name: dict[str, ApplicationRow] = {}
         self._by_digest: dict[str, int] = {}
         self._rights: dict[int, Rights] = {}
         self._operator = digest(policy.operator_token) if policy.operator_token else None
-        self._seen: OrderedDict[int, Subscriber] = OrderedDict()
+        self._seen: OrderedDict[int, SubscriberRow] = OrderedDict()
         self._changes = 0
 
     async def open(self) -> None:
@@ -52,7 +52,7 @@ class Directory:
 
     # --- who asks
 
-    def _manager(self, token: str | None) -> Manager | None:
+    def _manager(self, token: str | None) -> ManagerIdentity | None:
         """Whose token this is, if it is a manager's."""
         if token is None:
             if self._policy.everybody_operates:
@@ -64,14 +64,14 @@ class Directory:
         # A lookup by the digest tells nothing of the token by the time that it takes.
         found = self._by_id.get(self._by_digest.get(shown, 0))
         if found is not None and not found.closed:
-            return Manager(found.id, found.name)
+            return ManagerIdentity(found.id, found.name)
         return None
 
     def _require_operator(self, by: Principal) -> None:
-        if not isinstance(by, Manager) or not by.is_operator:
+        if not isinstance(by, ManagerIdentity) or not by.is_operator:
             raise ForbiddenError("only the operator may do this", hint="use the operator's token")
 
-    def _scope(self, by: Principal, application: str | None) -> Application:
+    def _scope(self, by: Principal, application: str | None) -> ApplicationRow:
         """The application that `by` means and may manage."""
         if isinstance(by, Session):
             raise ForbiddenError("a subscriber may not do this", hint="use the application's token")
@@ -79,7 +79,7 @@ class Directory:
             return self._own(by.application, application)
         return self._named(DEFAULT_APPLICATION if application is None else application)
 
-    def _own(self, own: int, application: str | None) -> Application:
+    def _own(self, own: int, application: str | None) -> ApplicationRow:
         """One's own application; whether there is another of that name, nobody is told."""
         found = self._by_id.get(own)
         if found is None or found.closed:
@@ -88,18 +88,18 @@ class Directory:
             raise ForbiddenError(f"this reaches the application {found.name} only", hint="leave out the application")
         return found
 
-    def _named(self, name: str) -> Application:
+    def _named(self, name: str) -> ApplicationRow:
         found = self._by_name.get(same(name))
         if found is None:
             raise NotFoundError(f"there is no application {name[:200]!r}")
         return found
 
-    def _limit(self, application: Application, name: str) -> int | None:
+    def _limit(self, application: ApplicationRow, name: str) -> int | None:
         return application.allowed.limits.get(name, self._policy.limits.get(name))
 
     # --- subscribers
 
-    async def _subscriber(self, id_: int) -> Subscriber | None:
+    async def _subscriber(self, id_: int) -> SubscriberRow | None:
         """One that is there at this moment, mostly from memory."""
         found = self._seen.get(id_)
         if found is not None:
@@ -114,7 +114,7 @@ class Directory:
                 self._seen.popitem(last=False)
         return found
 
-    async def _user(self, application: Application, user: str) -> Subscriber:
+    async def _user(self, application: ApplicationRow, user: str) -> SubscriberRow:
         found = await self._store.subscriber(application.id, name_of("user's name", user))
         if found is None:
             raise NotFoundError(f"there is no user {user[:200]!r} of the application {application.name}")
@@ -126,7 +126,7 @@ class Directory:
 
     # --- applications
 
-    def _put(self, application: Application) -> None:
+    def _put(self, application: ApplicationRow) -> None:
         before = self._by_id.get(application.id)
         if before is not None and before.digest is not None:
             self._by_digest.pop(before.digest, None)
@@ -135,7 +135,7 @@ class Directory:
         self._by_id[application.id] = self._by_name[application.name] = application
         self._rights[application.id] = NOTHING if application.closed else Rights.of(application.allowed)
 
-    def _forget(self, application: Application) -> None:
+    def _forget(self, application: ApplicationRow) -> None:
         for kept in (self._by_id, self._rights):
             kept.pop(application.id, None)
         self._by_name.pop(application.name, None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tocsin.broker.accounts.accounts import GroupChanged, Principal, Session
 from tocsin.broker.accounts.directory import Directory
 from tocsin.broker.accounts.policy import name_of, names_of
-from tocsin.store.broker_rows import PAGE, Application, Group
+from tocsin.store.broker_rows import PAGE, ApplicationRow, GroupRow
 from tocsin.wire.errors import ForbiddenError, NotFoundError
 
 
@@ -57,14 +57,14 @@ class Groups(Directory):
 
     async def groups(
         self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
-    ) -> list[Group]:
+    ) -> list[GroupRow]:
         if isinstance(by, Session):
             self._own(by.application, application)
             mine = await self._store.groups_of(by.subscriber)
             return [each for each in mine if each.name > after][:limit]
         return await self._store.groups(self._scope(by, application).id, after=after, limit=limit)
 
-    async def group(self, by: Principal, name: str, application: str | None = None) -> Group:
+    async def group(self, by: Principal, name: str, application: str | None = None) -> GroupRow:
         if not isinstance(by, Session):
             return await self._group(self._scope(by, application), name)
         self._own(by.application, application)
@@ -81,14 +81,14 @@ class Groups(Directory):
         group = await self.group(by, name, application)
         return [each.user for each in await self._store.members(group.id, after=after, limit=limit)]
 
-    async def _group(self, of: Application, name: str) -> Group:
+    async def _group(self, of: ApplicationRow, name: str) -> GroupRow:
         kept = name_of("name of a group", name)
         found = await self._store.group(of.id, kept)
         if found is None:
             raise _no_group(kept)
         return found
 
-    async def _ids(self, of: Application, users: Sequence[str]) -> list[int]:
+    async def _ids(self, of: ApplicationRow, users: Sequence[str]) -> list[int]:
         wanted = names_of("user's name", users)
         found = {each.user: each.id for each in await self._store.find_subscribers(of.id, wanted)}
         for user in wanted:

@@ -17,7 +17,7 @@ _HOUR_US: Final = 3_600_000_000
 User = tuple[str, str]
 
 
-class Guesses:
+class LoginThrottle:
     """For each user `burst` wrong passwords at once, and `per_hour` on the long run.
 
     Counted for names that nobody has, too, so that nobody learns from it which there are. An address that the user has
@@ -33,12 +33,12 @@ class Guesses:
         self._homes: OrderedDict[tuple[User, str | None], None] = OrderedDict()
 
     @contextmanager
-    def one(self, user: User, origin: str | None, now_us: int) -> Iterator[Attempt]:
+    def one(self, user: User, origin: str | None, now_us: int) -> Iterator[LoginAttempt]:
         """A password that is being tried; LimitError (429) where no more may be. It counts from now on, so that many at
         once are not more than one after the other, and no longer where it was right, or not tried after all."""
         key = (user, origin if (user, origin) in self._homes else None)
         self._take(key, now_us)
-        attempt = Attempt()
+        attempt = LoginAttempt()
         try:
             yield attempt
         finally:
@@ -72,7 +72,7 @@ class Guesses:
                 self._left[key] = (left + 1.0, at_us)
 
 
-class Attempt:
+class LoginAttempt:
     """What became of it; neither where it was not tried."""
 
     __slots__ = ("right", "wrong")

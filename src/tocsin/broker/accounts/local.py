@@ -6,17 +6,17 @@ import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from tocsin.broker.accounts.accounts import Manager, Principal, Removed, Session
+from tocsin.broker.accounts.accounts import ManagerIdentity, Principal, Removed, Session
 from tocsin.broker.accounts.applications import Applications
 from tocsin.broker.accounts.directory import now_us
 from tocsin.broker.accounts.groups import Groups
-from tocsin.broker.accounts.guesses import Guesses
+from tocsin.broker.accounts.guesses import LoginThrottle
 from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, password_of, same
 from tocsin.broker.accounts.sessions import Claims, SessionTokens
-from tocsin.store.broker_rows import PAGE, Application, Subscriber
+from tocsin.store.broker_rows import PAGE, ApplicationRow, SubscriberRow
 from tocsin.store.broker_store import BrokerStore
-from tocsin.wire.answers import LoggedIn
+from tocsin.wire.answers import LoginAnswer
 from tocsin.wire.errors import (
     ConflictError,
     ForbiddenError,
@@ -35,7 +35,7 @@ class LocalAccounts(Applications, Groups):
         super().__init__(store, policy, clock_us)
         self._tokens = SessionTokens(store, policy.token_s, policy.session_s, clock_us)
         self._passwords = Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
-        self._guesses = Guesses(policy.wrong_passwords, policy.wrong_passwords_per_hour)
+        self._guesses = LoginThrottle(policy.wrong_passwords, policy.wrong_passwords_per_hour)
 
     async def open(self) -> None:
         await super().open()
@@ -72,7 +72,7 @@ class LocalAccounts(Applications, Groups):
 
     async def register(
         self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
-    ) -> Subscriber:
+    ) -> SubscriberRow:
         of = self._registering(by, credentials.application)
         user = name_of("user's name", credentials.user)
         password = password_of(credentials.password, self._policy.password_characters)
@@ -87,7 +87,7 @@ class LocalAccounts(Applications, Groups):
             at_most=self._limit(of, "subscribers"),
         )
 
-    async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoggedIn:
+    async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
         issued_us = self._now_us()
         found = await self._claimed(credentials)
         password = password_of(credentials.password)
@@ -105,7 +105,7 @@ class LocalAccounts(Applications, Groups):
         # A clock that was set back since the last change of the password locks nobody out.
         return self._logged_in(found, self._tokens.issue(found.id, max(issued_us, found.tokens_from_us)))
 
-    async def renew(self, session: Session) -> LoggedIn:
+    async def renew(self, session: Session) -> LoginAnswer:
         issued_us = self._now_us()
         found = await self._subscriber(session.subscriber)
         if found is None or session.issued_us < found.tokens_from_us:
@@ -119,10 +119,10 @@ class LocalAccounts(Applications, Groups):
 
     async def subscribers(
         self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
-    ) -> list[Subscriber]:
+    ) -> list[SubscriberRow]:
         return await self._store.subscribers(self._scope(by, application).id, after=after, limit=limit)
 
-    async def subscriber(self, by: Principal, user: str, application: str | None = None) -> Subscriber:
+    async def subscriber(self, by: Principal, user: str, application: str | None = None) -> SubscriberRow:
         return await self._reached(by, user, application)
 
     async def set_password(
@@ -134,7 +134,7 @@ class LocalAccounts(Applications, Groups):
         *,
         old: str | None = None,
         origin: str | None = None,
-    ) -> Subscriber:
+    ) -> SubscriberRow:
         found = await self._reached(by, user, application)
         new = password_of(password, self._policy.password_characters)
         if isinstance(by, Session):
@@ -157,8 +157,8 @@ class LocalAccounts(Applications, Groups):
 
     # --- steps
 
-    def _registering(self, by: Principal | None, application: str) -> Application:
-        if isinstance(by, Manager):
+    def _registering(self, by: Principal | None, application: str) -> ApplicationRow:
+        if isinstance(by, ManagerIdentity):
             if not by.is_operator and application == DEFAULT_APPLICATION:
                 return self._scope(by, None)
             return self._scope(by, application)
@@ -168,7 +168,7 @@ class LocalAccounts(Applications, Groups):
             raise ForbiddenError(f"not everybody may register but into {DEFAULT_APPLICATION}", hint="use its token")
         return self._named(DEFAULT_APPLICATION)
 
-    async def _claimed(self, credentials: Credentials) -> Subscriber | None:
+    async def _claimed(self, credentials: Credentials) -> SubscriberRow | None:
         """Who somebody says to be, if there is one of that name."""
         application = self._by_name.get(same(credentials.application))
         try:
@@ -179,7 +179,7 @@ class LocalAccounts(Applications, Groups):
         found = await self._store.subscriber(0 if application is None else application.id, user)
         return None if application is None or application.closed else found
 
-    async def _reached(self, by: Principal, user: str, application: str | None) -> Subscriber:
+    async def _reached(self, by: Principal, user: str, application: str | None) -> SubscriberRow:
         """A subscriber that `by` manages, or is."""
         if isinstance(by, Session):
             of = self._own(by.application, application)
@@ -188,10 +188,10 @@ class LocalAccounts(Applications, Groups):
             return await self._user(of, by.user)
         return await self._user(self._scope(by, application), user)
 
-    def _logged_in(self, subscriber: Subscriber, issued: tuple[str, Claims]) -> LoggedIn:
+    def _logged_in(self, subscriber: SubscriberRow, issued: tuple[str, Claims]) -> LoginAnswer:
         application = self._by_id.get(subscriber.application)
         if application is None or application.closed:
             raise UnauthorizedError("the user or the password is wrong")
         token, claims = issued
         expires_at = datetime.fromtimestamp(claims.expires_us / 1e6, UTC)
-        return LoggedIn(token, expires_at, subscriber.user, application.name)
+        return LoginAnswer(token, expires_at, subscriber.user, application.name)

@@ -17,7 +17,7 @@ from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from tocsin.broker.accounts.policy import PasswordCost
-from tocsin.broker.accounts.turns import Turns
+from tocsin.broker.accounts.turns import FairQueue
 from tocsin.patience import to_the_end
 
 Answer = TypeVar("Answer")
@@ -33,7 +33,7 @@ class Passwords:
         self._hasher = PasswordHasher(
             time_cost=cost.passes, memory_cost=cost.memory_kib, parallelism=cost.lanes, type=Type.ID
         )
-        self._turns = Turns(threads, waiting, "passwords")
+        self._turns = FairQueue(threads, waiting, "passwords")
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="passwords", initializer=_give_way)
         self._decoy = ""
 

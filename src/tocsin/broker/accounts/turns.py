@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from tocsin.wire.errors import LimitError
 
 
-class Turns:
+class FairQueue:
     """`inside` at once, and `waiting` more: origins take turns, each with the first of its own.
 
     When nobody else can wait, whoever came last of the origin that has the most waiting is refused (LimitError, 429):

@@ -6,12 +6,12 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import InputError
 
 
-class Why(Enum):
+class DeliveryReason(Enum):
     """Why something is delivered: it has just come, it was asked for, or somebody is catching up."""
 
     LIVE = "live"
@@ -42,15 +42,15 @@ class Deliver:
     interest: Hashable
     after: Cursor
     to: Cursor
-    results: tuple[Result, ...]
+    results: tuple[BrokerResult, ...]
     audience: Collection[Hashable]
-    why: Why
+    why: DeliveryReason
     gap: Cursor | None = None
     more: bool = False
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Notify:
+class NotifyAvailable:
     """There are results up to `to`: the audience may pull."""
 
     interest: Hashable
@@ -59,7 +59,7 @@ class Notify:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Ended:
+class EndSubscriptions:
     """These subscriptions are gone, and this is why."""
 
     interest: Hashable
@@ -68,7 +68,7 @@ class Ended:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Refused:
+class RefuseEvent:
     """An event named a subscription with which that cannot be done; nothing changed."""
 
     subscription: Hashable
@@ -102,10 +102,20 @@ class Fetch:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Report:
+class ReportConsumed:
     """What everybody here has, per interest: the cluster needs to keep nothing up to there for us."""
 
     lowest: Mapping[Hashable, Cursor]
 
 
-Action = Subscribed | Deliver | Notify | Ended | Refused | SubscribeBackend | UnsubscribeBackend | Fetch | Report
+Action = (
+    Subscribed
+    | Deliver
+    | NotifyAvailable
+    | EndSubscriptions
+    | RefuseEvent
+    | SubscribeBackend
+    | UnsubscribeBackend
+    | Fetch
+    | ReportConsumed
+)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-from tocsin.broker.core.cohorts import Cohort, Frontend, Group
-from tocsin.broker.core.flights import Asked, Flight, Waiting
+from tocsin.broker.core.cohorts import Cohort, CohortSnapshot, FrontendState
+from tocsin.broker.core.flights import Asked, PendingAnswer, PendingFetch
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.model.cursors import START, Cursor
 
 
-class Backend:
+class InterestState:
     """`cache` is None until the cluster holds the subscription; its head is how far the broker has come."""
 
     __slots__ = (
@@ -22,14 +22,14 @@ class Backend:
     def __init__(self, interest: Hashable) -> None:
         self.interest = interest
         self.cache: ResultCache | None = None
-        self.frontends: dict[Hashable, Frontend] = {}
-        self.joining: dict[Hashable, Frontend] = {}
+        self.frontends: dict[Hashable, FrontendState] = {}
+        self.joining: dict[Hashable, FrontendState] = {}
         self.inline = Cohort(START)
         self.notify = Cohort(START)
         self.announced = START
-        self.news: Flight | None = None
-        self.flights: list[Flight] = []
-        self.waiting: dict[Asked, Waiting] = {}
+        self.news: PendingFetch | None = None
+        self.flights: list[PendingFetch] = []
+        self.waiting: dict[Asked, PendingAnswer] = {}
         self.empty_since_s: float | None = None
         self.reported: Cursor | None = None
 
@@ -38,18 +38,18 @@ class Backend:
         assert self.cache is not None, f"the cluster does not hold {self.interest} yet"
         return self.cache
 
-    def leave(self, one: Frontend) -> None:
+    def leave(self, one: FrontendState) -> None:
         """Out of its cohort, if it was in one; what it waited for no longer concerns it."""
         if one.live:
             one.cohort.leave(one)
         one.waits = False
         one.turn += 1
 
-    def together(self, group: Group) -> bool:
+    def together(self, group: CohortSnapshot) -> bool:
         """Whether these are just those who share the marker of a cohort of this interest."""
         return group.current and (group.cohort is self.notify or group.cohort is self.inline)
 
-    def attach(self, one: Frontend, caches: ResultCaches) -> bool:
+    def attach(self, one: FrontendState, caches: ResultCaches) -> bool:
         """From here on the subscription counts, if the broker has come to where it begins. Else it joins with the news.
 
         Who asks from nowhere begins after everything that the cluster has announced. Who asks from beyond that (it was
@@ -68,7 +68,7 @@ class Backend:
         caches.attach(cache, one.since)
         return True
 
-    def detach(self, one: Frontend, caches: ResultCaches) -> None:
+    def detach(self, one: FrontendState, caches: ResultCaches) -> None:
         self.leave(one)
         del self.frontends[one.id]
         if one.attached:
@@ -81,7 +81,7 @@ class Backend:
         cache = self.held
         to = min(to, cache.head)
         moved: dict[Cursor, int]
-        if type(names) is Group and self.together(names):
+        if type(names) is CohortSnapshot and self.together(names):
             before = names.cohort.marker
             if before < to and names.names:
                 names.cohort.move_together(to)
@@ -95,7 +95,7 @@ class Backend:
         for before, count in moved.items():
             caches.advance(cache, before, to, count)
 
-    def acknowledge_one(self, one: Frontend, to: Cursor, caches: ResultCaches) -> None:
+    def acknowledge_one(self, one: FrontendState, to: Cursor, caches: ResultCaches) -> None:
         """The same for one that is attached."""
         cache, before = self.held, one.acknowledged
         to = min(to, cache.head)

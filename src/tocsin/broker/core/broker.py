@@ -22,62 +22,62 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import (
     Action,
     Deliver,
-    Ended,
-    Notify,
-    Refused,
-    Report,
+    DeliveryReason,
+    EndSubscriptions,
+    NotifyAvailable,
+    RefuseEvent,
+    ReportConsumed,
     SubscribeBackend,
     Subscribed,
     UnsubscribeBackend,
-    Why,
 )
-from tocsin.broker.core.backend import Backend
-from tocsin.broker.core.cohorts import Frontend, Group
+from tocsin.broker.core.backend import InterestState
+from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
 from tocsin.broker.core.delivery import Delivery
-from tocsin.broker.core.flights import Flight
-from tocsin.broker.core.looking import Held
+from tocsin.broker.core.flights import PendingFetch
+from tocsin.broker.core.looking import BrokerState
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core.timers import Timers
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 
-class Broker(Held):
+class Broker(BrokerState):
     def __init__(self, settings: CoreSettings, now_s: float) -> None:
         super().__init__()
         self.settings = settings
         self.caches = ResultCaches(settings.caching, now_s)
         self._delivery = Delivery(settings, self.caches)
-        self._emptied: Timers[tuple[Backend, float]] = Timers()
+        self._emptied: Timers[tuple[InterestState, float]] = Timers()
         self._failed: Timers[int] = Timers()
-        self._unreported: dict[Hashable, Backend] = {}
+        self._unreported: dict[Hashable, InterestState] = {}
         self._report_due_s = now_s + settings.report_every_s
         self._now_s = now_s
         self._handlers: dict[type, Callable[[Any, list[Action]], None]] = {
-            ev.Subscribe: self._subscribe,
-            ev.Unsubscribe: self._unsubscribe,
-            ev.LoggedIn: self._logged_in,
-            ev.LoggedOut: self._logged_out,
-            ev.GetResults: self._get_results,
-            ev.GetEach: self._get_each,
-            ev.Acked: self._acked,
-            ev.AckedEach: self._acked_each,
-            ev.FellBehind: self._fell_behind,
-            ev.Ready: self._ready,
-            ev.BackendReady: self._backend_ready,
-            ev.BackendGone: self._backend_gone,
-            ev.Arrived: self._arrived,
-            ev.Announced: self._announced,
-            ev.Fetched: self._fetched,
-            ev.FetchedTogether: self._fetched_together,
+            ev.SubscribeRequested: self._subscribe,
+            ev.UnsubscribeRequested: self._unsubscribe,
+            ev.SubscriberLoggedIn: self._logged_in,
+            ev.SubscriberLoggedOut: self._logged_out,
+            ev.ResultsRequested: self._get_results,
+            ev.ResultsRequestedByMany: self._get_each,
+            ev.ResultsAcknowledged: self._acked,
+            ev.ResultsAcknowledgedByMany: self._acked_each,
+            ev.SubscriberFellBehind: self._fell_behind,
+            ev.SubscriberReady: self._ready,
+            ev.BackendSubscribed: self._backend_ready,
+            ev.BackendSubscriptionLost: self._backend_gone,
+            ev.ResultArrived: self._arrived,
+            ev.ResultsAnnounced: self._announced,
+            ev.FetchSucceeded: self._fetched,
+            ev.FetchesSucceeded: self._fetched_together,
             ev.FetchFailed: self._fetch_failed,
-            ev.Tick: lambda _event, _actions: None,
-            ev.PoliciesChosen: self._policies_chosen,
+            ev.TimePassed: lambda _event, _actions: None,
+            ev.CachePoliciesChanged: self._policies_chosen,
         }
 
-    def handle(self, event: ev.Event, now_s: float) -> list[Action]:
+    def handle(self, event: ev.BrokerEvent, now_s: float) -> list[Action]:
         """What has to be done now. Time never goes back: an earlier `now_s` counts as the latest one seen."""
         self._now_s = max(self._now_s, now_s)
         actions: list[Action] = []
@@ -93,36 +93,38 @@ class Broker(Held):
 
     # --- subscribers
 
-    def _subscribe(self, event: ev.Subscribe, actions: list[Action]) -> None:
+    def _subscribe(self, event: ev.SubscribeRequested, actions: list[Action]) -> None:
         known = self._frontends.get(event.subscription)
         if known is not None:
             asked = (event.subscriber, event.interest, event.mode)
             if asked != (known.subscriber, known.interest, known.mode):
                 error = ConflictError(f"there is a subscription {event.subscription} to something else")
-                actions.append(Refused(event.subscription, error))
+                actions.append(RefuseEvent(event.subscription, error))
             elif known.attached and known.since is not None:
                 actions.append(Subscribed(known.id, known.interest, known.since))
             return
         backend = self._backends.get(event.interest)
         if backend is None:
-            backend = self._backends[event.interest] = Backend(event.interest)
+            backend = self._backends[event.interest] = InterestState(event.interest)
             actions.append(SubscribeBackend(event.interest))
         online = event.subscriber in self._online
-        one = Frontend(event.subscription, event.subscriber, backend, mode=event.mode, since=event.since, online=online)
+        one = FrontendState(
+            event.subscription, event.subscriber, backend, mode=event.mode, since=event.since, online=online
+        )
         self._frontends[one.id] = one
         self._of_subscriber.setdefault(one.subscriber, {})[one.id] = one
         backend.frontends[one.id] = one
         backend.empty_since_s = None
         self._attach(backend, one, actions)
 
-    def _attach(self, backend: Backend, one: Frontend, actions: list[Action]) -> None:
+    def _attach(self, backend: InterestState, one: FrontendState, actions: list[Action]) -> None:
         if not backend.attach(one, self.caches):
             return
         actions.append(Subscribed(one.id, one.interest, one.marker))
         self._unreported[backend.interest] = backend
         self._delivery.resume(backend, one, self._now_s, actions)
 
-    def _unsubscribe(self, event: ev.Unsubscribe, actions: list[Action]) -> None:
+    def _unsubscribe(self, event: ev.UnsubscribeRequested, actions: list[Action]) -> None:
         one = self._frontends.get(event.subscription)
         if one is None:
             actions.append(self._unknown(event.subscription))
@@ -136,7 +138,7 @@ class Broker(Held):
             self._emptied.set(self._now_s + self.settings.grace_s, (backend, self._now_s))
             self._release(self._now_s, actions)
 
-    def _logged_in(self, event: ev.LoggedIn, actions: list[Action]) -> None:
+    def _logged_in(self, event: ev.SubscriberLoggedIn, actions: list[Action]) -> None:
         self._online.add(event.subscriber)
         for one in self._of_subscriber.get(event.subscriber, {}).values():
             if one.online:
@@ -146,13 +148,13 @@ class Broker(Held):
             one.sent = one.marker
             self._delivery.resume(one.backend, one, self._now_s, actions)
 
-    def _logged_out(self, event: ev.LoggedOut, actions: list[Action]) -> None:  # noqa: ARG002
+    def _logged_out(self, event: ev.SubscriberLoggedOut, actions: list[Action]) -> None:  # noqa: ARG002
         self._online.discard(event.subscriber)
         for one in self._of_subscriber.get(event.subscriber, {}).values():
             one.online = False
             one.backend.leave(one)
 
-    def _get_results(self, event: ev.GetResults, actions: list[Action]) -> None:
+    def _get_results(self, event: ev.ResultsRequested, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
         names: Collection[Hashable] = event.subscriptions
         if backend is not None and event.after is None:
@@ -160,10 +162,10 @@ class Broker(Held):
                 cohort = backend.notify if names is backend.notify else backend.inline
                 self._ask_together(backend, cohort.together, actions)
                 names = tuple(cohort.own)
-            elif type(names) is Group and backend.together(names):
+            elif type(names) is CohortSnapshot and backend.together(names):
                 self._ask_together(backend, names, actions)
                 return
-        asking: dict[Cursor, list[Frontend]] = {}
+        asking: dict[Cursor, list[FrontendState]] = {}
         for name in names:
             one = backend.frontends.get(name) if backend is not None else None
             if backend is None or one is None:
@@ -176,36 +178,38 @@ class Broker(Held):
         if backend is not None:
             for after, askers in asking.items():
                 self._delivery.ask(
-                    backend, askers, after, Why.PULLED, now_s=self._now_s, actions=actions, limit=event.limit
+                    backend, askers, after, DeliveryReason.PULLED, now_s=self._now_s, actions=actions, limit=event.limit
                 )
 
-    def _get_each(self, event: ev.GetEach, actions: list[Action]) -> None:
+    def _get_each(self, event: ev.ResultsRequestedByMany, actions: list[Action]) -> None:
         for name in event.subscriptions:
             one = self._frontends.get(name)
             if one is None or not one.attached:
                 actions.append(self._unknown(name) if one is None else self._too_early(name))
                 continue
-            self._delivery.ask(one.backend, (one,), one.acknowledged, Why.PULLED, now_s=self._now_s, actions=actions)
+            self._delivery.ask(
+                one.backend, (one,), one.acknowledged, DeliveryReason.PULLED, now_s=self._now_s, actions=actions
+            )
 
-    def _ask_together(self, backend: Backend, group: Group, actions: list[Action]) -> None:
+    def _ask_together(self, backend: InterestState, group: CohortSnapshot, actions: list[Action]) -> None:
         if group.names:
             after = group.cohort.marker
-            self._delivery.ask(backend, group, after, Why.PULLED, now_s=self._now_s, actions=actions)
+            self._delivery.ask(backend, group, after, DeliveryReason.PULLED, now_s=self._now_s, actions=actions)
 
-    def _acked(self, event: ev.Acked, actions: list[Action]) -> None:  # noqa: ARG002
+    def _acked(self, event: ev.ResultsAcknowledged, actions: list[Action]) -> None:  # noqa: ARG002
         backend = self._backends.get(event.interest)
         if backend is not None and backend.cache is not None:
             backend.acknowledge(event.cursor, event.subscriptions, self.caches)
             self._unreported[backend.interest] = backend
 
-    def _acked_each(self, event: ev.AckedEach, actions: list[Action]) -> None:  # noqa: ARG002
+    def _acked_each(self, event: ev.ResultsAcknowledgedByMany, actions: list[Action]) -> None:  # noqa: ARG002
         for name, cursor in event.acks:
             one = self._frontends.get(name)
             if one is not None and one.attached:
                 one.backend.acknowledge_one(one, cursor, self.caches)
                 self._unreported[one.interest] = one.backend
 
-    def _fell_behind(self, event: ev.FellBehind, actions: list[Action]) -> None:
+    def _fell_behind(self, event: ev.SubscriberFellBehind, actions: list[Action]) -> None:
         one = self._frontends.get(event.subscription)
         if one is None:
             actions.append(self._unknown(event.subscription))
@@ -214,7 +218,7 @@ class Broker(Held):
         one.behind = True
         one.sent = one.marker if event.sent is None else max(one.marker, event.sent)
 
-    def _ready(self, event: ev.Ready, actions: list[Action]) -> None:
+    def _ready(self, event: ev.SubscriberReady, actions: list[Action]) -> None:
         one = self._frontends.get(event.subscription)
         if one is None:
             actions.append(self._unknown(event.subscription))
@@ -224,7 +228,7 @@ class Broker(Held):
 
     # --- the cluster
 
-    def _backend_ready(self, event: ev.BackendReady, actions: list[Action]) -> None:
+    def _backend_ready(self, event: ev.BackendSubscribed, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
         if backend is None:
             # Everybody left before the cluster answered, and so did we.
@@ -240,7 +244,7 @@ class Broker(Held):
             backend.announced = max(backend.announced, event.since)
         self._fetch_news(backend, actions)
 
-    def _backend_gone(self, event: ev.BackendGone, actions: list[Action]) -> None:
+    def _backend_gone(self, event: ev.BackendSubscriptionLost, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
         if backend is None:
             return
@@ -250,9 +254,9 @@ class Broker(Held):
             self._forget(one)
         self._let_go(backend)
         if names:
-            actions.append(Ended(event.interest, names, event.reason))
+            actions.append(EndSubscriptions(event.interest, names, event.reason))
 
-    def _arrived(self, event: ev.Arrived, actions: list[Action]) -> None:
+    def _arrived(self, event: ev.ResultArrived, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
         if backend is None:
             return
@@ -262,23 +266,23 @@ class Broker(Held):
             backend.announced = max(backend.announced, event.cursor)
         elif event.cursor > cache.head:
             before = cache.head
-            result = Result(event.cursor, event.size_bytes, event.payload)
+            result = BrokerResult(event.cursor, event.size_bytes, event.payload)
             self.caches.put(cache, result, self._now_s)
             self._tell(backend, before, (result,), None, actions)
 
-    def _announced(self, event: ev.Announced, actions: list[Action]) -> None:
+    def _announced(self, event: ev.ResultsAnnounced, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
         if backend is not None:
             backend.announced = max(backend.announced, event.cursor)
             self._fetch_news(backend, actions)
 
-    def _fetched(self, event: ev.Fetched, actions: list[Action]) -> None:
+    def _fetched(self, event: ev.FetchSucceeded, actions: list[Action]) -> None:
         flight = self._delivery.under_way(event.fetch)
         if flight is not None:
             self._land(flight, event, actions)
 
-    def _fetched_together(self, event: ev.FetchedTogether, actions: list[Action]) -> None:
-        news: list[ev.Fetched] = []
+    def _fetched_together(self, event: ev.FetchesSucceeded, actions: list[Action]) -> None:
+        news: list[ev.FetchSucceeded] = []
         for answer in event.answers:
             flight = self._delivery.under_way(answer.fetch)
             if flight is not None and not flight.news:
@@ -289,7 +293,7 @@ class Broker(Held):
         for answer in news:
             self._fetched(answer, actions)
 
-    def _land(self, flight: Flight, event: ev.Fetched, actions: list[Action]) -> None:
+    def _land(self, flight: PendingFetch, event: ev.FetchSucceeded, actions: list[Action]) -> None:
         if event.to <= flight.after:
             # An answer that says nothing is no answer.
             self._fetch_failed(ev.FetchFailed(event.fetch), actions)
@@ -302,7 +306,7 @@ class Broker(Held):
         if self._delivery.under_way(event.fetch) is not None:
             self._failed.set(self._now_s + self.settings.fetch_retry_s, event.fetch)
 
-    def _news(self, backend: Backend, to: Cursor, event: ev.Fetched, actions: list[Action]) -> None:
+    def _news(self, backend: InterestState, to: Cursor, event: ev.FetchSucceeded, actions: list[Action]) -> None:
         cache = backend.held
         before = cache.head
         gap = None if event.gap is None or event.gap <= before else min(event.gap, to)
@@ -320,7 +324,12 @@ class Broker(Held):
         self._fetch_news(backend, actions)
 
     def _tell(
-        self, backend: Backend, before: Cursor, new: tuple[Result, ...], gap: Cursor | None, actions: list[Action]
+        self,
+        backend: InterestState,
+        before: Cursor,
+        new: tuple[BrokerResult, ...],
+        gap: Cursor | None,
+        actions: list[Action],
     ) -> None:
         """The cohorts hear of what has just come."""
         head = backend.held.head
@@ -333,21 +342,21 @@ class Broker(Held):
             # Some of them will be in the cohorts before this is performed, and this is not for them.
             inline, notify = tuple(inline), tuple(notify)
         if backend.inline.members:
-            actions.append(Deliver(backend.interest, before, head, new, inline, Why.LIVE, gap))
+            actions.append(Deliver(backend.interest, before, head, new, inline, DeliveryReason.LIVE, gap))
             figures = self.caches.figures
             figures.pushed += len(new) * len(inline)
             figures.pushed_bytes += sum(one.size_bytes for one in new) * len(inline)
         if backend.notify.members:
-            actions.append(Notify(backend.interest, head, notify))
+            actions.append(NotifyAvailable(backend.interest, head, notify))
 
-    def _fetch_news(self, backend: Backend, actions: list[Action]) -> None:
+    def _fetch_news(self, backend: InterestState, actions: list[Action]) -> None:
         cache = backend.cache
         if cache is not None and backend.news is None and backend.announced > cache.head:
             backend.news = self._delivery.begin(backend, cache.head, backend.announced, actions, news=True)
 
     # --- time and change
 
-    def _policies_chosen(self, event: ev.PoliciesChosen, actions: list[Action]) -> None:  # noqa: ARG002
+    def _policies_chosen(self, event: ev.CachePoliciesChanged, actions: list[Action]) -> None:  # noqa: ARG002
         self.caches.switch(event.caching, self._now_s)
 
     def _pass_time(self, actions: list[Action]) -> None:
@@ -374,26 +383,28 @@ class Broker(Held):
         self._unreported.clear()
         self._report_due_s = self._now_s + self.settings.report_every_s
         if lowest:
-            actions.append(Report(lowest))
+            actions.append(ReportConsumed(lowest))
 
     # --- inside
 
-    def _let_go(self, backend: Backend) -> None:
+    def _let_go(self, backend: InterestState) -> None:
         del self._backends[backend.interest]
         self._unreported.pop(backend.interest, None)
         self._delivery.forget(backend)
         if backend.cache is not None:
             self.caches.close(backend.interest)
 
-    def _forget(self, one: Frontend) -> None:
+    def _forget(self, one: FrontendState) -> None:
         del self._frontends[one.id]
         mine = self._of_subscriber[one.subscriber]
         del mine[one.id]
         if not mine:
             del self._of_subscriber[one.subscriber]
 
-    def _too_early(self, subscription: Hashable) -> Refused:
-        return Refused(subscription, NotFoundError("the cluster does not hold this subscription yet", hint="ask again"))
+    def _too_early(self, subscription: Hashable) -> RefuseEvent:
+        return RefuseEvent(
+            subscription, NotFoundError("the cluster does not hold this subscription yet", hint="ask again")
+        )
 
-    def _unknown(self, subscription: Hashable) -> Refused:
-        return Refused(subscription, NotFoundError(f"no subscription {subscription}"))
+    def _unknown(self, subscription: Hashable) -> RefuseEvent:
+        return RefuseEvent(subscription, NotFoundError(f"no subscription {subscription}"))

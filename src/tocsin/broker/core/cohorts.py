@@ -13,10 +13,10 @@ from tocsin.broker.core.events import Mode
 from tocsin.rules.model.cursors import START, Cursor
 
 if TYPE_CHECKING:
-    from tocsin.broker.core.backend import Backend
+    from tocsin.broker.core.backend import InterestState
 
 
-class Frontend:
+class FrontendState:
     """A subscriber's hold on an interest. `marker` counts only while it is in no cohort; `acknowledged` always."""
 
     __slots__ = (
@@ -28,7 +28,7 @@ class Frontend:
         self,
         name: Hashable,
         subscriber: Hashable,
-        backend: Backend,
+        backend: InterestState,
         *,
         mode: Mode,
         since: Cursor | None,
@@ -63,7 +63,7 @@ class Frontend:
 
 
 @final
-class Group(Collection[Hashable]):
+class CohortSnapshot(Collection[Hashable]):
     """Those of a cohort who shared its marker at one moment. Asked for or acknowledged as one, they cost as one.
 
     It stays as it is; `current` says whether they still are those who share the marker.
@@ -102,11 +102,11 @@ class Cohort(Collection[Hashable]):
 
     def __init__(self, marker: Cursor) -> None:
         self.marker = marker
-        self.members: dict[Hashable, Frontend] = {}
+        self.members: dict[Hashable, FrontendState] = {}
         self.own: dict[Hashable, Cursor] = {}
         # Another number whenever other members share the marker.
         self.state = 0
-        self._together: Group | None = None
+        self._together: CohortSnapshot | None = None
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self.members)
@@ -122,19 +122,19 @@ class Cohort(Collection[Hashable]):
         return len(self.members) - len(self.own)
 
     @property
-    def together(self) -> Group:
+    def together(self) -> CohortSnapshot:
         """Those who share the marker now; the same object for as long as they are the same."""
         known = self._together
         if known is None or known.state != self.state:
             own = self.own
             names = tuple([name for name in self.members if name not in own]) if own else tuple(self.members)
-            known = self._together = Group(self, names)
+            known = self._together = CohortSnapshot(self, names)
         return known
 
     def marker_of(self, name: Hashable) -> Cursor:
         return self.own.get(name, self.marker)
 
-    def join(self, one: Frontend) -> None:
+    def join(self, one: FrontendState) -> None:
         members, own, marker = self.members, self.own, one.marker
         if len(members) == len(own):
             # Nobody shares.
@@ -145,7 +145,7 @@ class Cohort(Collection[Hashable]):
         self.state = one.joined = self.state + 1
         one.live = True
 
-    def leave(self, one: Frontend) -> None:
+    def leave(self, one: FrontendState) -> None:
         own = self.own
         one.marker = own.pop(one.id, self.marker) if own else self.marker
         del self.members[one.id]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
-from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, Why
-from tocsin.broker.core.backend import Backend
-from tocsin.broker.core.cohorts import Frontend, Group
-from tocsin.broker.core.events import Fetched, Mode
-from tocsin.broker.core.flights import Flight, Share, Waiting, answer_of, missing_bytes, page, parts_of
+from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, Fetch, NotifyAvailable
+from tocsin.broker.core.backend import InterestState
+from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
+from tocsin.broker.core.events import FetchSucceeded, Mode
+from tocsin.broker.core.flights import (
+    PendingAnswer,
+    PendingFetch,
+    SharedFetch,
+    answer_of,
+    missing_bytes,
+    page,
+    parts_of,
+)
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.entries import Cached, Missing, size_bytes
+from tocsin.rules.caching.entries import CachedRun, MissingRun, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
 
@@ -21,17 +29,17 @@ class Delivery:
     def __init__(self, settings: CoreSettings, caches: ResultCaches) -> None:
         self._settings = settings
         self._caches = caches
-        self._under_way: dict[int, Flight] = {}
+        self._under_way: dict[int, PendingFetch] = {}
         self._begun = 0
 
     # --- asking
 
     def ask(
         self,
-        backend: Backend,
-        askers: Sequence[Frontend] | Group,
+        backend: InterestState,
+        askers: Sequence[FrontendState] | CohortSnapshot,
         after: Cursor,
-        why: Why,
+        why: DeliveryReason,
         *,
         now_s: float,
         actions: list[Action],
@@ -49,17 +57,17 @@ class Delivery:
         ):
             runs = page(runs, most, limits.page_bytes)
         to = runs[-1].to if runs else after
-        if len(runs) == 1 and type(runs[0]) is Cached and why is Why.PULLED:
+        if len(runs) == 1 and type(runs[0]) is CachedRun and why is DeliveryReason.PULLED:
             # Everything is here, as for nearly all who are told of news and pull them.
-            audience = askers if type(askers) is Group else tuple([one.id for one in askers])
+            audience = askers if type(askers) is CohortSnapshot else tuple([one.id for one in askers])
             results = runs[0].results
             self._caches.served(len(audience), len(results), size_bytes(results))
             actions.append(Deliver(backend.interest, after, to, results, audience, why, None, to < cache.head))
             return
-        if type(askers) is Group:
-            waiting = Waiting(after, to, why, [], [askers])
+        if type(askers) is CohortSnapshot:
+            waiting = PendingAnswer(after, to, why, [], [askers])
         else:
-            waiting = Waiting(after, to, why, [(one, one.turn) for one in askers], [])
+            waiting = PendingAnswer(after, to, why, [(one, one.turn) for one in askers], [])
         if backend.flights:
             if (same := backend.waiting.get(waiting.asked)) is not None:
                 same.askers += waiting.askers
@@ -70,12 +78,12 @@ class Delivery:
             )
         else:
             waiting.parts = [
-                run if type(run) is Cached else self._miss(backend, run.after, run.to, most, actions) for run in runs
+                run if type(run) is CachedRun else self._miss(backend, run.after, run.to, most, actions) for run in runs
             ]
         for part in waiting.parts:
-            if isinstance(part, Cached):
+            if isinstance(part, CachedRun):
                 continue
-            flight = part.flight if isinstance(part, Share) else part
+            flight = part.flight if isinstance(part, SharedFetch) else part
             if not flight.waiting or flight.waiting[-1] is not waiting:
                 flight.waiting.append(waiting)
                 waiting.lacking += 1
@@ -84,7 +92,7 @@ class Delivery:
         else:
             self._answer(backend, waiting, now_s, actions)
 
-    def resume(self, backend: Backend, one: Frontend, now_s: float, actions: list[Action]) -> None:
+    def resume(self, backend: InterestState, one: FrontendState, now_s: float, actions: list[Action]) -> None:
         """Somebody is online and has room: it gets what it lacks, and joins its cohort when it lacks nothing."""
         if not one.online or one.behind or one.live or one.waits or not one.attached:
             return
@@ -93,30 +101,30 @@ class Delivery:
             lacks = one.marker < head
             one.cohort.join(one)
             if lacks:
-                actions.append(Notify(backend.interest, head, (one.id,)))
+                actions.append(NotifyAvailable(backend.interest, head, (one.id,)))
         elif one.sent >= head:
             one.cohort.join(one)
         else:
             one.waits = True
-            self.ask(backend, [one], one.sent, Why.CAUGHT_UP, now_s=now_s, actions=actions)
+            self.ask(backend, [one], one.sent, DeliveryReason.CAUGHT_UP, now_s=now_s, actions=actions)
 
     # --- fetches
 
     def begin(
         self,
-        backend: Backend,
+        backend: InterestState,
         after: Cursor,
         to: Cursor,
         actions: list[Action],
         *,
         news: bool = False,
         most: int | None = None,
-    ) -> Flight:
+    ) -> PendingFetch:
         self._begun = number = self._begun + 1
         limits = self._settings
         limit = limits.page_results if most is None else most
         fetch = Fetch(number, backend.interest, after, to, limit, limits.page_bytes)
-        self._under_way[number] = flight = Flight(fetch, backend, news)
+        self._under_way[number] = flight = PendingFetch(fetch, backend, news)
         actions.append(fetch)
         return flight
 
@@ -126,10 +134,10 @@ class Delivery:
         if flight is not None:
             actions.append(flight.fetch)
 
-    def under_way(self, number: int) -> Flight | None:
+    def under_way(self, number: int) -> PendingFetch | None:
         return self._under_way.get(number)
 
-    def land(self, flight: Flight, answer: Fetched, now_s: float, actions: list[Action]) -> None:
+    def land(self, flight: PendingFetch, answer: FetchSucceeded, now_s: float, actions: list[Action]) -> None:
         """A flight is back; news are the caller's, the others go to who waits for them."""
         del self._under_way[answer.fetch]
         backend = flight.backend
@@ -143,7 +151,7 @@ class Delivery:
         if self._caches.settings.fetched_enters:
             # What is gone is not filled in: whoever asks for it next is to be told as well.
             begins = max(flight.after, answer.gap or flight.after)
-            self._caches.fill(backend.held, Missing(begins, min(flight.to, answer.to)), answer.results, now_s)
+            self._caches.fill(backend.held, MissingRun(begins, min(flight.to, answer.to)), answer.results, now_s)
         # Flights and those who wait for them know each other: let go of, they are gone without a collector.
         waits, flight.waiting = flight.waiting, []
         for waiting in waits:
@@ -152,21 +160,23 @@ class Delivery:
                 del backend.waiting[waiting.asked]
                 self._answer(backend, waiting, now_s, actions)
 
-    def forget(self, backend: Backend) -> None:
+    def forget(self, backend: InterestState) -> None:
         """The interest is gone; answers for it will be passed over."""
         for flight in self._flights_of(backend):
             del self._under_way[flight.fetch.fetch]
 
     # --- inside
 
-    def _miss(self, backend: Backend, after: Cursor, to: Cursor, most: int, actions: list[Action]) -> Flight:
+    def _miss(
+        self, backend: InterestState, after: Cursor, to: Cursor, most: int, actions: list[Action]
+    ) -> PendingFetch:
         flight = self.begin(backend, after, to, actions, most=most)
         backend.flights.append(flight)
         return flight
 
-    def _answer(self, backend: Backend, waiting: Waiting, now_s: float, actions: list[Action]) -> None:
+    def _answer(self, backend: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
         askers = [one for one, turn in waiting.askers if one.turn == turn]
-        catches_up = waiting.why is Why.CAUGHT_UP
+        catches_up = waiting.why is DeliveryReason.CAUGHT_UP
         if catches_up:
             askers = self._still_there(backend, askers, waiting.after, now_s, actions)
         audience = _audience(askers, waiting.groups) if waiting.groups else tuple([one.id for one in askers])
@@ -190,8 +200,13 @@ class Delivery:
                     one.cohort.join(one)
 
     def _still_there(
-        self, backend: Backend, askers: Sequence[Frontend], after: Cursor, now_s: float, actions: list[Action]
-    ) -> list[Frontend]:
+        self,
+        backend: InterestState,
+        askers: Sequence[FrontendState],
+        after: Cursor,
+        now_s: float,
+        actions: list[Action],
+    ) -> list[FrontendState]:
         """Who acknowledged something while it waited lacks less than it asked for, and begins anew."""
         for one in askers:
             one.waits = one.sent == after
@@ -199,13 +214,13 @@ class Delivery:
                 self.resume(backend, one, now_s, actions)
         return [one for one in askers if one.waits and one.sent == after]
 
-    def _flights_of(self, backend: Backend) -> Iterator[Flight]:
+    def _flights_of(self, backend: InterestState) -> Iterator[PendingFetch]:
         yield from backend.flights
         if backend.news is not None:
             yield backend.news
 
 
-def _audience(askers: Sequence[Frontend], groups: Sequence[Group]) -> Collection[Hashable]:
+def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[Hashable]:
     if not askers and len(groups) == 1 and groups[0].current:
         return groups[0]
     names = [one.id for one in askers]

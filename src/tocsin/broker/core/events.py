@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
 
@@ -27,7 +27,7 @@ class Mode(Enum):
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Subscribe:
+class SubscribeRequested:
     """`since`: wants everything after this cursor; None: what is made from now on."""
 
     subscription: Hashable
@@ -38,22 +38,22 @@ class Subscribe:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Unsubscribe:
+class UnsubscribeRequested:
     subscription: Hashable
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class LoggedIn:
+class SubscriberLoggedIn:
     subscriber: Hashable
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class LoggedOut:
+class SubscriberLoggedOut:
     subscriber: Hashable
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class GetResults:
+class ResultsRequested:
     """Subscriptions of one interest ask for what they lack. `after` asks from there instead of from their markers, but
     never for what was made before they subscribed. `limit`: no more than so many results are wanted."""
 
@@ -64,14 +64,14 @@ class GetResults:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class GetEach:
+class ResultsRequestedByMany:
     """Subscriptions of any interests ask for what each lacks, as somebody does who has been away."""
 
     subscriptions: tuple[Hashable, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Acked:
+class ResultsAcknowledged:
     """These subscriptions of one interest have everything up to the cursor. Cumulative; going back means nothing.
 
     Where the subscriptions are the audience of a delivery, handed back as it came, all of it acknowledges at once.
@@ -83,14 +83,14 @@ class Acked:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class AckedEach:
+class ResultsAcknowledgedByMany:
     """Subscriptions of any interests, each with the cursor up to which it has everything."""
 
     acks: tuple[tuple[Hashable, Cursor], ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class FellBehind:
+class SubscriberFellBehind:
     """A client takes no more for now. `sent`: the last that it was sent; None: what it has acknowledged."""
 
     subscription: Hashable
@@ -98,7 +98,7 @@ class FellBehind:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Ready:
+class SubscriberReady:
     """A client has room (again), and gets on with what it lacks."""
 
     subscription: Hashable
@@ -108,7 +108,7 @@ class Ready:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class BackendReady:
+class BackendSubscribed:
     """The cluster holds our subscription; results after `since` concern us."""
 
     interest: Hashable
@@ -116,7 +116,7 @@ class BackendReady:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class BackendGone:
+class BackendSubscriptionLost:
     """The cluster refuses or has ended our subscription."""
 
     interest: Hashable
@@ -124,7 +124,7 @@ class BackendGone:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Arrived:
+class ResultArrived:
     """The cluster pushed the next result of an interest."""
 
     interest: Hashable
@@ -134,7 +134,7 @@ class Arrived:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Announced:
+class ResultsAnnounced:
     """An interest has results up to the cursor."""
 
     interest: Hashable
@@ -142,7 +142,7 @@ class Announced:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Fetched:
+class FetchSucceeded:
     """The answer to a Fetch: all results up to `to`, which lies before the asked end when that was too much.
 
     `gap`: results after the asked beginning and up to this cursor are gone for good. `size_bytes`: of all results; None
@@ -151,17 +151,17 @@ class Fetched:
 
     fetch: int
     to: Cursor
-    results: tuple[Result, ...]
+    results: tuple[BrokerResult, ...]
     took_s: float
     gap: Cursor | None = None
     size_bytes: int | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class FetchedTogether:
+class FetchesSucceeded:
     """Answers that came at the same moment."""
 
-    answers: tuple[Fetched, ...]
+    answers: tuple[FetchSucceeded, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -175,35 +175,35 @@ class FetchFailed:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Tick:
+class TimePassed:
     """Nothing but time."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class PoliciesChosen:
+class CachePoliciesChanged:
     """Other caching policies from now on; the content stays."""
 
     caching: CachingSettings
 
 
-Event = (
-    Subscribe
-    | Unsubscribe
-    | LoggedIn
-    | LoggedOut
-    | GetResults
-    | GetEach
-    | Acked
-    | AckedEach
-    | FellBehind
-    | Ready
-    | BackendReady
-    | BackendGone
-    | Arrived
-    | Announced
-    | Fetched
-    | FetchedTogether
+BrokerEvent = (
+    SubscribeRequested
+    | UnsubscribeRequested
+    | SubscriberLoggedIn
+    | SubscriberLoggedOut
+    | ResultsRequested
+    | ResultsRequestedByMany
+    | ResultsAcknowledged
+    | ResultsAcknowledgedByMany
+    | SubscriberFellBehind
+    | SubscriberReady
+    | BackendSubscribed
+    | BackendSubscriptionLost
+    | ResultArrived
+    | ResultsAnnounced
+    | FetchSucceeded
+    | FetchesSucceeded
     | FetchFailed
-    | Tick
-    | PoliciesChosen
+    | TimePassed
+    | CachePoliciesChanged
 )

@@ -6,54 +6,59 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tocsin.broker.core.actions import Fetch, Why
-from tocsin.broker.core.cohorts import Frontend, Group
-from tocsin.broker.core.events import Fetched
-from tocsin.rules.caching.entries import Cached, Missing, Result, Run, size_bytes
+from tocsin.broker.core.actions import DeliveryReason, Fetch
+from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
+from tocsin.broker.core.events import FetchSucceeded
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun, Run, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
 if TYPE_CHECKING:
-    from tocsin.broker.core.backend import Backend
+    from tocsin.broker.core.backend import InterestState
 
 
-class Flight:
+class PendingFetch:
     """`(after, to]` of an interest is being fetched: for those who wait, or because it is news."""
 
     __slots__ = ("after", "answer", "answer_bytes", "backend", "fetch", "news", "to", "waiting")
 
-    def __init__(self, fetch: Fetch, backend: Backend, news: bool) -> None:
+    def __init__(self, fetch: Fetch, backend: InterestState, news: bool) -> None:
         self.fetch = fetch
         self.after = fetch.after
         self.to = fetch.to
         self.backend = backend
         self.news = news
-        self.answer: Fetched | None = None
+        self.answer: FetchSucceeded | None = None
         self.answer_bytes = 0
-        self.waiting: list[Waiting] = []
+        self.waiting: list[PendingAnswer] = []
 
 
-class Share:
+class SharedFetch:
     """What somebody else wants of a flight: `(after, to]`."""
 
     __slots__ = ("after", "flight", "to")
 
-    def __init__(self, flight: Flight, after: Cursor, to: Cursor) -> None:
+    def __init__(self, flight: PendingFetch, after: Cursor, to: Cursor) -> None:
         self.flight = flight
         self.after = after
         self.to = to
 
 
 # A stretch of an answer: from the cache, a flight that was begun for it, or a share of one that was not.
-Part = Cached | Flight | Share
+Part = CachedRun | PendingFetch | SharedFetch
 
 
-class Waiting:
+class PendingAnswer:
     """An answer that lacks something. `askers` with the turn in which each asked, and groups that asked as one."""
 
     __slots__ = ("after", "asked", "askers", "groups", "lacking", "parts", "to", "why")
 
     def __init__(
-        self, after: Cursor, to: Cursor, why: Why, askers: list[tuple[Frontend, int]], groups: list[Group]
+        self,
+        after: Cursor,
+        to: Cursor,
+        why: DeliveryReason,
+        askers: list[tuple[FrontendState, int]],
+        groups: list[CohortSnapshot],
     ) -> None:
         self.after = after
         self.to = to
@@ -62,13 +67,13 @@ class Waiting:
         self.groups = groups
         self.parts: list[Part] = []
         self.lacking = 0
-        self.asked: Asked = (after, to, why is Why.PULLED)
+        self.asked: Asked = (after, to, why is DeliveryReason.PULLED)
 
 
 # The range, and whether somebody asked for it: those who catch up wait for themselves.
 Asked = tuple[Cursor, Cursor, bool]
 # Up to where the parts can be delivered, their results, and up to where some are gone.
-Delivered = tuple[Cursor, tuple[Result, ...], Cursor | None]
+Delivered = tuple[Cursor, tuple[BrokerResult, ...], Cursor | None]
 # How many of these were here, with how many bytes, and how many were not, with how many.
 Counts = tuple[int, int, int, int]
 
@@ -79,13 +84,13 @@ _AFTER: Final = attrgetter("after")
 def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
     """The runs, as far as they fit one delivery, which has at least one: so many cached results, and so many bytes,
     those of holes too."""
-    results = [one for run in runs if type(run) is Cached for one in run.results]
+    results = [one for run in runs if type(run) is CachedRun for one in run.results]
     if len(results) < limit_results and size_bytes(results) + missing_bytes(runs) < limit_bytes:
         return runs
     whole: list[Run] = []
     count = taken_bytes = 0
     for run in runs:
-        if isinstance(run, Missing):
+        if isinstance(run, MissingRun):
             whole.append(run)
             taken_bytes += run.size_bytes
             if taken_bytes >= limit_bytes:
@@ -105,15 +110,17 @@ def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
 
 def missing_bytes(runs: Iterable[Run]) -> int:
     """What is missing as far as its size is known: that of holes."""
-    return sum([run.size_bytes for run in runs if type(run) is Missing])
+    return sum([run.size_bytes for run in runs if type(run) is MissingRun])
 
 
-def parts_of(runs: Iterable[Run], under_way: Sequence[Flight], begin: Callable[[Cursor, Cursor], Flight]) -> list[Part]:
+def parts_of(
+    runs: Iterable[Run], under_way: Sequence[PendingFetch], begin: Callable[[Cursor, Cursor], PendingFetch]
+) -> list[Part]:
     """Where each stretch comes from. Missing ones wait for what is under way; only the rest begins a flight."""
     flights = sorted(under_way, key=_AFTER)
     parts: list[Part] = []
     for run in runs:
-        if type(run) is Cached:
+        if type(run) is CachedRun:
             parts.append(run)
             continue
         place = run.after
@@ -124,7 +131,7 @@ def parts_of(runs: Iterable[Run], under_way: Sequence[Flight], begin: Callable[[
                 parts.append(begin(place, flight.after))
                 place = flight.after
             end = min(run.to, flight.to)
-            parts.append(Share(flight, place, end))
+            parts.append(SharedFetch(flight, place, end))
             place = end
         if place < run.to:
             parts.append(begin(place, run.to))
@@ -134,10 +141,10 @@ def parts_of(runs: Iterable[Run], under_way: Sequence[Flight], begin: Callable[[
 def answer_of(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
     """The parts put together, up to the first that its flight did not answer to the end."""
     to, gap = after, None
-    results: tuple[Result, ...] = ()
+    results: tuple[BrokerResult, ...] = ()
     hits = hit_bytes = misses = miss_bytes = 0
     for part in parts:
-        if isinstance(part, Cached):
+        if isinstance(part, CachedRun):
             found = part.results
             if found:
                 hits += len(found)
@@ -145,7 +152,7 @@ def answer_of(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
                 results = results + found if results else found
             to = part.to
             continue
-        flight = part.flight if isinstance(part, Share) else part
+        flight = part.flight if isinstance(part, SharedFetch) else part
         answer = flight.answer
         assert answer is not None, "an answer is put together when all its flights are back"
         found, found_bytes = answer.results, flight.answer_bytes

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from tocsin.broker.core.backend import Backend
-from tocsin.broker.core.cohorts import Frontend
+from tocsin.broker.core.backend import InterestState
+from tocsin.broker.core.cohorts import FrontendState
 from tocsin.broker.core.events import Mode
 from tocsin.rules.model.cursors import START, Cursor
 
 
-class Held:
+class BrokerState:
     """Interests, the subscriptions to them, and who holds which."""
 
     def __init__(self) -> None:
-        self._backends: dict[Hashable, Backend] = {}
-        self._frontends: dict[Hashable, Frontend] = {}
-        self._of_subscriber: dict[Hashable, dict[Hashable, Frontend]] = {}
+        self._backends: dict[Hashable, InterestState] = {}
+        self._frontends: dict[Hashable, FrontendState] = {}
+        self._of_subscriber: dict[Hashable, dict[Hashable, FrontendState]] = {}
         self._online: set[Hashable] = set()
 
     def marker(self, subscription: Hashable) -> Cursor:

@@ -10,16 +10,23 @@ from typing import Any, Final
 from aiohttp import web
 
 from tocsin.broker.accounts.accounts import LIMITS as NAMES
-from tocsin.broker.accounts.accounts import Accounts, GroupChanged, Manager, Principal, Removed, Session
+from tocsin.broker.accounts.accounts import (
+    Accounts,
+    GroupChanged,
+    ManagerIdentity,
+    Principal,
+    Removed,
+    Session,
+)
 from tocsin.broker.shell.desk import full_name
-from tocsin.broker.shell.pace import Pace
+from tocsin.broker.shell.pace import RateLimiter
 from tocsin.broker.shell.requests import names_of, principal, token_of
-from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.service import BrokerService
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.serving.addresses import client_address, is_forwarded, place_of
 from tocsin.serving.answers import answer
 from tocsin.serving.requests import check_query, read_json, read_object, whole
-from tocsin.store.broker_rows import PAGE, Allowed, Application, Group, Subscriber
+from tocsin.store.broker_rows import PAGE, ApplicationRights, ApplicationRow, GroupRow, SubscriberRow
 from tocsin.wire.envelopes import moment_text
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
 from tocsin.wire.subscriber import name_of, parse_credentials
@@ -29,12 +36,12 @@ _APPLICATION: Final = '{"name": "…"}, and maybe channels, feeds and limits'
 
 
 class AccountRoutes:
-    def __init__(self, service: Service, webhooks: Webhooks) -> None:
+    def __init__(self, service: BrokerService, webhooks: Webhooks) -> None:
         self._service = service
         self._accounts: Accounts = service.accounts
         self._webhooks = webhooks
         limits = service.settings.limits
-        self._logins = Pace(limits.logins_per_s, limits.logins_burst, "logins from one address")
+        self._logins = RateLimiter(limits.logins_per_s, limits.logins_burst, "logins from one address")
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -75,7 +82,7 @@ class AccountRoutes:
         by = await self._registrar(request)
         made = await self._accounts.register(by, credentials, origin=origin)
         # An application's token registers for its own, whether that is named or not.
-        of = by.application_name if isinstance(by, Manager) and not by.is_operator else credentials.application
+        of = by.application_name if isinstance(by, ManagerIdentity) and not by.is_operator else credentials.application
         return answer({"user": made.user, "application": of}, status=201)
 
     async def _registrar(self, request: web.Request) -> Principal | None:
@@ -126,7 +133,7 @@ class AccountRoutes:
         by, application = await self._managed(request)
         found = await self._accounts.subscriber(by, request.match_info["user"], application)
         desk, store = self._service.desk, self._service.store
-        page, following = await desk.page(found.id, 0, Service.PAGE)
+        page, following = await desk.page(found.id, 0, BrokerService.PAGE)
         webhook = await store.webhook(found.id)
         return answer(
             {
@@ -232,7 +239,9 @@ class AccountRoutes:
     async def create_application(self, request: web.Request) -> web.Response:
         by = await self._who(request)
         said = await read_object(request, _APPLICATION, {"name"}, {"channels", "feeds", "limits"})
-        made = await self._accounts.create_application(by, name_of(said["name"], "name"), Allowed(**_rights(said)))
+        made = await self._accounts.create_application(
+            by, name_of(said["name"], "name"), ApplicationRights(**_rights(said))
+        )
         return answer({**_application(made.application), "token": made.token}, status=201)
 
     async def applications(self, request: web.Request) -> web.Response:
@@ -250,7 +259,7 @@ class AccountRoutes:
         there = await self._accounts.application(by, name)
         given = _rights(said)
 
-        async def whole() -> Application:
+        async def whole() -> ApplicationRow:
             changed = await self._accounts.change_application(by, name, replace(there.allowed, **given))
             if "channels" in given:
                 await self._service.end_outside(changed.id, changed.name)
@@ -280,7 +289,7 @@ class AccountRoutes:
         """Who asks, and for which application: the operator may name one."""
         check_query(request, "application", *known)
         by, application = await self._who(request), request.query.get("application")
-        if application is not None and by != Manager(None) and application != by.application_name:
+        if application is not None and by != ManagerIdentity(None) and application != by.application_name:
             raise ForbiddenError("this is another application's")
         return by, application
 
@@ -302,7 +311,7 @@ def _rights(said: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _application(one: Application) -> dict[str, Any]:
+def _application(one: ApplicationRow) -> dict[str, Any]:
     return {
         "name": one.name,
         "channels": None if one.allowed.channels is None else list(one.allowed.channels),
@@ -313,9 +322,9 @@ def _application(one: Application) -> dict[str, Any]:
     }
 
 
-def _subscriber(one: Subscriber) -> dict[str, Any]:
+def _subscriber(one: SubscriberRow) -> dict[str, Any]:
     return {"user": one.user, "created_at": moment_text(one.created_us)}
 
 
-def _group(one: Group) -> dict[str, Any]:
+def _group(one: GroupRow) -> dict[str, Any]:
     return {"name": one.name, "created_at": moment_text(one.created_us)}

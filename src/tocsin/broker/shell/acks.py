@@ -14,8 +14,8 @@ import structlog
 
 from tocsin import faults
 from tocsin.broker.core import events as ev
-from tocsin.broker.shell.figures import Figures
-from tocsin.broker.shell.machine import Machine
+from tocsin.broker.shell.figures import BrokerCounters
+from tocsin.broker.shell.machine import CoreRuntime
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker_store import BrokerStore
 
@@ -25,8 +25,8 @@ RETRY_S: Final = 0.5
 _log = structlog.get_logger("tocsin.broker.acks")
 
 
-class AckDesk:
-    def __init__(self, machine: Machine, store: BrokerStore, figures: Figures, every_s: float) -> None:
+class AckBatcher:
+    def __init__(self, machine: CoreRuntime, store: BrokerStore, figures: BrokerCounters, every_s: float) -> None:
         self._machine = machine
         self._store = store
         self._figures = figures
@@ -80,10 +80,10 @@ class AckDesk:
         core = self._machine.core
         alone = tuple([(many[0], cursor) for (_, cursor), many in gathered.items() if len(many) == 1])
         if alone:
-            self._machine.handle(ev.AckedEach(alone))
+            self._machine.handle(ev.ResultsAcknowledgedByMany(alone))
         for (interest, cursor), subscriptions in gathered.items():
             if len(subscriptions) > 1:
-                self._machine.handle(ev.Acked(interest, cursor, subscriptions))
+                self._machine.handle(ev.ResultsAcknowledged(interest, cursor, subscriptions))
             for one in subscriptions:
                 if core.knows(one):
                     self._markers[one] = core.marker(one)

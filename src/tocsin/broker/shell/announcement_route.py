@@ -10,11 +10,11 @@ from typing import Final
 
 from aiohttp import web
 
-from tocsin.broker.shell.link import Link
-from tocsin.broker.shell.pace import Pace
+from tocsin.broker.shell.link import ClusterLink
+from tocsin.broker.shell.pace import RateLimiter
 from tocsin.serving.addresses import client_address, place_of
 from tocsin.serving.answers import answer
-from tocsin.serving.limits import Limits, Refused, Room, nobody_counts, read_body
+from tocsin.serving.limits import MemoryBudget, RefusalCounter, ServerLimits, nobody_counts, read_body
 from tocsin.wire.signatures import check_headers
 
 LIMIT_BYTES: Final = 4 << 20
@@ -29,18 +29,18 @@ class AnnouncementRoute:
 
     def __init__(
         self,
-        link: Link,
-        limits: Limits,
+        link: ClusterLink,
+        limits: ServerLimits,
         *,
-        refused: Refused = nobody_counts,
+        refused: RefusalCounter = nobody_counts,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
         self._limits = dataclasses.replace(limits, body_limit_bytes=min(LIMIT_BYTES, limits.body_limit_bytes))
         size_bytes, name = self._limits.body_limit_bytes, "announcement bytes"
-        self._cluster_room = Room(4 * size_bytes, name=name, refused=refused)
-        self._strangers_room = Room(2 * size_bytes, own_limit_bytes=size_bytes, name=name, refused=refused)
-        self._strangers = Pace(STRANGERS_PER_S, STRANGERS_BURST, "announcements of an address that is not known")
+        self._cluster_room = MemoryBudget(4 * size_bytes, name=name, refused=refused)
+        self._strangers_room = MemoryBudget(2 * size_bytes, own_limit_bytes=size_bytes, name=name, refused=refused)
+        self._strangers = RateLimiter(STRANGERS_PER_S, STRANGERS_BURST, "announcements of an address that is not known")
         self._cluster_place: str | None = None
         self._clock_s = clock_s
 

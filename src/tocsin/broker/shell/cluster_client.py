@@ -16,14 +16,14 @@ from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.cursors import cursor_text, parse_cursor, parse_position, position_text
 from tocsin.wire.errors import FencedError, TocsinError, UnavailableError, error_of
 from tocsin.wire.generations import generation_header
-from tocsin.wire.results import FetchedPart, FrameReader, Next, fetch_request
+from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 
 _PAGE: Final = 10_000
 _PASSED_ON: Final = frozenset({"Content-Type", "Retry-After"})
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationAnswer:
     """`secret`: where it is a new one. `dropped`: how many channels ever were. `generation`: what we are now."""
 
     position: Position
@@ -33,7 +33,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSubscriptions:
     """Where the cluster tells us, how far it has, how many channels were ever dropped, and which of us it hears."""
 
     url: str | None
@@ -43,7 +43,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GrantedSubscription:
     """What the cluster calls a subscription of ours."""
 
     subscription: str
@@ -52,7 +52,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClusterSubscription:
     """A subscription that the cluster holds for us. `channel` is None for one that is just going."""
 
     channel: str | None
@@ -62,7 +62,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ForwardedAnswer:
     """An answer that is passed on as it is."""
 
     status: int
@@ -96,22 +96,24 @@ class ClusterClient:
 
     # --- the broker itself
 
-    async def register(self, callback: str, *, store: str, generation: Position | None, starts: bool) -> Registered:
+    async def register(
+        self, callback: str, *, store: str, generation: Position | None, starts: bool
+    ) -> RegistrationAnswer:
         had = None if generation is None else position_text(generation)
         asked = {"url": callback, "store": store, "generation": had, "starts": starts}
         said = await self._ask("PUT", self._place, asked)
         if said.get("generation") is None:
             raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
         given = parse_position(said["generation"])
-        return Registered(parse_position(said["position"]), given, said.get("secret"), said["dropped"])
+        return RegistrationAnswer(parse_position(said["position"]), given, said.get("secret"), said["dropped"])
 
-    async def known(self) -> Known:
+    async def known(self) -> KnownSubscriptions:
         """What the cluster knows of us; NotFoundError when it does not know us."""
         said = await self._ask("GET", self._place)
         position, generation = (
             None if text is None else parse_position(text) for text in (said["position"], said["generation"])
         )
-        return Known(said["url"], position, generation, said["dropped"])
+        return KnownSubscriptions(said["url"], position, generation, said["dropped"])
 
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
@@ -127,22 +129,25 @@ class ClusterClient:
 
     async def subscribe(
         self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]], application: str
-    ) -> list[Granted]:
+    ) -> list[GrantedSubscription]:
         """All of them (own ids, and values as JSON) for the application, or none where one does not fit."""
         asked = [{"id": identity, "parameters": values, "application": application} for identity, values in wanted]
         said = await self._ask("POST", self._channel(channel), {"broker": self._broker, "subscriptions": asked})
-        return [Granted(one["id"], one["interest"], parse_cursor(one["since"])) for one in said["subscriptions"]]
+        return [
+            GrantedSubscription(one["id"], one["interest"], parse_cursor(one["since"])) for one in said["subscriptions"]
+        ]
 
     async def unsubscribe(self, channel: str, subscriptions: Sequence[str]) -> None:
         await self._ask("POST", f"{self._channel(channel)}:remove", {"ids": list(subscriptions)})
 
-    async def held(self) -> AsyncIterator[list[Held]]:
+    async def held(self) -> AsyncIterator[list[ClusterSubscription]]:
         following: str | None = None
         while True:
             after = "" if following is None else f"&after={quote(following, safe='')}"
             said = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
             yield [
-                Held(one["channel"], one["id"], one["interest"], one["application"]) for one in said["subscriptions"]
+                ClusterSubscription(one["channel"], one["id"], one["interest"], one["application"])
+                for one in said["subscriptions"]
             ]
             following = said["next"]
             if following is None:
@@ -154,7 +159,7 @@ class ClusterClient:
 
     # --- results
 
-    async def fetch(self, ranges: Sequence[Range]) -> AsyncIterator[FetchedPart | Next]:
+    async def fetch(self, ranges: Sequence[Range]) -> AsyncIterator[FetchedPart | NextRange]:
         """The parts as they come. Last, where the answer grew too large, where to go on."""
         reader = FrameReader()
         async with self._answer("POST", "/v1/results:fetch", fetch_request(ranges)) as response:
@@ -168,13 +173,15 @@ class ClusterClient:
 
     # --- publishing
 
-    async def publish(self, feed: str, query: str, body: bytes, headers: Mapping[str, str], wait_s: float) -> Answered:
+    async def publish(
+        self, feed: str, query: str, body: bytes, headers: Mapping[str, str], wait_s: float
+    ) -> ForwardedAnswer:
         path = f"/v1/feeds/{quote(feed, safe='')}{f'?{query}' if query else ''}"
         async with self._answer("POST", path, body, headers, wait_s) as response:
             kept = {
                 name: response.headers[name] for name in ("Content-Type", "Retry-After") if name in response.headers
             }
-            return Answered(response.status, await response.read(), kept)
+            return ForwardedAnswer(response.status, await response.read(), kept)
 
     # --- inside
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tocsin.broker.shell.outlets import Kind, Listener, Told
-from tocsin.serving.connections import Connection
+from tocsin.broker.shell.outlets import EncodedEvent, Listener, OutletForm
+from tocsin.serving.connections import ClientConnection
 
 
 class ConnectionOutlet:
@@ -15,7 +15,11 @@ class ConnectionOutlet:
     __slots__ = ("_on_room", "_transport", "connection", "kind", "listener")
 
     def __init__(
-        self, kind: Kind, connection: Connection, buffer_bytes: int, on_room: Callable[[ConnectionOutlet], None]
+        self,
+        kind: OutletForm,
+        connection: ClientConnection,
+        buffer_bytes: int,
+        on_room: Callable[[ConnectionOutlet], None],
     ) -> None:
         transport = connection.transport
         if transport is None:
@@ -45,7 +49,7 @@ class ConnectionOutlet:
     def has_room(self) -> None:
         self._on_room(self)
 
-    def write(self, told: Told) -> None:
+    def write(self, told: EncodedEvent) -> None:
         # A connection that is lost has no transport any more; who serves it hears of that a little later.
         if self.connection.transport is not None:
             self._transport.write(told.form(self.kind))

@@ -19,17 +19,17 @@ from tocsin import faults
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.shell.cluster_client import ClusterClient
-from tocsin.broker.shell.holder import Changed, Holder
-from tocsin.broker.shell.holdings import Holding, Holdings, values_text
-from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.presence import Presence
+from tocsin.broker.shell.holder import InterestChange, SubscriptionSync
+from tocsin.broker.shell.holdings import BackendSubscription, BackendSubscriptions, values_text
+from tocsin.broker.shell.machine import CoreRuntime
+from tocsin.broker.shell.presence import FanOut
 from tocsin.rules.model.cursors import Cursor, Range
-from tocsin.store.broker_rows import Frontend, Group, GroupSubscribed, Wanted
+from tocsin.store.broker_rows import FrontendRequest, FrontendRow, GroupRow, GroupSubscriptionOutcome
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError, TocsinError
 from tocsin.wire.results import FetchedPart
-from tocsin.wire.subscriber import Subscribe
+from tocsin.wire.subscriber import SubscribeRequest
 
 T = TypeVar("T")
 
@@ -37,21 +37,21 @@ _log = structlog.get_logger("tocsin.broker.desk")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewSubscription:
     """`new`: it was not there before."""
 
     subscription: Subscription
     new: bool
 
 
-class Desk:
+class SubscriptionService:
     def __init__(
         self,
-        machine: Machine,
-        presence: Presence,
+        machine: CoreRuntime,
+        presence: FanOut,
         *,
-        holdings: Holdings,
-        holder: Holder,
+        holdings: BackendSubscriptions,
+        holder: SubscriptionSync,
         store: BrokerStore,
         client: ClusterClient,
     ) -> None:
@@ -98,7 +98,7 @@ class Desk:
     def subscription_of(self, subscriber: int, interest: int) -> int | None:
         return self._ids.get((subscriber, interest))
 
-    async def find(self, subscriber: int, public_id: str) -> Frontend:
+    async def find(self, subscriber: int, public_id: str) -> FrontendRow:
         found = await self._store.frontend(subscriber, public_id)
         if found is None:
             raise NotFoundError(f"you have no subscription {public_id[:60]}", hint="GET /v1/subscriptions lists them")
@@ -109,7 +109,9 @@ class Desk:
         groups = {one.id: one.name for one in await self._store.groups_of(subscriber)}
         return [self.told(one, groups) for one in found], found[-1].id if len(found) == limit else None
 
-    def told(self, one: Frontend, groups: dict[int, str] | None = None, recovered: bool | None = None) -> Subscription:
+    def told(
+        self, one: FrontendRow, groups: dict[int, str] | None = None, recovered: bool | None = None
+    ) -> Subscription:
         holding = self._holdings.get(one.interest)
         marker = one.marker
         if self._ids.get((one.subscriber, one.interest)) == one.id:
@@ -127,24 +129,29 @@ class Desk:
     async def subscribe(
         self,
         subscriber: int,
-        asked: Subscribe,
+        asked: SubscribeRequest,
         *,
         application: str,
         at_most: int,
-        first: Callable[[Made], None] | None = None,
-    ) -> Made:
+        first: Callable[[NewSubscription], None] | None = None,
+    ) -> NewSubscription:
         """Durable when this returns. `first` hears of it before anything of it is delivered."""
         self._check_room(subscriber, asked, at_most)
         holding = await self._hold(asked, application)
         return await self.to_the_end(self._subscribe(subscriber, asked, holding, at_most, first))
 
     async def _subscribe(
-        self, subscriber: int, asked: Subscribe, holding: Holding, at_most: int, first: Callable[[Made], None] | None
-    ) -> Made:
+        self,
+        subscriber: int,
+        asked: SubscribeRequest,
+        holding: BackendSubscription,
+        at_most: int,
+        first: Callable[[NewSubscription], None] | None,
+    ) -> NewSubscription:
         try:
             # From beyond what was told nobody can have anything: what comes next is new to everybody.
             since = None if asked.since is None else min(asked.since, holding.head)
-            wanted = Wanted(subscriber, holding.interest, asked.mode, since)
+            wanted = FrontendRequest(subscriber, holding.interest, asked.mode, since)
             (done,) = await self._store.subscribe(
                 [wanted], backends=[holding.new_backend()], created_us=_now_us(), at_most=at_most
             )
@@ -154,7 +161,7 @@ class Desk:
             if asked.since is not None:
                 # Who has it already goes on after what it has acknowledged, and must not think otherwise.
                 told = replace(told, since_applied=done.made)
-            made = Made(told, done.made)
+            made = NewSubscription(told, done.made)
             if first is not None:
                 first(made)
             self._activate(done.frontend)
@@ -163,12 +170,12 @@ class Desk:
             self._holder.unpin(holding)
 
     async def subscribe_group(
-        self, group: Group, asked: Subscribe, *, application: str, at_most: int
-    ) -> GroupSubscribed:
+        self, group: GroupRow, asked: SubscribeRequest, *, application: str, at_most: int
+    ) -> GroupSubscriptionOutcome:
         """For all who are in the group, from now on."""
         holding = await self._hold(asked, application)
 
-        async def work() -> GroupSubscribed:
+        async def work() -> GroupSubscriptionOutcome:
             try:
                 done = await self._store.subscribe_group(
                     group.id, holding.interest, mode=asked.mode, backends=[holding.new_backend()],
@@ -182,11 +189,11 @@ class Desk:
         return await self.to_the_end(work())
 
     async def changing(
-        self, work: Awaitable[list[Frontend]], *, came: bool, reason: str | None = None
-    ) -> list[Frontend]:
+        self, work: Awaitable[list[FrontendRow]], *, came: bool, reason: str | None = None
+    ) -> list[FrontendRow]:
         """Whatever in the store makes frontends come or go: the core hears of it in any case."""
 
-        async def whole() -> list[Frontend]:
+        async def whole() -> list[FrontendRow]:
             frontends = await work
             if came:
                 self.came(frontends)
@@ -205,11 +212,11 @@ class Desk:
             )
         await self.changing(self._store.unsubscribe([one.id]), came=False)
 
-    def came(self, frontends: Iterable[Frontend]) -> None:
+    def came(self, frontends: Iterable[FrontendRow]) -> None:
         for one in frontends:
             self._activate(one)
 
-    def went(self, frontends: Iterable[Frontend], reason: str | None = None) -> None:
+    def went(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
         """`reason`: what their subscribers, who did not ask for it, are told."""
         gone: dict[int, list[int]] = {}
         for one in frontends:
@@ -218,12 +225,12 @@ class Desk:
                 gone.setdefault(one.interest, []).append(one.id)
         for interest, ids in gone.items():
             if reason is not None:
-                self._presence.ended(ac.Ended(interest, ids, reason))
+                self._presence.ended(ac.EndSubscriptions(interest, ids, reason))
             for each in ids:
                 self._presence.unsubscribed(each)
-                self._machine.handle(ev.Unsubscribe(each))
+                self._machine.handle(ev.UnsubscribeRequested(each))
 
-    def _check_room(self, subscriber: int, asked: Subscribe, at_most: int) -> None:
+    def _check_room(self, subscriber: int, asked: SubscribeRequest, at_most: int) -> None:
         """Who has too many already is refused before the cluster is bothered; the store has the last word."""
         if len(self._machine.core.subscriptions_of(subscriber)) < at_most or subscriber in self._in_groups:
             return
@@ -231,10 +238,10 @@ class Desk:
         if known is None or (subscriber, known.interest) not in self._ids:
             raise LimitError(f"you have {at_most} subscriptions already", status=429, hint="end some of them")
 
-    async def _hold(self, asked: Subscribe, application: str) -> Holding:
+    async def _hold(self, asked: SubscribeRequest, application: str) -> BackendSubscription:
         return await self._holder.hold(full_name(asked.channel), values_text(asked.parameters), application)
 
-    def _activate(self, one: Frontend) -> None:
+    def _activate(self, one: FrontendRow) -> None:
         key = (one.subscriber, one.interest)
         if self._ids.get(key) == one.id:
             return
@@ -242,9 +249,9 @@ class Desk:
         if one.groups:
             self._in_groups.add(one.subscriber)
         self._presence.subscribed(one.subscriber, one.id)
-        self._machine.handle(ev.Subscribe(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
+        self._machine.handle(ev.SubscribeRequested(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
 
-    async def _recovered(self, holding: Holding, since: Cursor | None) -> bool | None:
+    async def _recovered(self, holding: BackendSubscription, since: Cursor | None) -> bool | None:
         """Whether everything after `since` is still there; None when nobody asked, or the cluster does not answer."""
         if since is None:
             return None
@@ -271,10 +278,12 @@ class Desk:
 
     # --- the cluster has changed
 
-    async def changed(self, changed: Changed) -> None:
+    async def changed(self, changed: InterestChange) -> None:
         gone = {one.interest for one in changed.gone}
         for one in changed.gone:
-            self._machine.handle(ev.BackendGone(one.interest, f"the channel {one.channel} does not have it any more"))
+            self._machine.handle(
+                ev.BackendSubscriptionLost(one.interest, f"the channel {one.channel} does not have it any more")
+            )
             self._holdings.remove(one)
         if gone:
             self._ids = {key: each for key, each in self._ids.items() if key[1] not in gone}
@@ -285,13 +294,13 @@ class Desk:
         """The cluster was restored, and calls interests otherwise: their subscriptions go on under the new numbers.
         Who is connected connects again, and learns them."""
         _log.warning("interests have other numbers at the cluster", count=len(old_of))
-        moved: list[Frontend] = []
+        moved: list[FrontendRow] = []
         async for frontends in self._store.frontends():
             moved += [one for one in frontends if one.interest in old_of]
         for one in moved:
             self._ids.pop((one.subscriber, old_of[one.interest]), None)
             self._presence.unsubscribed(one.id)
-            self._machine.handle(ev.Unsubscribe(one.id))
+            self._machine.handle(ev.UnsubscribeRequested(one.id))
         for one in moved:
             self._activate(one)
         for subscriber in {one.subscriber for one in moved}:

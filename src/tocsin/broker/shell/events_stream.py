@@ -11,24 +11,24 @@ from aiohttp import hdrs, web
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.shell.connected import ConnectionOutlet
 from tocsin.broker.shell.frames import http_chunk
-from tocsin.broker.shell.outlets import Kind
-from tocsin.broker.shell.service import Service
-from tocsin.serving.connections import Connection
+from tocsin.broker.shell.outlets import OutletForm
+from tocsin.broker.shell.service import BrokerService
+from tocsin.serving.connections import ClientConnection
 from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.envelopes import parse_interest
 from tocsin.wire.errors import InputError
-from tocsin.wire.subscriber import Acks
+from tocsin.wire.subscriber import AckRequest
 
 _BEAT: Final = http_chunk(b": \n\n")
 
 
-async def events(service: Service, request: web.Request, who: Session) -> web.StreamResponse:
+async def events(service: BrokerService, request: web.Request, who: Session) -> web.StreamResponse:
     if (last := request.headers.get("Last-Event-ID")) is not None:
         service.acknowledge(who, last_event(last))
         await service.acks.durable()
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8"})
     response.enable_chunked_encoding()
-    connection = cast("Connection", request.protocol)
+    connection = cast("ClientConnection", request.protocol)
 
     def end(_reason: str) -> None:
         if connection.transport is not None:
@@ -38,7 +38,7 @@ async def events(service: Service, request: web.Request, who: Session) -> web.St
     with service.sessions.session(who, service.limit(who, "connections"), end):
         await response.prepare(request)
         await response.write(b"retry: 1000\n\n")
-        outlet = ConnectionOutlet(Kind.SERVER_SENT, connection, delivery.buffer_bytes, service.presence.room)
+        outlet = ConnectionOutlet(OutletForm.SERVER_SENT, connection, delivery.buffer_bytes, service.presence.room)
         service.presence.attach(who.subscriber, outlet)
         try:
             while connection.transport is not None and not connection.transport.is_closing():
@@ -53,9 +53,9 @@ async def events(service: Service, request: web.Request, who: Session) -> web.St
     return response
 
 
-def last_event(text: str) -> Acks:
+def last_event(text: str) -> AckRequest:
     """What a browser has, as it says when it connects again: everything of that interest up to there."""
     interest, slash, cursor = text.partition("/")
     if not slash:
         raise InputError("Last-Event-ID: must be interest/cursor", hint="as the id of the last event was")
-    return Acks({parse_interest(interest): parse_cursor(cursor)})
+    return AckRequest({parse_interest(interest): parse_cursor(cursor)})

@@ -13,13 +13,13 @@ import structlog
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.shell.cluster_client import ClusterClient
-from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.figures import BrokerCounters
 from tocsin.broker.shell.kept import kept
-from tocsin.broker.shell.machine import Machine
-from tocsin.rules.caching.entries import Result
+from tocsin.broker.shell.machine import CoreRuntime
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
 from tocsin.wire.errors import TocsinError
-from tocsin.wire.results import FetchedPart, Next, following
+from tocsin.wire.results import FetchedPart, NextRange, following
 
 TOGETHER: Final = 2_000
 """Ranges in one request, so that one with very many does not hold up all others."""
@@ -31,18 +31,23 @@ _log = structlog.get_logger("tocsin.broker.fetcher")
 @dataclass(slots=True)
 class _Coming:
     fetch: ac.Fetch
-    results: list[Result] = field(default_factory=list)
+    results: list[BrokerResult] = field(default_factory=list)
     size_bytes: int = 0
     gap: Cursor | None = None
     known: bool = True
     done: bool = False
 
 
-class Fetcher:
+class ResultFetcher:
     """`on_gone` hears of interests that the cluster does not know."""
 
     def __init__(
-        self, client: ClusterClient, machine: Machine, figures: Figures, on_gone: Callable[[int], None], at_once: int
+        self,
+        client: ClusterClient,
+        machine: CoreRuntime,
+        figures: BrokerCounters,
+        on_gone: Callable[[int], None],
+        at_once: int,
     ) -> None:
         self._client = client
         self._machine = machine
@@ -104,10 +109,10 @@ class Fetcher:
         ranges = [_range(one.fetch) for one in coming]
         first = 0
         while True:
-            stopped: Next | None = None
+            stopped: NextRange | None = None
             last = first
             async for part in self._client.fetch(ranges):
-                if isinstance(part, Next):
+                if isinstance(part, NextRange):
                     stopped = part
                     continue
                 place = first + part.range
@@ -143,7 +148,7 @@ class Fetcher:
         whole = len(one.results) < fetch.limit and one.size_bytes < fetch.limit_bytes
         to = fetch.to if whole else one.results[-1].cursor
         took_s = time.monotonic() - began_s
-        self._machine.handle(ev.Fetched(fetch.fetch, to, tuple(one.results), took_s, one.gap))
+        self._machine.handle(ev.FetchSucceeded(fetch.fetch, to, tuple(one.results), took_s, one.gap))
         self._machine.arrived(fetch.interest)
         if place % _BREATH == _BREATH - 1:
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from typing import Final
 BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
-class Figures:
+class BrokerCounters:
     """`latencies`: how many deliveries of results took at most so long from the execution, per bucket and beyond."""
 
     def __init__(self) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import orjson
 import structlog
 
-from tocsin.broker.shell.cluster_client import ClusterClient, Granted
-from tocsin.broker.shell.holdings import OURS, Holding, Holdings
+from tocsin.broker.shell.cluster_client import ClusterClient, GrantedSubscription
+from tocsin.broker.shell.holdings import OURS, BackendSubscription, BackendSubscriptions
 from tocsin.rules.model.cursors import Cursor
-from tocsin.store.broker_rows import Rebound
+from tocsin.store.broker_rows import ReboundBackend
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.errors import InputError, LimitError, NotFoundError, TocsinError, UnavailableError
 
@@ -31,39 +31,39 @@ class _Want:
     channel: str
     parameters: str
     application: str
-    answer: asyncio.Future[Holding]
+    answer: asyncio.Future[BackendSubscription]
 
 
 @dataclass(slots=True, eq=False)
 class _Release:
-    holding: Holding
+    holding: BackendSubscription
 
 
 @dataclass(slots=True, eq=False)
 class _Share:
     """A further application holds what we hold already."""
 
-    holding: Holding
+    holding: BackendSubscription
     application: str
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class InterestChange:
     """What a look at the cluster found. `gone`: holdings whose channel is not there any more. `rebound`: those that
     have another number now, with the old one."""
 
-    gone: list[Holding]
-    rebound: list[tuple[int, Holding]]
+    gone: list[BackendSubscription]
+    rebound: list[tuple[int, BackendSubscription]]
 
 
-class Holder:
+class SubscriptionSync:
     """`needed` says whether anybody here holds an interest. What an earlier broker of our name has subscribed to stays
     until `former_until_us`: it may come back, and take the name over."""
 
     def __init__(
         self,
         client: ClusterClient,
-        holdings: Holdings,
+        holdings: BackendSubscriptions,
         store: BrokerStore,
         needed: Callable[[int], bool],
         *,
@@ -93,7 +93,7 @@ class Holder:
             if isinstance(one, _Want) and not one.answer.done():
                 one.answer.set_exception(UnavailableError("the broker is stopping"))
 
-    async def hold(self, channel: str, parameters: str, application: str) -> Holding:
+    async def hold(self, channel: str, parameters: str, application: str) -> BackendSubscription:
         """The holding of these values, pinned: the caller unpins it. InputError when the channel does not take them,
         UnavailableError while the cluster is away."""
         known = self._holdings.find(channel, parameters)
@@ -115,13 +115,13 @@ class Holder:
             self._wake.set()
         return known
 
-    def unpin(self, holding: Holding) -> None:
+    def unpin(self, holding: BackendSubscription) -> None:
         """What was going to need it does, or will not. Ended if nobody does."""
         holding.pins -= 1
         if not self._needed(holding.interest):
             self.release(holding)
 
-    def release(self, holding: Holding) -> None:
+    def release(self, holding: BackendSubscription) -> None:
         """Nobody here needs the interest any more."""
         if holding.pins or self._holdings.get(holding.interest) is not holding:
             return
@@ -172,7 +172,7 @@ class Holder:
                 await self._ask(channel, application, values[begin : begin + TOGETHER])
         await self._tell_shares([(one.holding, one.application) for one in now if isinstance(one, _Share)])
 
-    async def _end(self, holdings: Sequence[Holding]) -> None:
+    async def _end(self, holdings: Sequence[BackendSubscription]) -> None:
         """Here first: what only the cluster still has is ended when the broker looks there the next time."""
         idle = [one for one in dict.fromkeys(holdings) if not one.pins and not self._needed(one.interest)]
         if not idle:
@@ -192,7 +192,7 @@ class Holder:
         except TocsinError as error:
             _log.info("interests will be ended at the cluster later", count=len(released), error=str(error))
 
-    async def _remove_there(self, holdings: Iterable[Holding]) -> None:
+    async def _remove_there(self, holdings: Iterable[BackendSubscription]) -> None:
         by_channel: dict[str, list[str]] = {}
         for one in holdings:
             by_channel.setdefault(one.channel, []).extend({one.subscription, *one.shares.values()})
@@ -223,9 +223,13 @@ class Holder:
             for (parameters, wants), one in zip(values, granted, strict=True):
                 self._granted(channel, parameters, wants, one).shares[application] = one.subscription
 
-    def _granted(self, channel: str, parameters: str, wants: Sequence[_Want], one: Granted) -> Holding:
+    def _granted(
+        self, channel: str, parameters: str, wants: Sequence[_Want], one: GrantedSubscription
+    ) -> BackendSubscription:
         head = max(one.since, self._early.get(one.interest, one.since))
-        holding = self._holdings.add(Holding(one.interest, channel, parameters, one.subscription, one.since, head))
+        holding = self._holdings.add(
+            BackendSubscription(one.interest, channel, parameters, one.subscription, one.since, head)
+        )
         for want in wants:
             # Who does not wait any more needs no pin.
             if not want.answer.done():
@@ -233,14 +237,16 @@ class Holder:
                 want.answer.set_result(holding)
         return holding
 
-    async def _subscribe(self, channel: str, wanted: Sequence[tuple[str, str]], application: str) -> list[Granted]:
+    async def _subscribe(
+        self, channel: str, wanted: Sequence[tuple[str, str]], application: str
+    ) -> list[GrantedSubscription]:
         """Under these ids, with these parameters."""
         values = [(identity, orjson.Fragment(parameters)) for identity, parameters in wanted]
         return await self._client.subscribe(channel, values, application)
 
-    async def _tell_shares(self, shares: Iterable[tuple[Holding, str]]) -> None:
+    async def _tell_shares(self, shares: Iterable[tuple[BackendSubscription, str]]) -> None:
         """Further applications hold what is held. What fails is told when the next subscriber of theirs comes."""
-        by_channel: dict[tuple[str, str], list[Holding]] = {}
+        by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
         for holding, application in shares:
             if self._holdings.get(holding.interest) is holding and application in holding.shares:
                 by_channel.setdefault((holding.channel, application), []).append(holding)
@@ -259,12 +265,12 @@ class Holder:
 
     # --- what the cluster has
 
-    async def compare(self) -> Changed:
+    async def compare(self) -> InterestChange:
         """What the cluster lost is made again; what is there and needed by nobody is ended."""
         ending = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._holdings.ours
         async with self._alone():
             there: dict[str, int] = {}
-            strange: list[Holding] = []
+            strange: list[BackendSubscription] = []
             ours = {one.subscription: one for one in self._holdings}
             async for page in self._client.held():
                 for one in page:
@@ -274,7 +280,9 @@ class Holder:
                         holding.shares.setdefault(one.application, one.subscription)
                     elif one.channel is not None and one.subscription.startswith(ending):
                         begin = Cursor(0, 0, 0)
-                        strange.append(Holding(one.interest, one.channel, "", one.subscription, begin, begin))
+                        strange.append(
+                            BackendSubscription(one.interest, one.channel, "", one.subscription, begin, begin)
+                        )
             await self._remove_there(strange)
             lost = [one for one in ours.values() if there.get(one.subscription) != one.interest]
             changed = await self._again(lost)
@@ -286,9 +294,9 @@ class Holder:
             )
             return changed
 
-    async def _again(self, lost: Sequence[Holding]) -> Changed:
-        changed = Changed([], [])
-        by_channel: dict[tuple[str, str], list[Holding]] = {}
+    async def _again(self, lost: Sequence[BackendSubscription]) -> InterestChange:
+        changed = InterestChange([], [])
+        by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
         for one in lost:
             by_channel.setdefault((one.channel, one.application), []).append(one)
         for (channel, application), holdings in by_channel.items():
@@ -296,7 +304,9 @@ class Holder:
                 await self._again_in(channel, application, holdings[begin : begin + TOGETHER], changed)
         return changed
 
-    async def _again_in(self, channel: str, application: str, holdings: Sequence[Holding], changed: Changed) -> None:
+    async def _again_in(
+        self, channel: str, application: str, holdings: Sequence[BackendSubscription], changed: InterestChange
+    ) -> None:
         wanted = [(one.subscription, one.parameters) for one in holdings]
         try:
             granted = await self._subscribe(channel, wanted, application)
@@ -315,7 +325,9 @@ class Holder:
         other = [(one, given) for one, given in zip(holdings, granted, strict=True) if given.interest != one.interest]
         await self._store.rebind(
             [
-                Rebound(one.interest, given.interest, given.subscription, given.since, self._early.get(given.interest))
+                ReboundBackend(
+                    one.interest, given.interest, given.subscription, given.since, self._early.get(given.interest)
+                )
                 for one, given in other
             ]
         )

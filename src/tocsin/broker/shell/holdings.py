@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from tocsin.rules.model.cursors import Cursor
-from tocsin.store.broker_rows import Backend, NewBackend
+from tocsin.store.broker_rows import BackendRow, NewBackendRow
 from tocsin.wire.errors import InputError
 
 # Subscriptions with this in front are a broker's: made by it, and ended by it when nobody needs them.
@@ -18,7 +18,7 @@ OURS: Final = "broker:"
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
+class BackendSubscription:
     """`head`: the cluster has told of results up to here. `pins`: subscriptions being made that will need it.
     `opened`: the core has known it, and opens it at its head the next time. `shares`: the applications that the cluster
     knows to hold it, and what it calls the subscription of each; `subscription` is the first of them."""
@@ -38,38 +38,38 @@ class Holding:
         """That of the first subscription; empty where nobody has said."""
         return next((name for name, identity in self.shares.items() if identity == self.subscription), "")
 
-    def new_backend(self) -> NewBackend:
-        return NewBackend(self.interest, self.channel, self.parameters, self.subscription, self.since, self.head)
+    def new_backend(self) -> NewBackendRow:
+        return NewBackendRow(self.interest, self.channel, self.parameters, self.subscription, self.since, self.head)
 
 
-class Holdings:
+class BackendSubscriptions:
     """`store`: the id of the broker's store, which tells what it has made from what another broker of its name did."""
 
     def __init__(self, broker: str, store: str) -> None:
         self._broker = broker
         self.ours = f"{OURS}{store[:12]}:"
-        self._by_interest: dict[int, Holding] = {}
-        self._by_values: dict[tuple[str, str], Holding] = {}
+        self._by_interest: dict[int, BackendSubscription] = {}
+        self._by_values: dict[tuple[str, str], BackendSubscription] = {}
         # Different words for the same values, such as 1 and 1.0: few have any.
         self._others: dict[int, set[tuple[str, str]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_interest)
 
-    def __iter__(self) -> Iterator[Holding]:
+    def __iter__(self) -> Iterator[BackendSubscription]:
         return iter(list(self._by_interest.values()))
 
-    def get(self, interest: int) -> Holding | None:
+    def get(self, interest: int) -> BackendSubscription | None:
         return self._by_interest.get(interest)
 
-    def find(self, channel: str, parameters: str) -> Holding | None:
+    def find(self, channel: str, parameters: str) -> BackendSubscription | None:
         return self._by_values.get((channel, parameters))
 
     def channel_of(self, interest: int) -> str:
         holding = self._by_interest.get(interest)
         return holding.channel if holding is not None else ""
 
-    def add(self, holding: Holding) -> Holding:
+    def add(self, holding: BackendSubscription) -> BackendSubscription:
         """The holding of its interest, which may be an older one under other words."""
         words = (holding.channel, holding.parameters)
         there = self._by_interest.setdefault(holding.interest, holding)
@@ -78,16 +78,16 @@ class Holdings:
             self._others.setdefault(there.interest, set()).add(words)
         return there
 
-    def remember(self, stored: Backend) -> Holding:
+    def remember(self, stored: BackendRow) -> BackendSubscription:
         words = stored.channel, stored.parameters, stored.subscription
-        return self.add(Holding(stored.interest, *words, stored.since, stored.head, opened=True))
+        return self.add(BackendSubscription(stored.interest, *words, stored.since, stored.head, opened=True))
 
-    def remove(self, holding: Holding) -> None:
+    def remove(self, holding: BackendSubscription) -> None:
         self.hide(holding)
         if self._by_interest.get(holding.interest) is holding:
             del self._by_interest[holding.interest]
 
-    def hide(self, holding: Holding) -> None:
+    def hide(self, holding: BackendSubscription) -> None:
         """It may go: who wants these values now has to ask the cluster for them."""
         if self._by_interest.get(holding.interest) is holding:
             for words in ((holding.channel, holding.parameters), *self._others.pop(holding.interest, ())):

@@ -16,10 +16,10 @@ from tocsin.broker.shell.announcement_route import AnnouncementRoute
 from tocsin.broker.shell.asyncapi import document as asyncapi
 from tocsin.broker.shell.metrics import BrokerCollector
 from tocsin.broker.shell.openapi import document as openapi
-from tocsin.broker.shell.publishing import Publisher
-from tocsin.broker.shell.pulse import Pulse
-from tocsin.broker.shell.requests import Bodies, operator
-from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.publishing import FeedForwarder
+from tocsin.broker.shell.pulse import ClusterHealth
+from tocsin.broker.shell.requests import RequestBodies, operator
+from tocsin.broker.shell.service import BrokerService
 from tocsin.broker.shell.subscriber_routes import SubscriberRoutes
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.rules.caching.settings import CachingSettings
@@ -27,7 +27,7 @@ from tocsin.serving.addresses import Networks, is_forwarded
 from tocsin.serving.answers import Handler, answer
 from tocsin.serving.application import application
 from tocsin.serving.authentication import check_host, is_own_origin
-from tocsin.serving.limits import Limits, Room
+from tocsin.serving.limits import MemoryBudget, ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import check_query, read_json
 from tocsin.settings.broker import BrokerSettings
@@ -39,10 +39,12 @@ BODIES_BYTES: Final = 128 << 20
 _PREFLIGHT_S: Final = "600"
 
 
-def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetrics | None = None) -> web.Application:
+def broker_application(
+    service: BrokerService, webhooks: Webhooks, metrics: ServerMetrics | None = None
+) -> web.Application:
     metrics = metrics or ServerMetrics()
     http = service.settings.http
-    limits = Limits(
+    limits = ServerLimits(
         body_limit_bytes=http.body_limit_bytes,
         connections_limit=http.connections_limit,
         address_connections_limit=http.address_connections_limit,
@@ -53,27 +55,27 @@ def broker_application(service: Service, webhooks: Webhooks, metrics: ServerMetr
     small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
     # A body is there twice when the user is written into its records.
     bodies_bytes = max(BODIES_BYTES, 4 * http.body_limit_bytes)
-    room = Room(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
+    room = MemoryBudget(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
     announcements = AnnouncementRoute(service.link, limits, refused=metrics.count_refused)
     app = application(limits=small, metrics=metrics, access=origins(service.settings))
     metrics.registry.register(BrokerCollector(service))
-    publisher = Publisher(service.client, service.accounts, service.settings, service.figures)
-    subscribers = SubscriberRoutes(service, webhooks, publisher, Bodies(limits, room))
-    own = BrokerRoutes(service, metrics, announcements)
+    publisher = FeedForwarder(service.client, service.accounts, service.settings, service.figures)
+    subscribers = SubscriberRoutes(service, webhooks, publisher, RequestBodies(limits, room))
+    own = StatusRoutes(service, metrics, announcements)
     app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])
     app.on_shutdown.append(subscribers.stop)
     app.on_response_prepare.append(_allow_origin)
     return app
 
 
-class BrokerRoutes:
+class StatusRoutes:
     """What is about the broker itself."""
 
-    def __init__(self, service: Service, metrics: ServerMetrics, announcements: AnnouncementRoute) -> None:
+    def __init__(self, service: BrokerService, metrics: ServerMetrics, announcements: AnnouncementRoute) -> None:
         self._service = service
         self._metrics = metrics
         self._announcements = announcements
-        self._pulse = Pulse(service.client)
+        self._pulse = ClusterHealth(service.client)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -165,7 +167,7 @@ class BrokerRoutes:
             chosen = dataclasses.replace(caches.settings, **said)
         except ValueError as error:
             raise InputError(str(error)) from None
-        self._service.machine.handle(ev.PoliciesChosen(chosen))
+        self._service.machine.handle(ev.CachePoliciesChanged(chosen))
         return answer(self._policies())
 
     def _policies(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tocsin.wire.cursors import parse_position, position_text
 from tocsin.wire.errors import FencedError
 
 
-class Instance:
+class BrokerGeneration:
     """`starts`: no generation was given to this process yet. `since_us`: when its store first had the name."""
 
     def __init__(self, store: BrokerStore, store_id: str, generation: Position | None, since_us: int) -> None:
@@ -28,7 +28,7 @@ class Instance:
         self.starts = True
 
     @staticmethod
-    async def read(store: BrokerStore) -> Instance:
+    async def read(store: BrokerStore) -> BrokerGeneration:
         """Raises FencedError where another broker has taken the name over."""
         if said := await store.fact(FENCED):
             raise FencedError(
@@ -37,7 +37,7 @@ class Instance:
         store_id = await store.first_fact(STORE_ID, uuid4().hex)
         since_us = int(await store.first_fact(NAME_SINCE, str(time.time_ns() // 1_000)))
         generation = await store.fact(GENERATION)
-        return Instance(store, store_id, parse_position(generation) if generation else None, since_us)
+        return BrokerGeneration(store, store_id, parse_position(generation) if generation else None, since_us)
 
     @staticmethod
     async def renew(store: BrokerStore) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.wire.envelopes import item
 from tocsin.wire.results import FetchedResult
 
 
-class Kept(NamedTuple):
+class CachedPayload(NamedTuple):
     """The payload of a cached result."""
 
     item: bytes
     executed_us: int
 
 
-def kept(one: FetchedResult) -> Result:
+def kept(one: FetchedResult) -> BrokerResult:
     text = item(one.cursor, one.executed_us, one.payload)
-    return Result(one.cursor, len(text), Kept(text, one.executed_us))
+    return BrokerResult(one.cursor, len(text), CachedPayload(text, one.executed_us))

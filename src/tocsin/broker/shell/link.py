@@ -20,12 +20,12 @@ from tocsin import faults
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.shell.cluster_client import ClusterClient
-from tocsin.broker.shell.figures import Figures
-from tocsin.broker.shell.holder import Changed, Holder
-from tocsin.broker.shell.holdings import Holding, Holdings
-from tocsin.broker.shell.instance import Instance
+from tocsin.broker.shell.figures import BrokerCounters
+from tocsin.broker.shell.holder import InterestChange, SubscriptionSync
+from tocsin.broker.shell.holdings import BackendSubscription, BackendSubscriptions
+from tocsin.broker.shell.instance import BrokerGeneration
 from tocsin.broker.shell.kept import kept
-from tocsin.broker.shell.machine import Machine
+from tocsin.broker.shell.machine import CoreRuntime
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.announcements import Announcement, parse_announcement
@@ -45,7 +45,7 @@ LARGE_BYTES: Final = 64 << 10
 """A larger announcement is parsed on a thread."""
 
 
-class Link:
+class ClusterLink:
     """`on_changed` is told of interests that are gone or have other numbers. `refusal`: why the cluster will not have
     us, where it answers and says so. `fenced` is set when a newer broker has our name: the cluster is asked for nothing
     any more, and the process is to end."""
@@ -53,14 +53,14 @@ class Link:
     def __init__(
         self,
         client: ClusterClient,
-        machine: Machine,
+        machine: CoreRuntime,
         *,
-        holdings: Holdings,
-        holder: Holder,
+        holdings: BackendSubscriptions,
+        holder: SubscriptionSync,
         store: BrokerStore,
-        instance: Instance,
-        figures: Figures,
-        on_changed: Callable[[Changed], Awaitable[None]],
+        instance: BrokerGeneration,
+        figures: BrokerCounters,
+        on_changed: Callable[[InterestChange], Awaitable[None]],
         callback: str,
         first_retry_s: float,
         last_retry_s: float,
@@ -102,7 +102,7 @@ class Link:
         client.on_fenced = self._lost_name
         machine.on(ac.SubscribeBackend, self._open)
         machine.on(ac.UnsubscribeBackend, self._let_go)
-        machine.on(ac.Report, self._report)
+        machine.on(ac.ReportConsumed, self._report)
 
     # --- life
 
@@ -312,7 +312,7 @@ class Link:
                 else:
                     holding.head = max(holding.head, event.cursor)
                 self._machine.handle(event)
-            for interest in {interest for interest, event in some if isinstance(event, ev.Arrived)}:
+            for interest in {interest for interest, event in some if isinstance(event, ev.ResultArrived)}:
                 self._machine.arrived(interest)
             # Whoever waits for what has come gets it now, however much there is of somebody else.
             await asyncio.sleep(0)
@@ -339,10 +339,10 @@ class Link:
                 if isinstance(part, FetchedPart) and part.gap is not None:
                     self._tell_gap(some[part.range], part.gap)
 
-    def _tell_gap(self, holding: Holding, gap: Cursor) -> None:
+    def _tell_gap(self, holding: BackendSubscription, gap: Cursor) -> None:
         if gap > holding.head:
             holding.head = gap
-            self._machine.handle(ev.Announced(holding.interest, gap))
+            self._machine.handle(ev.ResultsAnnounced(holding.interest, gap))
 
     # --- what the core wants
 
@@ -352,8 +352,8 @@ class Link:
         holding = self._holdings.get(action.interest)
         assert holding is not None, "a subscription is made for what is held"
         since, holding.opened = holding.head if holding.opened else holding.since, True
-        self._machine.handle(ev.BackendReady(holding.interest, since))
-        self._machine.handle(ev.Announced(holding.interest, holding.head))
+        self._machine.handle(ev.BackendSubscribed(holding.interest, since))
+        self._machine.handle(ev.ResultsAnnounced(holding.interest, holding.head))
 
     def _let_go(self, action: ac.UnsubscribeBackend) -> None:
         assert isinstance(action.interest, int)
@@ -366,7 +366,7 @@ class Link:
             self._compared = False
             self._wake.set()
 
-    def _report(self, action: ac.Report) -> None:
+    def _report(self, action: ac.ReportConsumed) -> None:
         for interest, cursor in action.lowest.items():
             assert isinstance(interest, int)
             self._reports[interest] = cursor
@@ -387,12 +387,12 @@ class Link:
                 return
 
 
-def _events_of(told: Announcement) -> Iterator[tuple[int, ev.Announced | ev.Arrived]]:
+def _events_of(told: Announcement) -> Iterator[tuple[int, ev.ResultsAnnounced | ev.ResultArrived]]:
     """What it tells, with the interest that it is about."""
     for interests in told.news.values():
         for interest, cursor in interests:
-            yield interest, ev.Announced(interest, cursor)
+            yield interest, ev.ResultsAnnounced(interest, cursor)
     for one in told.pushed:
         for result in one.results:
             here = kept(result)
-            yield one.interest, ev.Arrived(one.interest, here.cursor, here.size_bytes, here.payload)
+            yield one.interest, ev.ResultArrived(one.interest, here.cursor, here.size_bytes, here.payload)

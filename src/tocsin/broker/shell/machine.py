@@ -14,7 +14,7 @@ import structlog
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.shell.trace import Trace
+from tocsin.broker.shell.trace import BrokerTrace
 
 FLUSH_EVERY_S: Final = 1.0
 
@@ -23,15 +23,15 @@ _log = structlog.get_logger("tocsin.broker.machine")
 Perform = Callable[[Any], None]
 
 
-class Machine:
+class CoreRuntime:
     """`handle` is called on the event loop only. What performing an action makes happen is handled after it."""
 
     def __init__(self, core: Broker, clock: Callable[[], float] = time.monotonic) -> None:
         self.core = core
-        self.trace: Trace | None = None
+        self.trace: BrokerTrace | None = None
         self._clock = clock
         self._perform: dict[type, Perform] = {}
-        self._waiting: deque[ev.Event] = deque()
+        self._waiting: deque[ev.BrokerEvent] = deque()
         self._handling = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
@@ -47,7 +47,7 @@ class Machine:
     def now_s(self) -> float:
         return self._clock()
 
-    def handle(self, event: ev.Event) -> None:
+    def handle(self, event: ev.BrokerEvent) -> None:
         """The event has happened, and all that follows from it is done when this returns. (Where it happens while an
         action is performed, it waits for its turn.)"""
         if self._closed:
@@ -98,7 +98,7 @@ class Machine:
 
     def _tick(self) -> None:
         self._timer, self._timer_s = None, math.inf
-        self.handle(ev.Tick())
+        self.handle(ev.TimePassed())
 
     def _flush_soon(self) -> None:
         if self._flush is None:

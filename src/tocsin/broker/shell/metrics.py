@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tocsin.broker.shell.figures import BUCKETS_S
-from tocsin.broker.shell.service import Service
-from tocsin.rules.caching.figures import CachingFigures
+from tocsin.broker.shell.service import BrokerService
+from tocsin.rules.caching.figures import CacheCounters
 
 _CACHING = {
     "arrived": "Results that came from the cluster.",
@@ -30,7 +30,7 @@ _CACHING = {
 
 
 class BrokerCollector(Collector):
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: BrokerService) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
@@ -54,11 +54,11 @@ class BrokerCollector(Collector):
         ratio = GaugeMetricFamily(
             "tocsin_broker_hit_ratio", "Hits among hits and misses, under each policy.", labels=["policy"]
         )
-        policies: Iterable[tuple[str, CachingFigures]] = list(caches.figures_of.items())
+        policies: Iterable[tuple[str, CacheCounters]] = list(caches.figures_of.items())
         for policy, counted in policies:
             ratio.add_metric([policy], counted.hit_ratio)
         yield ratio
-        assert _CACHING.keys() <= {one.name for one in fields(CachingFigures)}
+        assert _CACHING.keys() <= {one.name for one in fields(CacheCounters)}
         for name, what in _CACHING.items():
             family = CounterMetricFamily(f"tocsin_broker_{name}", what, labels=["policy"])
             for policy, counted in policies:

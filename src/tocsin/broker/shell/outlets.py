@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tocsin.broker.shell.connected import ConnectionOutlet
 
 
-class Kind(IntEnum):
+class OutletForm(IntEnum):
     """In which form an outlet takes events."""
 
     WEBSOCKET = 0
@@ -27,7 +27,7 @@ class Kind(IntEnum):
     PLAIN = 2
 
 
-class Told:
+class EncodedEvent:
     """An event in every form, each made when the first outlet needs it. `mark` tells it from every other event of its
     interest; one that is told again has the same."""
 
@@ -41,10 +41,10 @@ class Told:
         self.to = to
         self._forms: list[bytes | None] = [None, None, envelope]
 
-    def form(self, kind: Kind) -> bytes:
+    def form(self, kind: OutletForm) -> bytes:
         form = self._forms[kind]
         if form is None:
-            if kind is Kind.WEBSOCKET:
+            if kind is OutletForm.WEBSOCKET:
                 form = websocket_frame(self.envelope)
             else:
                 form = http_chunk(server_sent(self.kind, self.envelope, interest=self.interest, to=self.to))
@@ -53,15 +53,15 @@ class Told:
 
 
 @runtime_checkable
-class Outlet(Protocol):
-    kind: Kind
+class EventOutlet(Protocol):
+    kind: OutletForm
     listener: Listener | None
 
     @property
     def full(self) -> bool:
         """It takes no more for now; when it does again, it says so by `Presence.room`."""
 
-    def write(self, told: Told) -> None:
+    def write(self, told: EncodedEvent) -> None:
         """Never waits."""
 
     def shed(self) -> None:
@@ -81,18 +81,18 @@ class Listener:
     def __init__(self, subscriber: int, born: int) -> None:
         self.subscriber = subscriber
         self.born = born
-        self.outlets: list[Outlet] = []
+        self.outlets: list[EventOutlet] = []
         self.direct: asyncio.Transport | None = None
         # Nearly nobody is: a set of its own for each would be most of what a listener takes.
         self.behind: set[int] = NOBODY
         self.patience: asyncio.TimerHandle | None = None
 
-    def add(self, outlet: Outlet) -> None:
+    def add(self, outlet: EventOutlet) -> None:
         self.outlets.append(outlet)
         outlet.listener = self
         self.look()
 
-    def remove(self, outlet: Outlet) -> None:
+    def remove(self, outlet: EventOutlet) -> None:
         self.outlets.remove(outlet)
         outlet.listener = None
         self.look()
@@ -100,7 +100,7 @@ class Listener:
     def look(self) -> None:
         """An outlet came, went, or takes more or no more."""
         only = self.outlets[0] if len(self.outlets) == 1 else None
-        websocket = only is not None and only.kind is Kind.WEBSOCKET
+        websocket = only is not None and only.kind is OutletForm.WEBSOCKET
         self.direct = cast("ConnectionOutlet", only).direct if websocket else None
 
     @property
@@ -116,11 +116,13 @@ class Listener:
 class PlainOutlet:
     """Hands envelopes to a function: what long polls collect and webhooks send."""
 
-    kind = Kind.PLAIN
+    kind = OutletForm.PLAIN
 
     __slots__ = ("_is_full", "_on_shed", "_take", "listener")
 
-    def __init__(self, take: Callable[[Told], None], is_full: Callable[[], bool], on_shed: Callable[[], None]) -> None:
+    def __init__(
+        self, take: Callable[[EncodedEvent], None], is_full: Callable[[], bool], on_shed: Callable[[], None]
+    ) -> None:
         self.listener: Listener | None = None
         self._take = take
         self._is_full = is_full
@@ -130,7 +132,7 @@ class PlainOutlet:
     def full(self) -> bool:
         return self._is_full()
 
-    def write(self, told: Told) -> None:
+    def write(self, told: EncodedEvent) -> None:
         self._take(told)
 
     def shed(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from tocsin.wire.errors import LimitError
 
 
-class Bucket:
+class TokenBucket:
     """Tokens that come back with time; who asks takes one."""
 
     __slots__ = ("_at_s", "_burst", "_left", "_per_s")
@@ -40,7 +40,7 @@ class Bucket:
         self._at_s = now_s
 
 
-class Pace:
+class RateLimiter:
     """A bucket for everybody who has asked lately. Of those who asked longest ago it is forgotten: theirs are full."""
 
     def __init__(self, per_s: float, burst: float, what: str, *, most: int = 100_000) -> None:
@@ -48,7 +48,7 @@ class Pace:
         self._burst = burst
         self._what = what
         self._most = most
-        self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[Hashable, TokenBucket] = OrderedDict()
 
     def check(self, who: Hashable, now_s: float, tokens: float = 1.0) -> None:
         """LimitError (429) when it is too fast; it says when the next is taken."""
@@ -56,7 +56,7 @@ class Pace:
         if bucket is None:
             if len(self._buckets) >= self._most:
                 self._buckets.popitem(last=False)
-            bucket = self._buckets[who] = Bucket(self._per_s, self._burst, now_s)
+            bucket = self._buckets[who] = TokenBucket(self._per_s, self._burst, now_s)
         else:
             self._buckets.move_to_end(who)
         missing_s = bucket.try_take(now_s, tokens)

@@ -7,8 +7,8 @@ from typing import Final
 
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.core.events import Mode
-from tocsin.broker.shell.outlets import PlainOutlet, Told
-from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.outlets import EncodedEvent, PlainOutlet
+from tocsin.broker.shell.service import BrokerService
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import NotFoundError
 
@@ -21,7 +21,7 @@ TOGETHER: Final = 100
 page full of results, and more where they have little."""
 
 
-async def poll(service: Service, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
+async def poll(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
     """The events that there are, or else the first that come within the time. What is not acknowledged comes again,
     whether it is in the cache or has to be fetched."""
     with service.sessions.session(who, service.limit(who, "connections"), lambda _reason: None):
@@ -29,7 +29,7 @@ async def poll(service: Service, who: Session, wait_s: float, end: asyncio.Event
     return [one.envelope for one in there] or await _coming(service, who, wait_s, end)
 
 
-async def _not_acknowledged(service: Service, who: Session) -> list[Told]:
+async def _not_acknowledged(service: BrokerService, who: Session) -> list[EncodedEvent]:
     lacking = list(service.machine.core.lacking(who.subscriber))
     told = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
     wanted = [(name, interest) for name, interest, mode, _ in lacking if mode is Mode.INLINE]
@@ -51,13 +51,13 @@ async def _not_acknowledged(service: Service, who: Session) -> list[Told]:
     return told
 
 
-async def _coming(service: Service, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
+async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
     some = asyncio.Event()
-    found: list[Told] = []
+    found: list[EncodedEvent] = []
     size_bytes = 0
     limit_bytes = service.settings.delivery.buffer_bytes
 
-    def take(told: Told) -> None:
+    def take(told: EncodedEvent) -> None:
         nonlocal size_bytes
         found.append(told)
         size_bytes += len(told.envelope)
@@ -87,7 +87,7 @@ async def _coming(service: Service, who: Session, wait_s: float, end: asyncio.Ev
     return [one.envelope for one in _latest(found)]
 
 
-def _latest(found: list[Told]) -> list[Told]:
+def _latest(found: list[EncodedEvent]) -> list[EncodedEvent]:
     """Of what only says that there is something, the last of each interest."""
     last = {one.interest: one for one in found if one.kind != RESULTS}
     return [one for one in found if one.kind == RESULTS or last[one.interest] is one]

@@ -23,10 +23,10 @@ import structlog
 
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
-from tocsin.broker.shell.figures import Figures
-from tocsin.broker.shell.letters import Letters
-from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.outlets import NOBODY, Kind, Listener, Outlet, Told
+from tocsin.broker.shell.figures import BrokerCounters
+from tocsin.broker.shell.letters import EventEncoder
+from tocsin.broker.shell.machine import CoreRuntime
+from tocsin.broker.shell.outlets import NOBODY, EncodedEvent, EventOutlet, Listener, OutletForm
 from tocsin.rules.model.cursors import Cursor
 
 _log = structlog.get_logger("tocsin.broker.presence")
@@ -36,19 +36,21 @@ AT_ONCE: Final = 500
 
 
 @dataclass(slots=True)
-class FanOut:
+class FanOutJob:
     """Something on its way to many: `rest` is whom it has not reached."""
 
     turn: int
-    told: Sequence[Told]
+    told: Sequence[EncodedEvent]
     rest: Sequence[int]
     after: Cursor | None
     executed_us: Sequence[int]
     reached: int = 0
 
 
-class Presence:
-    def __init__(self, machine: Machine, letters: Letters, figures: Figures, *, patience_s: float) -> None:
+class FanOut:
+    def __init__(
+        self, machine: CoreRuntime, letters: EventEncoder, figures: BrokerCounters, *, patience_s: float
+    ) -> None:
         self._patience_s = patience_s
         self._machine = machine
         self._letters = letters
@@ -56,12 +58,12 @@ class Presence:
         self._listeners: dict[int, Listener] = {}
         self._of_subscription: dict[int, Listener] = {}
         self._turn = 0
-        self._under_way: dict[Hashable, deque[FanOut]] = {}
+        self._under_way: dict[Hashable, deque[FanOutJob]] = {}
         # Subscriptions that fell behind while something was under way, and up to which turn that is not for them.
         self._passed_over: dict[int, int] = {}
         self._fanning: asyncio.Task[None] | None = None
-        machine.on(ac.Notify, self._notify)
-        machine.on(ac.Ended, self.ended)
+        machine.on(ac.NotifyAvailable, self._notify)
+        machine.on(ac.EndSubscriptions, self.ended)
 
     @property
     def listeners(self) -> int:
@@ -71,7 +73,7 @@ class Presence:
     def behind(self) -> int:
         return sum(1 for one in self._listeners.values() if one.behind)
 
-    def outlets_of(self, subscriber: int) -> Sequence[Outlet]:
+    def outlets_of(self, subscriber: int) -> Sequence[EventOutlet]:
         listener = self._listeners.get(subscriber)
         return () if listener is None else listener.outlets
 
@@ -80,23 +82,23 @@ class Presence:
 
     # --- coming and going
 
-    def attach(self, subscriber: int, outlet: Outlet) -> None:
+    def attach(self, subscriber: int, outlet: EventOutlet) -> None:
         """The subscriber is there with this outlet, and gets everything that it has not acknowledged, in all of its
         outlets."""
         listener = self._listeners.get(subscriber)
         if listener is None:
             listener = self._listeners[subscriber] = Listener(subscriber, self._turn)
         else:
-            self._machine.handle(ev.LoggedOut(subscriber))
+            self._machine.handle(ev.SubscriberLoggedOut(subscriber))
         listener.born = self._turn
         listener.behind = NOBODY
         listener.add(outlet)
         for subscription in self._machine.core.subscriptions_of(subscriber):
             assert isinstance(subscription, int)
             self._of_subscription[subscription] = listener
-        self._machine.handle(ev.LoggedIn(subscriber))
+        self._machine.handle(ev.SubscriberLoggedIn(subscriber))
 
-    def detach(self, outlet: Outlet) -> None:
+    def detach(self, outlet: EventOutlet) -> None:
         listener = outlet.listener
         if listener is None:
             return
@@ -110,7 +112,7 @@ class Presence:
         for subscription in self._machine.core.subscriptions_of(listener.subscriber):
             assert isinstance(subscription, int)
             self._of_subscription.pop(subscription, None)
-        self._machine.handle(ev.LoggedOut(listener.subscriber))
+        self._machine.handle(ev.SubscriberLoggedOut(listener.subscriber))
 
     def subscribed(self, subscriber: int, subscription: int) -> None:
         """Before the core is told of a new subscription."""
@@ -126,14 +128,14 @@ class Presence:
         for outlet in list(self.outlets_of(subscriber)):
             outlet.shed()
 
-    def room(self, outlet: Outlet) -> None:
+    def room(self, outlet: EventOutlet) -> None:
         """The outlet takes more again."""
         if outlet.listener is not None:
             self._resume(outlet.listener)
 
     def _resume(self, listener: Listener) -> None:
         while listener.behind and not listener.full:
-            self._machine.handle(ev.Ready(listener.behind.pop()))
+            self._machine.handle(ev.SubscriberReady(listener.behind.pop()))
         if listener.behind and len(listener.outlets) > 1 and listener.patience is None:
             loop = asyncio.get_running_loop()
             listener.patience = loop.call_later(self._patience_s, self._give_up_slow, listener)
@@ -153,19 +155,19 @@ class Presence:
 
     def deliver(self, action: ac.Deliver) -> None:
         """Results that have just come, or that somebody catches up with."""
-        if action.why is ac.Why.CAUGHT_UP:
+        if action.why is ac.DeliveryReason.CAUGHT_UP:
             self._catch_up(action)
         else:
             told = self._letters.results(action)
             executed_us = [one.payload.executed_us for one in action.results]
             self._fan_out(action.interest, told, action.audience, action.after, executed_us)
 
-    def _notify(self, action: ac.Notify) -> None:
+    def _notify(self, action: ac.NotifyAvailable) -> None:
         told = [self._letters.available(action)]
         # Whoever is not told now is told when there is room: the core says it again when it is ready.
         self._fan_out(action.interest, told, action.audience, None, ())
 
-    def ended(self, action: ac.Ended) -> None:
+    def ended(self, action: ac.EndSubscriptions) -> None:
         """These subscriptions are gone: who is there hears of it, and why."""
         told = self._letters.ended(action)
         for name in action.audience:
@@ -176,7 +178,7 @@ class Presence:
                 self._send(listener, [told])
 
     def _catch_up(self, action: ac.Deliver) -> None:
-        told: Sequence[Told] | None = None
+        told: Sequence[EncodedEvent] | None = None
         for name in action.audience:
             assert isinstance(name, int)
             listener = self._of_subscription.get(name)
@@ -208,21 +210,21 @@ class Presence:
         asyncio.get_running_loop().call_soon(self._resume, listener)
         if self._under_way:
             self._passed_over[name] = self._turn
-        self._machine.handle(ev.FellBehind(name, after))
+        self._machine.handle(ev.SubscriberFellBehind(name, after))
 
     # --- many
 
     def _fan_out(
         self,
         interest: Hashable,
-        told: Sequence[Told],
+        told: Sequence[EncodedEvent],
         audience: Collection[Hashable],
         after: Cursor | None,
         executed_us: Sequence[int],
     ) -> None:
         self._turn += 1
         names: Sequence[int] = list(audience)  # type: ignore[arg-type]
-        one = FanOut(self._turn, told, names, after, executed_us)
+        one = FanOutJob(self._turn, told, names, after, executed_us)
         queue = self._under_way.get(interest)
         if queue is None and len(names) <= AT_ONCE:
             self._write(one, names)
@@ -249,9 +251,9 @@ class Presence:
         self._passed_over.clear()
         self._fanning = None
 
-    def _write(self, one: FanOut, names: Sequence[int]) -> None:
+    def _write(self, one: FanOutJob, names: Sequence[int]) -> None:
         places, passed_over, turn, told = self._of_subscription, self._passed_over, one.turn, one.told
-        frame = told[0].form(Kind.WEBSOCKET)
+        frame = told[0].form(OutletForm.WEBSOCKET)
         at_once = len(told) == 1
         behind: list[tuple[int, Listener, Cursor | None]] = []
         reached = 0
@@ -279,7 +281,7 @@ class Presence:
         for name, listener, after in behind:
             self._fell_behind(name, listener, after)
 
-    def _send(self, listener: Listener, told: Sequence[Told]) -> int:
+    def _send(self, listener: Listener, told: Sequence[EncodedEvent]) -> int:
         """How many of them it took before it was full: at least the first."""
         outlets = list(listener.outlets)
         for place, one in enumerate(told):
@@ -293,7 +295,7 @@ class Presence:
                     self._broke(outlet, error)
         return len(told)
 
-    def _broke(self, outlet: Outlet, error: Exception) -> None:
+    def _broke(self, outlet: EventOutlet, error: Exception) -> None:
         """What is wrong with one outlet concerns no other. Its subscriber gets again what it has not acknowledged."""
         _log.warning("a connection broke", error=repr(error))
         with suppress(Exception):

@@ -11,9 +11,9 @@ from urllib.parse import quote
 import orjson
 
 from tocsin.broker.accounts.accounts import Accounts, Session
-from tocsin.broker.shell.cluster_client import Answered, ClusterClient
+from tocsin.broker.shell.cluster_client import ClusterClient, ForwardedAnswer
 from tocsin.broker.shell.desk import full_name
-from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.figures import BrokerCounters
 from tocsin.rules.model.json_spans import BrokenArrayError, TooManyItemsError, array_items
 from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError, LimitError
@@ -23,8 +23,10 @@ RECORD_LIMIT_BYTES: Final = 4 << 20
 """The cluster takes no more in one body, and no record that is nearly as long."""
 
 
-class Publisher:
-    def __init__(self, client: ClusterClient, accounts: Accounts, settings: BrokerSettings, figures: Figures) -> None:
+class FeedForwarder:
+    def __init__(
+        self, client: ClusterClient, accounts: Accounts, settings: BrokerSettings, figures: BrokerCounters
+    ) -> None:
         self._client = client
         self._accounts = accounts
         self._settings = settings.publish
@@ -40,7 +42,7 @@ class Publisher:
 
     async def publish(
         self, who: Session, feed: str, body: bytes, *, wait: str | None = None, key: str | None = None
-    ) -> Answered:
+    ) -> ForwardedAnswer:
         name = self.check(who, feed)
         if wait not in (None, "", "visible"):
             raise InputError('wait: must be "visible"')

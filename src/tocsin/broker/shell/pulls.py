@@ -8,24 +8,24 @@ from typing import Final
 
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
-from tocsin.broker.shell.letters import Letters
-from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.outlets import Told
+from tocsin.broker.shell.letters import EventEncoder
+from tocsin.broker.shell.machine import CoreRuntime
+from tocsin.broker.shell.outlets import EncodedEvent
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import NotFoundError, UnavailableError
 
 PATIENCE_S: Final = 30.0
 """How long a pull waits for the cluster."""
 
-Pulled = tuple[list[Told], bool]
+Pulled = tuple[list[EncodedEvent], bool]
 
 
 class Pulls:
-    def __init__(self, machine: Machine, letters: Letters) -> None:
+    def __init__(self, machine: CoreRuntime, letters: EventEncoder) -> None:
         self._machine = machine
         self._letters = letters
         self._waiting: dict[tuple[Hashable, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
-        machine.on(ac.Refused, self._refused)
+        machine.on(ac.RefuseEvent, self._refused)
 
     async def pull(
         self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None, wait_s: float = 0.0
@@ -48,9 +48,9 @@ class Pulls:
             finally:
                 self._machine.forget(interest, fresh)
 
-    def available(self, interest: Hashable, to: Cursor) -> Told:
+    def available(self, interest: Hashable, to: Cursor) -> EncodedEvent:
         """What says that there is something to pull."""
-        return self._letters.available(ac.Notify(interest, to, ()))
+        return self._letters.available(ac.NotifyAvailable(interest, to, ()))
 
     def deliver(self, action: ac.Deliver) -> None:
         for name in action.audience:
@@ -59,7 +59,7 @@ class Pulls:
                 if not waiting.done():
                     waiting.set_result(action)
 
-    def _refused(self, action: ac.Refused) -> None:
+    def _refused(self, action: ac.RefuseEvent) -> None:
         for key in [key for key in self._waiting if key[0] == action.subscription]:
             for waiting in self._waiting.pop(key):
                 if not waiting.done():
@@ -73,13 +73,13 @@ class Pulls:
             raise NotFoundError("the subscription is gone")
         begin = core.marker(subscription) if after is None else max(after, core.since(subscription))
         if interest in core.caches and begin >= core.caches[interest].head:
-            return ac.Deliver(interest, begin, begin, (), (subscription,), ac.Why.PULLED)
+            return ac.Deliver(interest, begin, begin, (), (subscription,), ac.DeliveryReason.PULLED)
         answer: asyncio.Future[ac.Deliver] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault((subscription, begin), [])
         waiting.append(answer)
         try:
             if len(waiting) == 1:
-                self._machine.handle(ev.GetResults(interest, (subscription,), begin, limit))
+                self._machine.handle(ev.ResultsRequested(interest, (subscription,), begin, limit))
             async with asyncio.timeout(PATIENCE_S):
                 return await answer
         except TimeoutError:

@@ -16,7 +16,7 @@ GOOD_FOR_S: Final = 1.0
 PATIENCE_S: Final = 3.0
 
 
-class Pulse:
+class ClusterHealth:
     def __init__(self, client: ClusterClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock

@@ -9,9 +9,9 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from tocsin.broker.accounts.accounts import OPERATOR, Accounts, Manager, Principal
+from tocsin.broker.accounts.accounts import OPERATOR, Accounts, ManagerIdentity, Principal
 from tocsin.serving.addresses import is_local_program
-from tocsin.serving.limits import Limits, Room, read_body
+from tocsin.serving.limits import MemoryBudget, ServerLimits, read_body
 from tocsin.serving.tokens import secret_in
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
 
@@ -19,12 +19,12 @@ NEEDED: Final = "send a subscriber's, an application's or the operator's (broker
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
+class RequestBodies:
     """Bodies that may be large: each within the limits, all together within the room, and those of one asker within its
     share. Each counts twice, for what is made of it."""
 
-    limits: Limits
-    room: Room
+    limits: ServerLimits
+    room: MemoryBudget
 
     @asynccontextmanager
     async def read(self, request: web.Request, *askers: str) -> AsyncIterator[bytes]:
@@ -48,7 +48,7 @@ async def principal(accounts: Accounts, request: web.Request) -> Principal:
     return await accounts.who(token)
 
 
-async def operator(accounts: Accounts, request: web.Request) -> Manager:
+async def operator(accounts: Accounts, request: web.Request) -> ManagerIdentity:
     """ForbiddenError unless it is the operator who asks."""
     who = await principal(accounts, request)
     if who != OPERATOR:

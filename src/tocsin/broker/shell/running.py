@@ -15,22 +15,22 @@ from tocsin.broker.accounts.accounts import Accounts
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.broker.shell.acks import AckDesk
+from tocsin.broker.shell.acks import AckBatcher
 from tocsin.broker.shell.cluster_client import ClusterClient
-from tocsin.broker.shell.desk import Desk
-from tocsin.broker.shell.fetcher import Fetcher
-from tocsin.broker.shell.figures import Figures
-from tocsin.broker.shell.holder import Holder
-from tocsin.broker.shell.holdings import Holdings
+from tocsin.broker.shell.desk import SubscriptionService
+from tocsin.broker.shell.fetcher import ResultFetcher
+from tocsin.broker.shell.figures import BrokerCounters
+from tocsin.broker.shell.holder import SubscriptionSync
+from tocsin.broker.shell.holdings import BackendSubscriptions
 from tocsin.broker.shell.http import broker_application
-from tocsin.broker.shell.instance import Instance
-from tocsin.broker.shell.letters import Letters
-from tocsin.broker.shell.link import Link
-from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.presence import Presence
+from tocsin.broker.shell.instance import BrokerGeneration
+from tocsin.broker.shell.letters import EventEncoder
+from tocsin.broker.shell.link import ClusterLink
+from tocsin.broker.shell.machine import CoreRuntime
+from tocsin.broker.shell.presence import FanOut
 from tocsin.broker.shell.pulls import Pulls
-from tocsin.broker.shell.service import Service
-from tocsin.broker.shell.trace import Trace
+from tocsin.broker.shell.service import BrokerService
+from tocsin.broker.shell.trace import BrokerTrace
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.settings.broker import BrokerSettings
@@ -42,7 +42,7 @@ _log = structlog.get_logger("tocsin.broker")
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
     app: web.Application
-    service: Service
+    service: BrokerService
 
 
 def core_settings(settings: BrokerSettings) -> CoreSettings:
@@ -62,38 +62,38 @@ async def running(
     settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None
 ) -> AsyncIterator[RunningBroker]:
     """A broker over this store, which is open. `address`: where it listens."""
-    figures = Figures()
-    machine = Machine(Broker(core_settings(settings), time.monotonic()))
+    figures = BrokerCounters()
+    machine = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
     if trace is not None:
-        machine.trace = Trace(trace, machine.core, machine.now_s)
-    instance = await Instance.read(store)
-    holdings = Holdings(settings.name, instance.store_id)
+        machine.trace = BrokerTrace(trace, machine.core, machine.now_s)
+    instance = await BrokerGeneration.read(store)
+    holdings = BackendSubscriptions(settings.name, instance.store_id)
     delivery, cluster = settings.delivery, settings.cluster
-    letters = Letters(
+    letters = EventEncoder(
         settings.name, holdings.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
     )
     client = ClusterClient(cluster.url, cluster.token.get_secret_value(), settings.name, cluster.timeout_s)
-    presence = Presence(machine, letters, figures, patience_s=delivery.patience_s)
+    presence = FanOut(machine, letters, figures, patience_s=delivery.patience_s)
     pulls = Pulls(machine, letters)
-    holder = Holder(
+    holder = SubscriptionSync(
         client, holdings, store, machine.core.holds,
         former_until_us=instance.since_us + int(cluster.former_subscriptions_s * 1e6),
     )  # fmt: skip
-    desk = Desk(machine, presence, holdings=holdings, holder=holder, store=store, client=client)
-    link = Link(
+    desk = SubscriptionService(machine, presence, holdings=holdings, holder=holder, store=store, client=client)
+    link = ClusterLink(
         client, machine, holdings=holdings, holder=holder, store=store, instance=instance, figures=figures,
         on_changed=desk.changed,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,
     )  # fmt: skip
-    fetcher = Fetcher(client, machine, figures, link.gone, cluster.fetches)
-    acks = AckDesk(machine, store, figures, delivery.ack_every_s)
-    service = Service(settings, store, machine, presence, desk, acks, pulls, link, client, figures, accounts)
+    fetcher = ResultFetcher(client, machine, figures, link.gone, cluster.fetches)
+    acks = AckBatcher(machine, store, figures, delivery.ack_every_s)
+    service = BrokerService(settings, store, machine, presence, desk, acks, pulls, link, client, figures, accounts)
     guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.loopback)
     webhooks = Webhooks(service, guard)
 
     def deliver(action: ac.Deliver) -> None:
-        (pulls if action.why is ac.Why.PULLED else presence).deliver(action)
+        (pulls if action.why is ac.DeliveryReason.PULLED else presence).deliver(action)
 
     machine.on(ac.Deliver, deliver)
     machine.on(ac.Subscribed, lambda _action: None)

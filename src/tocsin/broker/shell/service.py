@@ -9,23 +9,23 @@ from typing import ClassVar, Final
 
 import structlog
 
-from tocsin.broker.accounts.accounts import Accounts, Manager, Session
-from tocsin.broker.shell.acks import AckDesk
+from tocsin.broker.accounts.accounts import Accounts, ManagerIdentity, Session
+from tocsin.broker.shell.acks import AckBatcher
 from tocsin.broker.shell.cluster_client import ClusterClient
-from tocsin.broker.shell.desk import Desk, Made, full_name
-from tocsin.broker.shell.figures import Figures
-from tocsin.broker.shell.link import Link
-from tocsin.broker.shell.machine import Machine
-from tocsin.broker.shell.pace import Pace
-from tocsin.broker.shell.presence import Presence
+from tocsin.broker.shell.desk import NewSubscription, SubscriptionService, full_name
+from tocsin.broker.shell.figures import BrokerCounters
+from tocsin.broker.shell.link import ClusterLink
+from tocsin.broker.shell.machine import CoreRuntime
+from tocsin.broker.shell.pace import RateLimiter
+from tocsin.broker.shell.presence import FanOut
 from tocsin.broker.shell.pulls import Pulled, Pulls
-from tocsin.broker.shell.sessions import Sessions
+from tocsin.broker.shell.sessions import OpenConnections
 from tocsin.settings.broker import BrokerSettings
-from tocsin.store.broker_rows import Frontend, Group
+from tocsin.store.broker_rows import FrontendRow, GroupRow
 from tocsin.store.broker_store import BrokerStore
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError
-from tocsin.wire.subscriber import Acks, Pull, Subscribe
+from tocsin.wire.subscriber import AckRequest, PullRequest, SubscribeRequest
 
 HELD_PER_REQUEST: Final = 50
 """What goes over so many subscriptions counts as one request more."""
@@ -34,29 +34,29 @@ _log = structlog.get_logger("tocsin.broker")
 
 
 @dataclass(slots=True)
-class Service:
+class BrokerService:
     PAGE: ClassVar[int] = 500
 
     settings: BrokerSettings
     store: BrokerStore
-    machine: Machine
-    presence: Presence
-    desk: Desk
-    acks: AckDesk
+    machine: CoreRuntime
+    presence: FanOut
+    desk: SubscriptionService
+    acks: AckBatcher
     pulls: Pulls
-    link: Link
+    link: ClusterLink
     client: ClusterClient
-    figures: Figures
+    figures: BrokerCounters
     accounts: Accounts
-    sessions: Sessions = field(default_factory=Sessions)
-    paces: Pace | None = None
+    sessions: OpenConnections = field(default_factory=OpenConnections)
+    paces: RateLimiter | None = None
 
     # --- who asks, and how much
 
     async def identify(self, token: str | None) -> Session:
         """The subscriber whose token this is."""
         who = await self.accounts.who(token)
-        if isinstance(who, Manager):
+        if isinstance(who, ManagerIdentity):
             if token is None:
                 raise UnauthorizedError("this needs a token", hint="POST /v1/login gives one")
             raise ForbiddenError("this is for subscribers", hint="use the token of a login")
@@ -72,7 +72,7 @@ class Service:
         has."""
         if self.paces is None:
             limits = self.settings.limits
-            self.paces = Pace(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
+            self.paces = RateLimiter(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
         held = len(self.machine.core.subscriptions_of(who.subscriber)) if whole else 0
         self.paces.check(who.subscriber, time.monotonic(), 1.0 + held / HELD_PER_REQUEST)
 
@@ -85,7 +85,9 @@ class Service:
 
     # --- subscriptions and results
 
-    async def subscribe(self, who: Session, asked: Subscribe, *, first: Callable[[Made], None] | None = None) -> Made:
+    async def subscribe(
+        self, who: Session, asked: SubscribeRequest, *, first: Callable[[NewSubscription], None] | None = None
+    ) -> NewSubscription:
         channel = full_name(asked.channel)
         self._check_channel(who, channel)
         if asked.group is None:
@@ -107,7 +109,7 @@ class Service:
             done.subscription.public_id, mine.channel, mine.parameters, mine.interest, mine.since, mine.mode,
             group.name, mine.marker,
         )  # fmt: skip
-        return Made(told, done.made)
+        return NewSubscription(told, done.made)
 
     def _check_channel(self, who: Session, channel: str) -> None:
         if not self.accounts.rights(who.application).may_subscribe(channel):
@@ -125,8 +127,8 @@ class Service:
         async for gone in self.accounts.end_outside(application):
             self.desk.went(gone, f"the application {name} may not use this channel any more")
 
-    async def unsubscribe_group(self, group: Group, public_id: str) -> None:
-        async def work() -> list[Frontend]:
+    async def unsubscribe_group(self, group: GroupRow, public_id: str) -> None:
+        async def work() -> list[FrontendRow]:
             gone = await self.store.unsubscribe_group(group.id, public_id)
             if gone is None:
                 raise NotFoundError(f"the group {group.name} has no subscription {public_id[:60]}")
@@ -134,13 +136,13 @@ class Service:
 
         await self.desk.changing(work(), came=False, reason=f"the group {group.name} does not hold it any more")
 
-    async def pull(self, who: Session, asked: Pull, wait_s: float = 0.0) -> Pulled:
+    async def pull(self, who: Session, asked: PullRequest, wait_s: float = 0.0) -> Pulled:
         subscription = self.desk.subscription_of(who.subscriber, asked.interest)
         if subscription is None:
             raise NotFoundError(f"you have no subscription to the interest {asked.interest}")
         return await self.pulls.pull(subscription, asked.interest, asked.after, asked.limit, wait_s)
 
-    def acknowledge(self, who: Session, acks: Acks) -> int:
+    def acknowledge(self, who: Session, acks: AckRequest) -> int:
         """Interests that are not held (any more) are passed over. How many were."""
         held = 0
         for interest, cursor in acks.cursors.items():

@@ -17,7 +17,7 @@ ENDED = "the token was ended"
 STOPPING = "the broker is stopping"
 
 
-class Sessions:
+class OpenConnections:
     def __init__(self) -> None:
         self._count: Counter[int] = Counter()
         # Lists: nearly all have one connection, and a set of one takes three times the room.

@@ -9,22 +9,24 @@ from aiohttp import web
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.shell import events_stream, websocket
 from tocsin.broker.shell.polling import poll
-from tocsin.broker.shell.publishing import Publisher
-from tocsin.broker.shell.requests import Bodies, token_of
-from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.publishing import FeedForwarder
+from tocsin.broker.shell.requests import RequestBodies, token_of
+from tocsin.broker.shell.service import BrokerService
 from tocsin.broker.shell.webhooks import Webhooks
 from tocsin.serving.answers import answer
 from tocsin.serving.requests import check_query, read_json, read_object, seconds, whole
 from tocsin.wire.answers import events_page, subscriptions_page
 from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.errors import InputError
-from tocsin.wire.subscriber import Pull, parse_acks, parse_subscribe
+from tocsin.wire.subscriber import PullRequest, parse_acks, parse_subscribe
 
 RESULTS_LIMIT = 100_000
 
 
 class SubscriberRoutes:
-    def __init__(self, service: Service, webhooks: Webhooks, publisher: Publisher, bodies: Bodies) -> None:
+    def __init__(
+        self, service: BrokerService, webhooks: Webhooks, publisher: FeedForwarder, bodies: RequestBodies
+    ) -> None:
         self._bodies = bodies
         self._service = service
         self._webhooks = webhooks
@@ -69,7 +71,7 @@ class SubscriberRoutes:
     async def list(self, request: web.Request) -> web.Response:
         who = await self._who(request, whole=True)
         check_query(request, "after", "limit")
-        limit = whole(request, "limit", Service.PAGE, most=Service.PAGE)
+        limit = whole(request, "limit", BrokerService.PAGE, most=BrokerService.PAGE)
         after = self._service.page_after(request.query.get("after"))
         page, following = await self._service.desk.page(who.subscriber, after, limit)
         return answer(subscriptions_page(page, None if following is None else str(following)))
@@ -94,7 +96,7 @@ class SubscriberRoutes:
         limit = whole(request, "limit", RESULTS_LIMIT, most=RESULTS_LIMIT)
         after = request.query.get("after")
         found = await self._service.desk.find(who.subscriber, request.match_info["id"])
-        asked = Pull(found.interest, None if after is None else parse_cursor(after), limit)
+        asked = PullRequest(found.interest, None if after is None else parse_cursor(after), limit)
         told, more = await self._service.pull(who, asked, wait_s)
         return _json(events_page([one.envelope for one in told], more=more))
 

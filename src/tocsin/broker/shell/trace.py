@@ -19,15 +19,21 @@ import orjson
 import structlog
 
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.events import Arrived, Event, Fetched, FetchedTogether, PoliciesChosen
-from tocsin.rules.caching.entries import Result
+from tocsin.broker.core.events import (
+    BrokerEvent,
+    CachePoliciesChanged,
+    FetchesSucceeded,
+    FetchSucceeded,
+    ResultArrived,
+)
+from tocsin.rules.caching.entries import BrokerResult
 
 FIGURES_EVERY_S: Final = 60.0
 
 _log = structlog.get_logger("tocsin.broker.trace")
 
 
-class Trace:
+class BrokerTrace:
     def __init__(self, path: Path, core: Broker, began_s: float) -> None:
         self._core = core
         self._began_s = began_s
@@ -36,7 +42,7 @@ class Trace:
         self._file: Any = path.open("wb")
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
 
-    def happened(self, event: Event, now_s: float) -> None:
+    def happened(self, event: BrokerEvent, now_s: float) -> None:
         """Before the core handles it: figures that are due stand before its line, for they are from before it."""
         if now_s >= self._figures_due_s:
             self._figures_due_s = now_s + FIGURES_EVERY_S
@@ -76,16 +82,16 @@ class Trace:
             self._file = None
 
 
-def _fields(event: Event) -> dict[str, Any]:
+def _fields(event: BrokerEvent) -> dict[str, Any]:
     match event:
-        case Arrived():
+        case ResultArrived():
             return {"interest": event.interest, "cursor": event.cursor, "size_bytes": event.size_bytes}
-        case Fetched():
+        case FetchSucceeded():
             results = [(one.cursor, one.size_bytes) for one in event.results]
             return {"fetch": event.fetch, "to": event.to, "results": results, "took_s": event.took_s, "gap": event.gap}
-        case FetchedTogether():
+        case FetchesSucceeded():
             return {"answers": [_fields(one) for one in event.answers]}
-        case PoliciesChosen():
+        case CachePoliciesChanged():
             return {"caching": dataclasses.asdict(event.caching)}
     return {name: _plain(getattr(event, name)) for name in event.__dataclass_fields__}
 
@@ -97,7 +103,7 @@ def _default(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Result):
+    if isinstance(value, BrokerResult):
         return [value.cursor, value.size_bytes]
     if isinstance(value, tuple) or value is None or isinstance(value, int | str | float):
         return value

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tocsin.broker.shell.figures import Figures
+from tocsin.broker.shell.figures import BrokerCounters
 from tocsin.settings.broker import WebhookSettings
 
 
 class WebhookConnections:
-    def __init__(self, settings: WebhookSettings, figures: Figures) -> None:
+    def __init__(self, settings: WebhookSettings, figures: BrokerCounters) -> None:
         self._figures = figures
         self._all = _Places(settings.connections)
         self._of_application = _Places(settings.application_connections)

@@ -19,14 +19,14 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from tocsin.broker.shell.outlets import PlainOutlet, Told
-from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.outlets import EncodedEvent, PlainOutlet
+from tocsin.broker.shell.service import BrokerService
 from tocsin.broker.shell.webhook_connections import WebhookConnections
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.broker_checks import URL_LIMIT
-from tocsin.store.broker_rows import Webhook
+from tocsin.store.broker_rows import WebhookRow
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 from tocsin.wire.signatures import secret_text, signed
@@ -41,13 +41,13 @@ _log = structlog.get_logger("tocsin.broker.webhooks")
 
 
 class Webhooks:
-    def __init__(self, service: Service, guard: AddressGuard, names: NameResolver | None = None) -> None:
+    def __init__(self, service: BrokerService, guard: AddressGuard, names: NameResolver | None = None) -> None:
         self._names = names or NameResolver()
         self._service = service
         self._settings = service.settings.webhooks
         self._guard = guard
-        self._senders: dict[int, Sender] = {}
-        self._back_offs: dict[int, BackOff] = {}
+        self._senders: dict[int, WebhookSender] = {}
+        self._back_offs: dict[int, WebhookBackOff] = {}
         self._places = WebhookConnections(self._settings, service.figures)
         self._session: aiohttp.ClientSession | None = None
 
@@ -74,7 +74,7 @@ class Webhooks:
         if self._session is not None:
             await self._session.close()
 
-    async def put(self, subscriber: int, url: str) -> Webhook:
+    async def put(self, subscriber: int, url: str) -> WebhookRow:
         """In place of the one there was. Everything that is not acknowledged is sent there."""
         self._check(url)
         secret = secret_text(secrets.token_bytes(SECRET_BYTES))
@@ -88,7 +88,7 @@ class Webhooks:
             await before.stop()
         return made
 
-    async def get(self, subscriber: int) -> Webhook:
+    async def get(self, subscriber: int) -> WebhookRow:
         found = await self._service.store.webhook(subscriber)
         if found is None:
             raise NotFoundError("you have no webhook", hint="PUT /v1/webhook makes one")
@@ -106,10 +106,10 @@ class Webhooks:
             await self._end(one)
             self._back_offs.pop(one, None)
 
-    def _begin(self, webhook: Webhook) -> None:
+    def _begin(self, webhook: WebhookRow) -> None:
         assert self._session is not None
-        back_off = self._back_offs.setdefault(webhook.subscriber, BackOff(self._settings))
-        self._senders[webhook.subscriber] = Sender(
+        back_off = self._back_offs.setdefault(webhook.subscriber, WebhookBackOff(self._settings))
+        self._senders[webhook.subscriber] = WebhookSender(
             webhook,
             self._service,
             places=self._places,
@@ -126,7 +126,7 @@ class Webhooks:
         if sender is not None:
             await sender.stop()
 
-    async def _gone(self, webhook: Webhook) -> None:
+    async def _gone(self, webhook: WebhookRow) -> None:
         """The receiver says that it wants nothing any more. One that was put in its place meanwhile stays."""
         there = self._senders.get(webhook.subscriber)
         if there is not None and there.webhook == webhook:
@@ -149,7 +149,7 @@ class Webhooks:
         self._guard.check(url, "the webhook's address")
 
 
-class BackOff:
+class WebhookBackOff:
     """The back-off of one subscriber, whichever address it has given: `failures` in a row, and when to try again."""
 
     def __init__(self, settings: WebhookSettings) -> None:
@@ -169,19 +169,19 @@ class BackOff:
         await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
 
 
-class Sender:
+class WebhookSender:
     """Posts one subscriber's events, one after the other."""
 
     def __init__(
         self,
-        webhook: Webhook,
-        service: Service,
+        webhook: WebhookRow,
+        service: BrokerService,
         *,
         places: WebhookConnections,
-        back_off: BackOff,
+        back_off: WebhookBackOff,
         session: aiohttp.ClientSession,
         names: NameResolver,
-        on_gone: Callable[[Webhook], Awaitable[None]],
+        on_gone: Callable[[WebhookRow], Awaitable[None]],
     ) -> None:
         self.webhook = webhook
         self._service = service
@@ -191,7 +191,7 @@ class Sender:
         self._session = session
         self._names = names
         self._on_gone = on_gone
-        self._waiting: deque[Told] = deque()
+        self._waiting: deque[EncodedEvent] = deque()
         self._some = asyncio.Event()
         self._attached = False
         self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= WAITING, self._shed)
@@ -203,7 +203,7 @@ class Sender:
         self._attached = True
         self._service.presence.attach(self.webhook.subscriber, self._outlet)
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: EncodedEvent) -> None:
         self._waiting.append(told)
         self._some.set()
 
@@ -247,14 +247,14 @@ class Sender:
             if len(self._waiting) < WAITING:
                 self._service.presence.room(self._outlet)
 
-    def _acknowledge(self, told: Told) -> None:
+    def _acknowledge(self, told: EncodedEvent) -> None:
         if told.kind != RESULTS or told.to is None:
             return
         subscription = self._service.desk.subscription_of(self.webhook.subscriber, told.interest)
         if subscription is not None:
             self._service.acks.acknowledge(subscription, told.interest, told.to)
 
-    async def _post(self, told: Told) -> int:
+    async def _post(self, told: EncodedEvent) -> int:
         """The status; 0 when nobody answered."""
         message_id = f"msg_{self.webhook.subscriber}_{told.interest}_{told.mark}"
         headers = signed(self.webhook.secret, message_id, int(time.time()), told.envelope)

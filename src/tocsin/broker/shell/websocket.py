@@ -14,11 +14,11 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.shell.connected import ConnectionOutlet
 from tocsin.broker.shell.frames import websocket_frame
-from tocsin.broker.shell.outlets import Kind
-from tocsin.broker.shell.pace import Bucket
-from tocsin.broker.shell.service import Service
+from tocsin.broker.shell.outlets import OutletForm
+from tocsin.broker.shell.pace import TokenBucket
+from tocsin.broker.shell.service import BrokerService
 from tocsin.broker.shell.sessions import STOPPING
-from tocsin.serving.connections import Connection
+from tocsin.serving.connections import ClientConnection
 from tocsin.serving.tokens import secret_in
 from tocsin.wire import subscriber as said
 from tocsin.wire.answers import error_reply, events_page, ok_reply, subscriptions_page
@@ -45,7 +45,7 @@ CLOSES: Final[dict[int, str]] = {
 _log = structlog.get_logger("tocsin.broker.websocket")
 
 
-class Stream(web.WebSocketResponse):
+class WebSocketStream(web.WebSocketResponse):
     """Says why also where the frame's reader ends the connection by itself."""
 
     __slots__ = ()
@@ -56,9 +56,9 @@ class Stream(web.WebSocketResponse):
         return await super().close(code=code, message=message, drain=drain)
 
 
-async def stream(service: Service, request: web.Request) -> web.WebSocketResponse:
+async def stream(service: BrokerService, request: web.Request) -> web.WebSocketResponse:
     settings = service.settings
-    websocket = Stream(
+    websocket = WebSocketStream(
         compress=False,
         heartbeat=settings.delivery.heartbeat_s,
         max_msg_size=settings.limits.message_bytes,
@@ -77,11 +77,11 @@ async def stream(service: Service, request: web.Request) -> web.WebSocketRespons
                 await websocket.send_str(error_reply(None, error).decode())
                 await websocket.close(code=UNAUTHORIZED, message=error.message.encode()[:120])
             return websocket
-    await Conversation(service, websocket, who, cast("Connection", request.protocol)).run(ref)
+    await WebSocketSession(service, websocket, who, cast("ClientConnection", request.protocol)).run(ref)
     return websocket
 
 
-async def _login(service: Service, websocket: web.WebSocketResponse) -> tuple[Session, int | None]:
+async def _login(service: BrokerService, websocket: web.WebSocketResponse) -> tuple[Session, int | None]:
     try:
         async with asyncio.timeout(service.settings.http.read_timeout_s):
             message = await websocket.receive()
@@ -92,30 +92,30 @@ async def _login(service: Service, websocket: web.WebSocketResponse) -> tuple[Se
     asked = said.parse_request(message.data)
     if isinstance(asked, said.BadRequest):
         raise asked.error
-    if not isinstance(asked.body, said.Login):
+    if not isinstance(asked.body, said.LoginRequest):
         raise UnauthorizedError("the first message is a login", hint='{"login": {"token": "…"}}')
     return await service.identify(asked.body.token), asked.ref
 
 
-class Conversation:
+class WebSocketSession:
     """One connection of a subscriber who is known."""
 
     __slots__ = ("_bad", "_closing", "_connection", "_outlet", "_pace", "_service", "_tasks", "_websocket", "_who")
 
     def __init__(
-        self, service: Service, websocket: web.WebSocketResponse, who: Session, connection: Connection
+        self, service: BrokerService, websocket: web.WebSocketResponse, who: Session, connection: ClientConnection
     ) -> None:
         self._service = service
         self._websocket = websocket
         self._who = who
         self._connection = connection
         limits, now_s = service.settings.limits, time.monotonic()
-        self._pace = Bucket(limits.messages_per_s, limits.messages_burst, now_s)
+        self._pace = TokenBucket(limits.messages_per_s, limits.messages_burst, now_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._bad = 0
         self._closing: asyncio.Task[None] | None = None
         self._outlet = ConnectionOutlet(
-            Kind.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.presence.room
+            OutletForm.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.presence.room
         )
 
     async def run(self, ref: int | None) -> None:
@@ -162,7 +162,7 @@ class Conversation:
             return
         self._bad = 0
         body, ref = asked.body, asked.ref
-        if isinstance(body, said.Acks):
+        if isinstance(body, said.AckRequest):
             try:
                 self._service.acknowledge(self._who, body)
             except InputError as error:
@@ -199,9 +199,9 @@ class Conversation:
 
     async def _answer(self, body: said.Body, ref: int | None) -> Any:
         service, who = self._service, self._who
-        service.check_pace(who, whole=isinstance(body, said.List))
+        service.check_pace(who, whole=isinstance(body, said.ListRequest))
         match body:
-            case said.Subscribe():
+            case said.SubscribeRequest():
                 # The reply goes out before anything of the subscription does.
                 def first(made: Any) -> None:
                     if ref is not None:
@@ -209,13 +209,13 @@ class Conversation:
 
                 made = await service.subscribe(who, body, first=first)
                 return None if body.group is None else made.subscription.to_json()
-            case said.Unsubscribe():
+            case said.UnsubscribeRequest():
                 await service.desk.unsubscribe(who.subscriber, body.id)
                 return {}
-            case said.Pull():
+            case said.PullRequest():
                 told, more = await service.pull(who, body)
                 return events_page([one.envelope for one in told], more=more)
-            case said.List():
+            case said.ListRequest():
                 page, following = await service.desk.page(who.subscriber, service.page_after(body.after), service.PAGE)
                 return subscriptions_page(page, None if following is None else str(following))
             case _:

@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from tocsin.cluster.backup.manifest import MANIFEST, MANIFEST_LIMIT_BYTES, FileMark, Manifest, is_inside
+from tocsin.cluster.backup.manifest import (
+    MANIFEST,
+    MANIFEST_LIMIT_BYTES,
+    FileChecksum,
+    Manifest,
+    is_inside,
+)
 from tocsin.pipeline.datasets.durability import sync_file, sync_folder
 from tocsin.wire.errors import NotFoundError, StoreError
 
@@ -52,7 +58,7 @@ def sync(file: BinaryIO) -> None:
 
 
 class Sink(Protocol):
-    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark: ...
+    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileChecksum: ...
 
 
 @contextmanager
@@ -73,11 +79,11 @@ class FolderSink:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark:  # noqa: ARG002
+    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileChecksum:  # noqa: ARG002
         target = self._path / name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with create(target) as file:
-            mark = FileMark(name, *copy(source, file, passed))
+            mark = FileChecksum(name, *copy(source, file, passed))
             sync(file)
         return mark
 
@@ -86,12 +92,12 @@ class TarSink:
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
 
-    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileMark:
+    def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileChecksum:
         member = tarfile.TarInfo(name)
         member.size, member.mode = size_bytes, 0o600
         reading = _Watched(source, passed)
         self._tar.addfile(member, reading)
-        return FileMark(name, size_bytes, reading.digest.hexdigest())
+        return FileChecksum(name, size_bytes, reading.digest.hexdigest())
 
 
 class _Watched:

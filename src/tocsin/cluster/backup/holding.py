@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tocsin.cluster.backup.copying import explained
-from tocsin.cluster.backup.manifest import DATASETS, INTAKE, PYTHON, DatasetMark
+from tocsin.cluster.backup.manifest import DATASETS, INTAKE, PYTHON, DatasetState
 from tocsin.pipeline.datasets.durability import LOG_FOLDER, log_versions
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.wire.errors import UnavailableError
@@ -28,7 +28,7 @@ _LOG_FILE: Final = re.compile(r"(\d{20})\.(?!.*\.tmp$).+")
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
-class Table(Protocol):
+class BackupTable(Protocol):
     """What a backup needs of a dataset's table."""
 
     def snapshot(self) -> Snapshot: ...
@@ -36,7 +36,7 @@ class Table(Protocol):
     def needed_log_version(self) -> int: ...
 
 
-def hold_all(tables: Mapping[str, Table], data: Path, held: Path) -> list[DatasetMark]:
+def hold_all(tables: Mapping[str, BackupTable], data: Path, held: Path) -> list[DatasetState]:
     """All but the stores, in the folder `held`; the state that each dataset has there."""
     # A feed's log must begin before and end after the position that its datasets have. Records may land meanwhile, so
     # that its beginning is trimmed, and others may come: its files are held first, and once more, the new ones, last.
@@ -57,12 +57,12 @@ def _hold_files(folder: Path, held: Path, hold: Callable[[Path, Path], Any]) -> 
                     hold(path, target)
 
 
-def _hold(tables: Mapping[str, Table], datasets: Path, held: Path) -> list[DatasetMark]:
+def _hold(tables: Mapping[str, BackupTable], datasets: Path, held: Path) -> list[DatasetState]:
     with explained(held):
         return [_hold_table(name, tables[name], datasets / name, held / name) for name in sorted(tables)]
 
 
-def _hold_table(name: str, table: Table, folder: Path, held: Path) -> DatasetMark:
+def _hold_table(name: str, table: BackupTable, folder: Path, held: Path) -> DatasetState:
     for _ in range(_ATTEMPTS):
         snapshot = table.snapshot()
         files = [os.path.relpath(path, folder) for path in snapshot.files]
@@ -73,8 +73,8 @@ def _hold_table(name: str, table: Table, folder: Path, held: Path) -> DatasetMar
                 _link(folder / file, held / file)
             _hold_past(folder, held)
             rows = check_table(held, snapshot.version, files)
-            return DatasetMark(name, snapshot.number, snapshot.version, rows)
-        except (FileNotFoundError, Incomplete):
+            return DatasetState(name, snapshot.number, snapshot.version, rows)
+        except (FileNotFoundError, IncompleteBackupError):
             # Upkeep put a checkpoint in the place of log entries between our look and our grasp.
             shutil.rmtree(held)
     raise UnavailableError(f"the dataset in {folder} could not be held still", hint="try again")
@@ -114,7 +114,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-class Incomplete(Exception):
+class IncompleteBackupError(Exception):
     """A table that cannot be opened as it should."""
 
 
@@ -124,13 +124,13 @@ def check_table(folder: Path, wanted: int, files: list[str] | None = None) -> in
         table = DeltaTable(str(folder))
         actions = pa.table(table.get_add_actions(flatten=True))
     except (DeltaError, OSError, ValueError) as error:
-        raise Incomplete(f"cannot be opened: {str(error).splitlines()[0]}") from None
+        raise IncompleteBackupError(f"cannot be opened: {str(error).splitlines()[0]}") from None
     if table.version() != wanted:
-        raise Incomplete(f"is at version {table.version()} instead of {wanted}")
+        raise IncompleteBackupError(f"is at version {table.version()} instead of {wanted}")
     paths = [str(path) for path in actions.column("path").to_pylist()]
     if files is not None and set(paths) != set(files):
-        raise Incomplete("has other files than it should")
+        raise IncompleteBackupError("has other files than it should")
     missing = next((path for path in paths if not (folder / path).is_file()), None)
     if missing is not None:
-        raise Incomplete(f"has lost its file {missing}")
+        raise IncompleteBackupError(f"has lost its file {missing}")
     return sum(rows or 0 for rows in actions.column("num_records").to_pylist())

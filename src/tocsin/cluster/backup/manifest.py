@@ -24,7 +24,7 @@ MANIFEST_LIMIT_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class FileMark:
+class FileChecksum:
     """One file; `path` is relative and written with slashes."""
 
     path: str
@@ -33,7 +33,7 @@ class FileMark:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetMark:
+class DatasetState:
     """The state of one dataset: our commit number, and the version of its Delta table."""
 
     folder: str
@@ -47,8 +47,8 @@ class Manifest:
     epoch: int
     created_at: datetime
     tocsin: str
-    files: tuple[FileMark, ...]
-    datasets: tuple[DatasetMark, ...]
+    files: tuple[FileChecksum, ...]
+    datasets: tuple[DatasetState, ...]
     format: int = FORMAT
 
     @property
@@ -100,8 +100,8 @@ class Manifest:
         if said != _digest(body):
             raise StoreError(f"the backup is damaged: {MANIFEST} is not as it was written")
         try:
-            files = tuple(FileMark(_safe(one["path"]), one["size_bytes"], one["sha256"]) for one in body["files"])
-            datasets = tuple(DatasetMark(**one) for one in body["datasets"])
+            files = tuple(FileChecksum(_safe(one["path"]), one["size_bytes"], one["sha256"]) for one in body["files"])
+            datasets = tuple(DatasetState(**one) for one in body["datasets"])
             for dataset in datasets:
                 _safe(f"{DATASETS}/{dataset.folder}/_")
             created_at = datetime.fromisoformat(body["created_at"])

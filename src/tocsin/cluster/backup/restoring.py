@@ -13,7 +13,7 @@ from uuid import uuid4
 from tocsin import faults
 from tocsin.cluster.backup.archive import check_files, open_archive, read_manifest, sync_tree
 from tocsin.cluster.backup.copying import Progress, counting, explained, in_thread, no_progress, remove
-from tocsin.cluster.backup.holding import Incomplete, check_table
+from tocsin.cluster.backup.holding import IncompleteBackupError, check_table
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
 from tocsin.cluster.backup.renewal import renew_catalog, renew_channels
 from tocsin.pipeline.datasets.durability import sync_folder
@@ -89,7 +89,7 @@ def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Eve
     for dataset in manifest.datasets:
         try:
             check_table(part / DATASETS / dataset.folder, dataset.version)
-        except Incomplete as error:
+        except IncompleteBackupError as error:
             raise StoreError(
                 f"the backup {source} is incomplete: the table {DATASETS}/{dataset.folder} {error}"
             ) from None

@@ -24,8 +24,8 @@ from uuid import uuid4
 from tocsin import faults
 from tocsin.cluster.backup.archive import TAR, check_files, create_archive, open_archive, read_manifest
 from tocsin.cluster.backup.copying import Progress, counting, explained, in_thread, no_progress, remove
-from tocsin.cluster.backup.holding import Table, hold_all
-from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, MANIFEST, FileMark, Manifest
+from tocsin.cluster.backup.holding import BackupTable, hold_all
+from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, MANIFEST, FileChecksum, Manifest
 from tocsin.pipeline.datasets.durability import sync_folder
 from tocsin.store.channel_store import ChannelStore
 from tocsin.store.store import EPOCH, ClusterStore
@@ -35,7 +35,7 @@ from tocsin.wire.version import version
 
 async def write_backup(
     store: ClusterStore,
-    tables: Mapping[str, Table],
+    tables: Mapping[str, BackupTable],
     destination: Path,
     *,
     data: Path,
@@ -113,7 +113,7 @@ def _fill(
     part: Path, about: Manifest, sources: Mapping[str, Path], passed: Callable[[int], None], *, tar: bool
 ) -> Manifest:
     with create_archive(part, tar=tar) as archive:
-        marks: list[FileMark] = []
+        marks: list[FileChecksum] = []
         for name, path in sources.items():
             with path.open("rb") as file:
                 marks.append(archive.add(name, file, os.fstat(file.fileno()).st_size, passed))

@@ -17,12 +17,19 @@ from typing import Final
 import aiohttp
 
 from tocsin.cluster.catalog import CatalogStore
-from tocsin.cluster.channels.news import NewsDesk
-from tocsin.cluster.channels.telling import FIRST_RETRY_S, LAST_RETRY_S, PASSED_OVER, Teller, Telling, TellingCounts
+from tocsin.cluster.channels.news import AnnouncementBuilder
+from tocsin.cluster.channels.telling import (
+    FIRST_RETRY_S,
+    LAST_RETRY_S,
+    PASSED_OVER,
+    BrokerNotifier,
+    NotifierCounts,
+    NotifierState,
+)
 from tocsin.cluster.entries import BrokerEntry, broker_ref
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
-from tocsin.store.channel_rows import Broker, Committed
+from tocsin.store.channel_rows import BrokerName, CommittedExecution
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.signatures import secret_text
@@ -31,17 +38,17 @@ SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerFigures:
+class BrokerCounts:
     """`lag` counts results since those that the broker knows of, `behind_s` how long it has not been told of some."""
 
     broker: str
-    counts: TellingCounts
+    counts: NotifierCounts
     lag: int | None
     behind_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class AnnouncerTiming:
     timeout_s: float = 10.0
     first_retry_s: float = FIRST_RETRY_S
     last_retry_s: float = LAST_RETRY_S
@@ -51,7 +58,7 @@ class Pace:
 @dataclass(slots=True)
 class _Started:
     session: aiohttp.ClientSession
-    tellers: dict[Broker, Teller] = field(default_factory=dict)
+    tellers: dict[BrokerName, BrokerNotifier] = field(default_factory=dict)
 
 
 class Announcer:
@@ -60,19 +67,19 @@ class Announcer:
         catalog: CatalogStore,
         store: ChannelStore,
         *,
-        news: NewsDesk | None = None,
-        pace: Pace | None = None,
+        news: AnnouncementBuilder | None = None,
+        pace: AnnouncerTiming | None = None,
         guard: AddressGuard = UNGUARDED,
     ) -> None:
         self.guard = guard
         self._catalog = catalog
         self._store = store
-        self._news = news or NewsDesk(catalog, store)
-        self._pace = pace or Pace()
+        self._news = news or AnnouncementBuilder(catalog, store)
+        self._pace = pace or AnnouncerTiming()
         self._started: _Started | None = None
         self._settling = asyncio.Lock()
         self._moved = asyncio.Event()
-        self._expected: Counter[Broker] = Counter()
+        self._expected: Counter[BrokerName] = Counter()
         self._last = BEGINNING
 
     # ------------------------------------------------------------ life
@@ -98,7 +105,7 @@ class Announcer:
                 await asyncio.gather(*(one.stop() for one in started.tellers.values()))
                 await started.session.close()
 
-    def committed(self, committed: Committed) -> None:
+    def committed(self, committed: CommittedExecution) -> None:
         """On the event loop: there may be news for anybody."""
         self._last = committed.position
         self._wake_pollers()
@@ -120,7 +127,7 @@ class Announcer:
                 return
             tellers = self._started.tellers
             registered = {one.broker: one for one in await self._store.registrations()}
-            wanted = {Broker(one.dataverse, one.name) for one in self._catalog.catalog.brokers}
+            wanted = {BrokerName(one.dataverse, one.name) for one in self._catalog.catalog.brokers}
             for broker in [one for one in tellers if one not in wanted]:
                 await tellers.pop(broker).stop()
             for broker in registered.keys() - wanted:
@@ -128,18 +135,18 @@ class Announcer:
                     await self._store.unregister(broker)
             for broker in wanted - registered.keys():
                 registered[broker] = await self._store.register(broker, new_secret(), owner=None)
-            telling = Telling(
+            telling = NotifierState(
                 self._store, self._news, self._started.session, self._url,
                 first_retry_s=self._pace.first_retry_s, last_retry_s=self._pace.last_retry_s,
                 passed_over=self._pace.passed_over,
             )  # fmt: skip
             for broker in wanted:
                 if broker not in tellers:
-                    tellers[broker] = Teller(registered[broker], telling)
+                    tellers[broker] = BrokerNotifier(registered[broker], telling)
                     tellers[broker].wake()
 
     @contextmanager
-    def expecting(self, broker: Broker) -> Iterator[None]:
+    def expecting(self, broker: BrokerName) -> Iterator[None]:
         """Around making a broker: one that is registered and not yet in the catalog is not forgotten."""
         self._expected[broker] += 1
         try:
@@ -149,7 +156,7 @@ class Announcer:
             if not self._expected[broker]:
                 del self._expected[broker]
 
-    async def changed(self, broker: Broker) -> None:
+    async def changed(self, broker: BrokerName) -> None:
         """The broker has registered, or has another address or secret: it is told at once."""
         await self.settle()
         kept = await self._store.registration(broker)
@@ -158,7 +165,7 @@ class Announcer:
 
     # ------------------------------------------------------------ asked for
 
-    async def news(self, broker: Broker, after: Position, wait_s: float = 0.0) -> Announcement:
+    async def news(self, broker: BrokerName, after: Position, wait_s: float = 0.0) -> Announcement:
         """What the broker would be told after this position; waits so long for something to come."""
         until_s = asyncio.get_running_loop().time() + wait_s
         begin = after
@@ -185,13 +192,13 @@ class Announcer:
 
     # ------------------------------------------------------------ figures
 
-    def figures(self) -> Sequence[BrokerFigures]:
+    def figures(self) -> Sequence[BrokerCounts]:
         """May be asked from any thread."""
         started, last, now_s = self._started, self._last, time.monotonic()
         if started is None:
             return []
         return [
-            BrokerFigures(
+            BrokerCounts(
                 f"{one.broker.dataverse}.{one.broker.name}",
                 one.counts,
                 None if self._url(one.broker) is None else _lag(one.position, last),
@@ -200,7 +207,7 @@ class Announcer:
             for one in list(started.tellers.values())
         ]
 
-    def _url(self, broker: Broker) -> str | None:
+    def _url(self, broker: BrokerName) -> str | None:
         found = self._catalog.catalog.find(broker_ref(*broker))
         return found.url if isinstance(found, BrokerEntry) else None
 

@@ -15,13 +15,13 @@ from typing import Any, Final
 from tocsin import faults
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.channels.announcer import Announcer, new_secret
-from tocsin.cluster.channels.fence import Fence
+from tocsin.cluster.channels.fence import BrokerFence
 from tocsin.cluster.entries import BrokerEntry, broker_ref
 from tocsin.cluster.scope import StatementScope
 from tocsin.language import statements as st
 from tocsin.rules.model.cursors import Position
 from tocsin.serving.tokens import Token
-from tocsin.store.channel_rows import Broker, Claimant, Registration
+from tocsin.store.channel_rows import BrokerClaim, BrokerName, Registration
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.addresses import carries_password, http_address
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
@@ -33,11 +33,11 @@ Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredBroker:
     """`made`: the catalog did not know it before. `secret`: where it is a new one; nobody is told it twice.
     `generation`: where one was claimed."""
 
-    broker: Broker
+    broker: BrokerName
     url: str | None
     position: Position
     generation: Position | None
@@ -50,7 +50,7 @@ class Brokers:
         self._catalog = catalog
         self._store = store
         self._announcer = announcer
-        self.fence = Fence(store)
+        self.fence = BrokerFence(store)
 
     # ------------------------------------------------------------ statements
 
@@ -74,7 +74,7 @@ class Brokers:
         entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
         assert entry.url is not None
         self._announcer.guard.check(entry.url, "the broker's address")
-        broker = Broker(entry.dataverse, name)
+        broker = BrokerName(entry.dataverse, name)
         put = Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")
         try:
             with self._announcer.expecting(broker):
@@ -90,7 +90,7 @@ class Brokers:
         ref = broker_ref(statement.name.dataverse or scope.dataverse, name)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
             return {"name": name, "existed": False}
-        if channels := await self._channels_of(Broker(ref.dataverse, name)):
+        if channels := await self._channels_of(BrokerName(ref.dataverse, name)):
             shown = channels[:_SHOWN] + (["others"] if len(channels) > _SHOWN else [])
             raise ConflictError(
                 f"the {ref} cannot be dropped: it has subscriptions to {_listed(shown)}",
@@ -102,7 +102,7 @@ class Brokers:
             await asyncio.shield(self._announcer.settle())
         return {"name": name}
 
-    async def _channels_of(self, broker: Broker) -> list[str]:
+    async def _channels_of(self, broker: BrokerName) -> list[str]:
         """The names of some channels that it has subscriptions to."""
         names = {one.channel_id: f"{one.dataverse}.{one.name}" for one in self._catalog.catalog.channels}
         found: list[str] = []
@@ -118,11 +118,11 @@ class Brokers:
     # ------------------------------------------------------------ brokers themselves
 
     async def register(
-        self, dataverse: str, name: str, url: str | None, who: Token, claimant: Claimant | None = None
-    ) -> Registered:
+        self, dataverse: str, name: str, url: str | None, who: Token, claimant: BrokerClaim | None = None
+    ) -> RegisteredBroker:
         """The broker is there, and is told at this address from now on. Raises FencedError where the claimant's name
         was taken over."""
-        broker = Broker(dataverse, name)
+        broker = BrokerName(dataverse, name)
         entry = BrokerEntry(dataverse, name, None if url is None else checked_url(url))
         known = self._catalog.catalog.find(entry.ref)
         secret = new_secret()
@@ -143,9 +143,9 @@ class Brokers:
             await asyncio.shield(self._announcer.changed(broker))
         given = secret if kept.secret == secret else None
         generation = None if claimant is None else kept.generation
-        return Registered(broker, entry.url, kept.position, generation, known is None, given)
+        return RegisteredBroker(broker, entry.url, kept.position, generation, known is None, given)
 
-    async def _check_claim(self, broker: Broker) -> None:
+    async def _check_claim(self, broker: BrokerName) -> None:
         """With a broker that nobody has registered so far, nobody's subscriptions are claimed."""
         if await self._store.subscriptions_of(broker, limit=1):
             raise ForbiddenError(
@@ -153,7 +153,7 @@ class Brokers:
                 hint="register it with a token of the role writer, or UNSUBSCRIBE them, DROP it and CREATE it again",
             )
 
-    async def renew_secret(self, broker: Broker, who: Token) -> str:
+    async def renew_secret(self, broker: BrokerName, who: Token) -> str:
         """A new secret in the old one's place."""
         await self.registered(broker, who)
         secret = new_secret()
@@ -161,7 +161,7 @@ class Brokers:
         await self._announcer.changed(broker)
         return secret
 
-    async def remove(self, broker: Broker, who: Token) -> None:
+    async def remove(self, broker: BrokerName, who: Token) -> None:
         """The broker and its subscriptions go."""
         await self.registered(broker, who)
         try:
@@ -172,7 +172,7 @@ class Brokers:
     def known(self, dataverse: str, name: str) -> BrokerEntry:
         return self._catalog.catalog.broker(dataverse, name)
 
-    async def registered(self, broker: Broker, who: Token) -> Registration:
+    async def registered(self, broker: BrokerName, who: Token) -> Registration:
         """The registration of a broker that is there; ForbiddenError when it is another one's."""
         self._catalog.catalog.broker(*broker)
         kept = await self._store.registration(broker)

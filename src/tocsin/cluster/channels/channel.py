@@ -15,23 +15,23 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.channels.culprits import Culprit
+from tocsin.cluster.channels.culprits import PoisonRecord
 from tocsin.cluster.channels.execution import executed
 from tocsin.cluster.channels.execution_parts import ExecutionSize
 from tocsin.cluster.channels.execution_runs import ExecutionRuns
-from tocsin.cluster.channels.figures import Counts
+from tocsin.cluster.channels.figures import ChannelCounts
 from tocsin.cluster.channels.new_rows import NewRows
-from tocsin.cluster.channels.parameters import Parameters
-from tocsin.cluster.channels.reading import Reading, Vector, entry_of
+from tocsin.cluster.channels.parameters import ParameterValues
+from tocsin.cluster.channels.reading import ExecutionSnapshot, Vector, entry_of
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import ChannelEntry
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.language.channels import PREVIOUS, SharedQuery
-from tocsin.pipeline.channels.interests import Interests
-from tocsin.pipeline.channels.running import Found
+from tocsin.pipeline.channels.interests import InterestTable
+from tocsin.pipeline.channels.running import ExecutionResults
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.periods import last_tick
-from tocsin.store.channel_rows import ChannelState, Committed, Execution, Failure
+from tocsin.store.channel_rows import ChannelState, CommittedExecution, Execution, Failure
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import CapacityError, PastStateError, StatementError, TocsinError
 
@@ -54,15 +54,15 @@ def moment(at_us: int) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class ChannelContext:
     """What every channel works with."""
 
     store: ChannelStore
-    tables: Tables
+    tables: DatasetTables
     engine: Engine
     new_rows: NewRows
     runs: ExecutionRuns
-    announce: Callable[[Committed], None]  # of each execution, with results or without
+    announce: Callable[[CommittedExecution], None]  # of each execution, with results or without
     late_ticks: int  # so many ticks that passed are executed one by one; older ones coalesce
     matches_limit: int
 
@@ -71,19 +71,19 @@ class RunningChannel:
     """Promises. One execution at a time. A row version that is committed after a subscription was acknowledged is
     matched with it; no version is matched twice with an interest, whatever is killed when."""
 
-    def __init__(self, entry: ChannelEntry, query: SharedQuery, rooms: Rooms) -> None:
+    def __init__(self, entry: ChannelEntry, query: SharedQuery, rooms: ChannelContext) -> None:
         self.entry = entry
         self.query = query
-        self.counts = Counts()
+        self.counts = ChannelCounts()
         self.trouble: str | None = None
         self._told_at_s = 0.0  # of its trouble
         self._searching = False  # for what the execution that goes on has failed on
         self._search_told_at_s = -TOLD_AGAIN_S
         self._parts_told_at_s = -TOLD_AGAIN_S
         self._rooms = rooms
-        self._interests = Interests(lambda: rooms.engine.spark, query)
+        self._interests = InterestTable(lambda: rooms.engine.spark, query)
         self._size = ExecutionSize()
-        self._parameters = Parameters(entry.parameters, entry.types)
+        self._parameters = ParameterValues(entry.parameters, entry.types)
         self._change: int | None = None
         self._state: ChannelState | None = None  # as the store has it, which only this channel changes
         self._due = asyncio.Event()
@@ -249,7 +249,9 @@ class RunningChannel:
         rooms.announce(committed)
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
 
-    async def _found(self, reading: Reading, now: datetime, previous: datetime) -> tuple[Found, list[Culprit]]:
+    async def _found(
+        self, reading: ExecutionSnapshot, now: datetime, previous: datetime
+    ) -> tuple[ExecutionResults, list[PoisonRecord]]:
         rooms = self._rooms
         try:
             return await rooms.runs.lead(
@@ -265,13 +267,13 @@ class RunningChannel:
             self.counts.failing -= self._searching
             self._searching = False
 
-    async def _begin_reading(self, since: Vector, tick: datetime | None) -> Reading | None:
+    async def _begin_reading(self, since: Vector, tick: datetime | None) -> ExecutionSnapshot | None:
         """The states as of the tick. Where one is no longer kept, the tick coalesces with the next (None), and the
         latest tick that is due reads the datasets as they are."""
         rooms = self._rooms
 
-        def begin(at: datetime | None) -> Reading:
-            return Reading.begun(rooms.tables, rooms.engine, self.query, since, at)
+        def begin(at: datetime | None) -> ExecutionSnapshot:
+            return ExecutionSnapshot.begun(rooms.tables, rooms.engine, self.query, since, at)
 
         try:
             return await rooms.engine.execution(lambda: begin(tick), self.entry.name)
@@ -346,7 +348,7 @@ class RunningChannel:
                     channel=self.entry.name, reason=error.message, interests=len(self._interests),
                 )  # fmt: skip
 
-    def _tell_aside(self, culprits: Sequence[Culprit]) -> None:
+    def _tell_aside(self, culprits: Sequence[PoisonRecord]) -> None:
         if culprits:
             first = culprits[0]
             with suppress(Exception):

@@ -14,14 +14,14 @@ from sqlglot import exp
 from tocsin import faults
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.changes import decoded
-from tocsin.cluster.channels.channel import RETRY_S, Rooms, RunningChannel, micros, moment
+from tocsin.cluster.channels.channel import RETRY_S, ChannelContext, RunningChannel, micros, moment
 from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
 from tocsin.cluster.channels.execution_runs import DEADLINE_S, ExecutionRuns
-from tocsin.cluster.channels.figures import ChannelFigures
+from tocsin.cluster.channels.figures import ChannelMetrics
 from tocsin.cluster.channels.lost_channels import LostChannels
 from tocsin.cluster.channels.new_rows import NewRows
 from tocsin.cluster.channels.options import channel_options
-from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.reading import entry_of
 from tocsin.cluster.channels.unknown_channels import UnknownChannels
 from tocsin.cluster.engine import Engine
@@ -30,7 +30,7 @@ from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.refs import Ref, broker_ref, channel_ref
 from tocsin.cluster.removals import CHANNEL
 from tocsin.cluster.scope import StatementScope
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.language import statements as st
 from tocsin.language.channels import SharedQuery
 from tocsin.language.constants import ConstantError, NotConstantError, evaluate
@@ -38,7 +38,7 @@ from tocsin.language.declared import resolved
 from tocsin.language.expressions import TranslationError
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.settings import ChannelSettings
-from tocsin.store.channel_rows import Broker, Committed, Execution, Wanted
+from tocsin.store.channel_rows import BackendRequest, BrokerName, CommittedExecution, Execution
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 
@@ -51,11 +51,11 @@ class Channels:
     def __init__(
         self,
         catalog: CatalogStore,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
         store: ChannelStore,
         *,
-        announce: Callable[[Committed], None] = lambda _: None,
+        announce: Callable[[CommittedExecution], None] = lambda _: None,
         dropped: Callable[[], None] = lambda: None,
         late_ticks: int = 10,
         execution_deadline_s: float = DEADLINE_S,
@@ -67,7 +67,7 @@ class Channels:
         self._tables = tables
         self._store = store
         runs = ExecutionRuns(engine, execution_deadline_s)
-        self._rooms = Rooms(store, tables, engine, NewRows(engine), runs, announce, late_ticks, matches_limit)
+        self._rooms = ChannelContext(store, tables, engine, NewRows(engine), runs, announce, late_ticks, matches_limit)
         self._known: dict[int, ChannelEntry] = {}
         self._running: dict[int, RunningChannel] = {}
         self._later: dict[int, asyncio.Task[None]] = {}
@@ -187,9 +187,9 @@ class Channels:
     def running(self) -> Sequence[RunningChannel]:
         return list(self._running.values())
 
-    def figures(self) -> list[ChannelFigures]:
+    def figures(self) -> list[ChannelMetrics]:
         """From any thread."""
-        return [ChannelFigures(f"{one.entry.dataverse}.{one.entry.name}", one.counts) for one in self.running()]
+        return [ChannelMetrics(f"{one.entry.dataverse}.{one.entry.name}", one.counts) for one in self.running()]
 
     # ------------------------------------------------------------ statements
 
@@ -199,9 +199,9 @@ class Channels:
                 return await self._create(statement, scope)
             case st.DropChannel():
                 return await self._drop(statement, scope)
-            case st.Subscribe():
+            case st.SubscribeStatement():
                 return await self._subscribe(statement, scope)
-            case st.Unsubscribe():
+            case st.UnsubscribeStatement():
                 return await self._unsubscribe(statement, scope)
             case st.ChangeSubscription():
                 return await self._change(statement, scope)
@@ -336,14 +336,14 @@ class Channels:
 
     # ------------------------------------------------------------ subscriptions
 
-    async def _subscribe(self, statement: st.Subscribe, scope: StatementScope) -> Summary:
+    async def _subscribe(self, statement: st.SubscribeStatement, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
-        wanted = Wanted(await self._text(entry, statement.arguments, scope), broker)
+        wanted = BackendRequest(await self._text(entry, statement.arguments, scope), broker)
         (made,) = await self._store.subscribe(entry.channel_id, [wanted], created_us=micros(scope.now))
         return {"subscription": made.id, "interest": made.interest}
 
-    async def _unsubscribe(self, statement: st.Unsubscribe, scope: StatementScope) -> Summary:
+    async def _unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)
         gone = await self._store.unsubscribe(entry.channel_id, [statement.subscription])
         if not gone.removed:
@@ -367,7 +367,7 @@ class Channels:
         return {"subscription": statement.subscription, "broker": broker.name}
 
     async def _text(self, entry: ChannelEntry, arguments: Sequence[exp.Expr], scope: StatementScope) -> str:
-        parameters = Parameters(entry.parameters, entry.types)
+        parameters = ParameterValues(entry.parameters, entry.types)
         return parameters.text(parameters.checked([await self._value(one, scope) for one in arguments]))
 
     async def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
@@ -395,12 +395,12 @@ class Channels:
             raise self._catalog.catalog.missing(ref)
         return found
 
-    def _broker(self, name: st.Name, scope: StatementScope) -> Broker:
+    def _broker(self, name: st.Name, scope: StatementScope) -> BrokerName:
         ref = broker_ref(name.dataverse or scope.dataverse, name.name)
         found = self._catalog.catalog.find(ref)
         if not isinstance(found, BrokerEntry):
             raise self._catalog.catalog.missing(ref)
-        return Broker(found.dataverse, found.name)
+        return BrokerName(found.dataverse, found.name)
 
 
 def _within(statement: st.CreateChannel, error: TranslationError) -> TranslationError:

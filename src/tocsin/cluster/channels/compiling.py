@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tocsin.cluster.catalog import METADATA, Catalog
 from tocsin.cluster.channel_entries import channel_of
-from tocsin.cluster.channels.shows import Shown
+from tocsin.cluster.channels.shows import VirtualDataset
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import ChannelEntry, DatasetEntry, FunctionEntry
 from tocsin.cluster.metadata import DATASETS
@@ -14,7 +14,7 @@ from tocsin.cluster.refs import Ref, dataset_ref, function_ref
 from tocsin.language.channels import SharedQuery, shared_query
 from tocsin.language.names import Dataset
 from tocsin.language.script import parsed_body
-from tocsin.pipeline.channels.interests import Interests
+from tocsin.pipeline.channels.interests import InterestTable
 from tocsin.pipeline.channels.planning import checked_plan
 from tocsin.rules.model.types import Type
 
@@ -33,7 +33,7 @@ class CatalogNames:
         found = self._catalog.find(ref)
         if found is None and (channel := channel_of(ref)) is not None:
             entry = self._catalog.find(channel)
-            return Shown(entry, ref) if isinstance(entry, ChannelEntry) else None
+            return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
         return found if isinstance(found, DatasetEntry) else None
 
     def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
@@ -82,7 +82,7 @@ def query_of(engine: Engine, catalog: Catalog, entry: ChannelEntry) -> SharedQue
 
 def plan_of(engine: Engine, query: SharedQuery) -> str:
     """Spark's plan; StatementError where it would test every interest against every record."""
-    interests = Interests(engine.spark, query)
+    interests = InterestTable(engine.spark, query)
     return checked_plan(
         engine.spark, query, interests.schema, lambda call: engine.python.called(call.function, call.arguments)
     )

@@ -18,11 +18,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tocsin.cluster.channels.parting import failing, spread
-from tocsin.cluster.channels.reading import Reading, folder_of
+from tocsin.cluster.channels.reading import ExecutionSnapshot, folder_of
 from tocsin.cluster.entries import DatasetEntry
 from tocsin.language.spark_text import render
-from tocsin.pipeline.channels.interests import Ids, Interests
-from tocsin.pipeline.channels.running import Found, together
+from tocsin.pipeline.channels.interests import Ids, InterestTable
+from tocsin.pipeline.channels.running import ExecutionResults, together
 from tocsin.rules.model.columns import COMMIT, physical
 from tocsin.wire.errors import CapacityError, StatementError, UnavailableError
 
@@ -49,7 +49,7 @@ Part = Mapping[str, pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class PoisonRecord:
     """A record on which the channel's query fails: for all, or for one interest. `dataset` is "" where the interest is
     to blame, and not a record; `key` then has its id."""
 
@@ -69,17 +69,17 @@ class _Bad:
     reason: str
 
 
-Run = Callable[[Part, Ids | None], Found]
+Run = Callable[[Part, Ids | None], ExecutionResults]
 """Answers for some new rows, and for all interests or some."""
 
 
-class Search:
+class PoisonSearch:
     """One search, in one execution. `left` are interests that take no part in it."""
 
     def __init__(  # noqa: PLR0917
         self,
-        reading: Reading,
-        interests: Interests,
+        reading: ExecutionSnapshot,
+        interests: InterestTable,
         run: Run,
         rows_of: Callable[[str], pa.Table],
         is_stopped: Callable[[], bool],
@@ -95,10 +95,10 @@ class Search:
         self._rows = {folder: rows_of(folder) for folder in sorted(folders)}
         self._nothing = {folder: one.slice(0, 0) for folder, one in self._rows.items()}
 
-    def without_culprits(self, first: StatementError) -> tuple[Found, list[Culprit]]:
+    def without_culprits(self, first: StatementError) -> tuple[ExecutionResults, list[PoisonRecord]]:
         """The results of all but the culprits. Raises the query's error where nobody is to blame."""
         aside: dict[int, StatementError] = {}
-        outcome: Found | StatementError = first
+        outcome: ExecutionResults | StatementError = first
         while isinstance(outcome, StatementError):
             blamed = self._blamed(first)
             if not blamed:
@@ -106,7 +106,7 @@ class Search:
             aside |= blamed
             self._left |= blamed.keys()
             outcome = self._outcome({}, self._rest())
-        culprits: list[Culprit] = []
+        culprits: list[PoisonRecord] = []
         if isinstance(outcome, StatementError):
             outcome, records = self._without_records(outcome, self._rest())
             outcome, culprits = self._for_whom(outcome, records)
@@ -116,7 +116,7 @@ class Search:
             if partly is None:
                 for one in group:
                     self._interests.strike(one, aside[one].message)
-                    culprits.append(Culprit("", [str(one)], aside[one].message, one))
+                    culprits.append(PoisonRecord("", [str(one)], aside[one].message, one))
                 continue
             parts.append(partly[0])
             named = self._named(partly[1])
@@ -130,11 +130,11 @@ class Search:
 
     # ------------------------------------------------------------ interests
 
-    def _partly(self, group: Sequence[int]) -> tuple[Found, list[_Bad]] | None:
+    def _partly(self, group: Sequence[int]) -> tuple[ExecutionResults, list[_Bad]] | None:
         """The results of some interests without those of records on which one of them fails; None where each does."""
         alone = Ids(only=tuple(group))
         whole = self._outcome({}, alone)
-        if isinstance(whole, Found):
+        if isinstance(whole, ExecutionResults):
             return whole, []
         try:
             found, records = self._without_records(whole, alone)
@@ -142,7 +142,9 @@ class Search:
             return None
         return (found, records) if len(records) < _count(self._rows) else None
 
-    def _for_whom(self, found: Found, records: Sequence[_Bad]) -> tuple[Found, list[Culprit]]:
+    def _for_whom(
+        self, found: ExecutionResults, records: Sequence[_Bad]
+    ) -> tuple[ExecutionResults, list[PoisonRecord]]:
         """What was found without these records, and with them what is found for interests that do not fail on them."""
         ids = sorted(self._interests.identities() - self._left)
         spoilt: dict[int, dict[int, str]] = {}  # of an interest, the records on which it fails, and how
@@ -158,7 +160,7 @@ class Search:
         groups: dict[frozenset[int], list[int]] = {}
         for one, reasons in sorted(spoilt.items()):
             groups.setdefault(frozenset(reasons), []).append(one)
-        parts: list[Found] = []
+        parts: list[ExecutionResults] = []
         if groups:
             others = Ids(without=tuple(sorted({*self._left, *spoilt})))
             for without, among in [(frozenset[int](), others), *((k, Ids(only=tuple(v))) for k, v in groups.items())]:
@@ -180,7 +182,7 @@ class Search:
         if all(isinstance(one, StatementError) for one in tried.values()):
             return {}
         tried |= {one: self._outcome(part, Ids(one, one)) for one in spread(ids, WIDE_SAMPLE) if one not in tried}
-        if not any(isinstance(one, Found) and len(one) for one in tried.values()):
+        if not any(isinstance(one, ExecutionResults) and len(one) for one in tried.values()):
             return {}  # nobody is known who would lose something
         known = {one: outcome if isinstance(outcome, StatementError) else None for one, outcome in tried.items()}
         bad = sum(error is not None for error in known.values())
@@ -271,7 +273,7 @@ class Search:
 
     # ------------------------------------------------------------ records
 
-    def _without_records(self, first: StatementError, ids: Ids) -> tuple[Found, list[_Bad]]:
+    def _without_records(self, first: StatementError, ids: Ids) -> tuple[ExecutionResults, list[_Bad]]:
         """The results of these interests without the records on which the query fails for them, and those records."""
         bad: list[_Bad] = []
         for _ in range(_ROUNDS):
@@ -283,7 +285,7 @@ class Search:
                 stays = _stays(self._rows[folder], folder, bad)
                 bad += [_Bad(folder, int(stays[at]), reason) for at, reason in reasons.items()]
             outcome = self._outcome(self._rows_without(bad), ids)
-            if isinstance(outcome, Found):
+            if isinstance(outcome, ExecutionResults):
                 return outcome, bad
             first = outcome
         raise first
@@ -296,9 +298,9 @@ class Search:
             made[folder] = rows.take(pa.array(stays)) if len(stays) else rows.slice(0, 0)
         return made
 
-    def _named(self, bad: Sequence[_Bad]) -> list[Culprit]:
+    def _named(self, bad: Sequence[_Bad]) -> list[PoisonRecord]:
         return [
-            Culprit(*identity_of(self._reading.entries[one.folder], self._rows[one.folder], one.place), one.reason)
+            PoisonRecord(*identity_of(self._reading.entries[one.folder], self._rows[one.folder], one.place), one.reason)
             for one in bad
         ]
 
@@ -330,7 +332,7 @@ class Search:
         outcome = self._outcome(part, ids)
         return outcome if isinstance(outcome, StatementError) else None
 
-    def _outcome(self, part: Part, ids: Ids) -> Found | StatementError:
+    def _outcome(self, part: Part, ids: Ids) -> ExecutionResults | StatementError:
         if self._is_stopped():
             raise UnavailableError("the channel was stopped")
         self._runs += 1
@@ -344,7 +346,7 @@ def _count(rows: Part) -> int:
     return sum(one.num_rows for one in rows.values())
 
 
-def collected(reading: Reading, folder: str) -> pa.Table:
+def collected(reading: ExecutionSnapshot, folder: str) -> pa.Table:
     """A dataset's new rows."""
     rows = reading.new_rows(folder)
     if rows is None:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from tocsin.cluster.channels.culprits import Culprit, Part, Search, collected, identity_of
+from tocsin.cluster.channels.culprits import Part, PoisonRecord, PoisonSearch, collected, identity_of
 from tocsin.cluster.channels.execution_parts import (
     LACKS,
     MOST_LOSSES,
@@ -20,15 +20,15 @@ from tocsin.cluster.channels.execution_parts import (
     PartedExecution,
     PartedRun,
 )
-from tocsin.cluster.channels.execution_runs import Ask
+from tocsin.cluster.channels.execution_runs import SparkQuestion
 from tocsin.cluster.channels.new_rows import NewRows
-from tocsin.cluster.channels.reading import Reading, folder_of
+from tocsin.cluster.channels.reading import ExecutionSnapshot, folder_of
 from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.entries import DatasetEntry
-from tocsin.language.channels import Called, Scan
+from tocsin.language.channels import CalledFunction, Scan
 from tocsin.pipeline.channels import running
-from tocsin.pipeline.channels.interests import Ids, Interests
-from tocsin.pipeline.channels.running import Found, Grouping, Moment, together
+from tocsin.pipeline.channels.interests import Ids, InterestTable
+from tocsin.pipeline.channels.running import ExecutionMoment, ExecutionResults, Grouping, together
 from tocsin.rules.model.columns import COMMIT
 from tocsin.wire.errors import CapacityError, DeadlineError, StatementError, TocsinError, UnavailableError
 
@@ -37,18 +37,18 @@ Record = tuple[str, tuple[str, ...], int]
 
 
 def executed(
-    reading: Reading,
-    interests: Interests,
+    reading: ExecutionSnapshot,
+    interests: InterestTable,
     new_rows: NewRows,
     *,
     now: datetime,
     previous: datetime,
-    ask: Ask,
+    ask: SparkQuestion,
     size: ExecutionSize,
     is_stopped: Callable[[], bool] = lambda: False,
     search_begins: Callable[[StatementError], None] = lambda _error: None,
     parts_begin: Callable[[TocsinError], None] = lambda _error: None,
-) -> tuple[Found, list[Culprit]]:
+) -> tuple[ExecutionResults, list[PoisonRecord]]:
     """The results of every interest, without those of records, and of interests, that make the query fail.
 
     `search_begins` is told, on this thread, before these are looked for, which may take minutes, and `parts_begin` when
@@ -56,7 +56,7 @@ def executed(
     runs = _Runs(reading, interests, new_rows, _moment(reading, now, previous), ask, size, is_stopped, parts_begin)
     runs.prepare()
     left = interests.left_out()
-    culprits: list[Culprit] = []
+    culprits: list[PoisonRecord] = []
     try:
         found = runs.run({}, Ids(without=tuple(left)) if left else None)
         interests.worked({*left, *runs.doubtful})
@@ -65,17 +65,17 @@ def executed(
             raise
         search_begins(error)
         runs.renew()  # it may have failed on one that left
-        search = Search(reading, interests, runs.run, runs.rows_of, is_stopped, list(left))
+        search = PoisonSearch(reading, interests, runs.run, runs.rows_of, is_stopped, list(left))
         found, culprits = search.without_culprits(error)
     runs.learn(found)
-    known = [Culprit("", [str(one)], reason, one, known=True) for one, reason in left.items()]
+    known = [PoisonRecord("", [str(one)], reason, one, known=True) for one, reason in left.items()]
     return found, culprits + runs.set_aside() + known
 
 
-def _moment(reading: Reading, now: datetime, previous: datetime) -> Moment:
+def _moment(reading: ExecutionSnapshot, now: datetime, previous: datetime) -> ExecutionMoment:
     since = {one.since: reading.since.get(folder_of(one), 0) for one in reading.query.watched}
     few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
-    return Moment(now, previous, since, many=not few)
+    return ExecutionMoment(now, previous, since, many=not few)
 
 
 class _Runs:
@@ -84,11 +84,11 @@ class _Runs:
 
     def __init__(  # noqa: PLR0917
         self,
-        reading: Reading,
-        interests: Interests,
+        reading: ExecutionSnapshot,
+        interests: InterestTable,
         new_rows: NewRows,
-        moment: Moment,
-        ask: Ask,
+        moment: ExecutionMoment,
+        ask: SparkQuestion,
         size: ExecutionSize,
         is_stopped: Callable[[], bool],
         parts_begin: Callable[[TocsinError], None],
@@ -111,16 +111,16 @@ class _Runs:
         """Interests of which something was set aside."""
         return {*self._lost, *self._lost_records}
 
-    def set_aside(self) -> list[Culprit]:
-        interests = [Culprit("", [str(one)], error.message, one) for one, error in self._lost.items()]
+    def set_aside(self) -> list[PoisonRecord]:
+        interests = [PoisonRecord("", [str(one)], error.message, one) for one, error in self._lost.items()]
         records = [
-            Culprit(dataset, list(key), error.message, one)
+            PoisonRecord(dataset, list(key), error.message, one)
             for one, errors in self._lost_records.items()
             for (dataset, key, _), error in errors.items()
         ]
         return interests + records
 
-    def learn(self, found: Found) -> None:
+    def learn(self, found: ExecutionResults) -> None:
         """What the next execution should know of this one, which has come to its end."""
         self._size.grouping = running.choose_grouping(len(self._interests), found)
         self._size.losses = 0
@@ -142,7 +142,7 @@ class _Runs:
 
     # ------------------------------------------------------------ whole, or in parts
 
-    def run(self, part: Part, among: Ids | None) -> Found:
+    def run(self, part: Part, among: Ids | None) -> ExecutionResults:
         """For all new records or some, and for all interests or some."""
         failed: Lack | None = None
         ids = (among or Ids()).among(self._interests.identities())
@@ -182,14 +182,14 @@ class _Runs:
         folders = [entry.folder for entry in self._reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
-    def _parted(self, ids: Sequence[int], part: Part, failed: Lack | None) -> Found:
+    def _parted(self, ids: Sequence[int], part: Part, failed: Lack | None) -> ExecutionResults:
         suspects = self._interests.suspects
         apart = [one for one in ids if one in suspects] if len(ids) > 1 else []
         together_ids = [one for one in ids if one not in suspects] if apart else list(ids)
         ordered, axis = [*together_ids, *apart], self._axis(part)
         records = sum(map(len, axis.values()))
 
-        def run(piece: ExecutionPart, *, alone: bool, deadline_s: float | None) -> Found:
+        def run(piece: ExecutionPart, *, alone: bool, deadline_s: float | None) -> ExecutionResults:
             rows = part if len(piece.records) >= max(1, records) else {**part, **_slices(axis, piece.records)}
             return self._asked(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
 
@@ -214,7 +214,9 @@ class _Runs:
             Ids(only=tuple(chosen)) if len(others) > len(chosen) else Ids(chosen[0], chosen[-1], tuple(sorted(others)))
         )
 
-    def _judge(self, made: PartedExecution[Found], ordered: Sequence[int], axis: Mapping[str, pa.Table]) -> None:
+    def _judge(
+        self, made: PartedExecution[ExecutionResults], ordered: Sequence[int], axis: Mapping[str, pa.Table]
+    ) -> None:
         """Notes what was set aside, and who is to be tried by itself from now on."""
         self._size.slow -= {ordered[piece.interests.start] for piece, _ in made.passed if len(piece.interests) == 1}
         for piece, error in made.aside:
@@ -256,11 +258,13 @@ class _Runs:
 
     # ------------------------------------------------------------ one question
 
-    def _asked(self, part: Part, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None) -> Found:
+    def _asked(
+        self, part: Part, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None
+    ) -> ExecutionResults:
         """Raises EngineLostError where the engine was lost while it was at work on this."""
         has_begun, grouping = False, self._size.grouping
 
-        def answer() -> Found:
+        def answer() -> ExecutionResults:
             nonlocal has_begun
             has_begun, began_s = True, time.monotonic()
             found = self._answer(part, among, grouping)
@@ -281,7 +285,7 @@ class _Runs:
                 # Payloads that are the same for all interests need less room when they come once.
                 self._size.grouping = grouping = replace(grouping, is_grouped=True)
 
-    def _answer(self, part: Part, among: Ids | None, grouping: Grouping) -> Found:
+    def _answer(self, part: Part, among: Ids | None, grouping: Grouping) -> ExecutionResults:
         """On a thread of the engine's."""
         reading, engine = self._reading, self._reading.engine
         with ExitStack() as held:
@@ -290,8 +294,8 @@ class _Runs:
                 views[folder] = engine.views.of_rows(rows)
                 held.callback(engine.views.drop, views[folder])
 
-            def name_of(scan: Scan | Called) -> str:
-                if isinstance(scan, Called):
+            def name_of(scan: Scan | CalledFunction) -> str:
+                if isinstance(scan, CalledFunction):
                     return engine.python.called(scan.function, scan.arguments)
                 folder = folder_of(scan)
                 if scan.new:

@@ -19,7 +19,7 @@ DEADLINE_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.5  # whether there is an engine again
 
 
-class Ask(Protocol):
+class SparkQuestion(Protocol):
     """Carries work out on a thread of the engine's; DeadlineError where it takes too long: `deadline_s`, or the usual
     time where that is shorter. Not on the event loop."""
 
@@ -67,7 +67,7 @@ class ExecutionRuns:
         # As many as the engine has for what they ask: one that leads waits, so that none can be in another's way.
         self._leaders = ThreadPoolExecutor(CHANNEL_THREADS, thread_name_prefix="execution")
 
-    async def lead(self, execute: Callable[[Ask], T], what: str) -> T:
+    async def lead(self, execute: Callable[[SparkQuestion], T], what: str) -> T:
         """What the execution comes to. Cancelled, it stops what Spark does for it, and waits until it has ended."""
         loop = asyncio.get_running_loop()
         current: asyncio.Task[object] | None = None

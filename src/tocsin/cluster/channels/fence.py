@@ -13,19 +13,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tocsin.rules.model.cursors import Position
-from tocsin.store.channel_rows import Broker, Claimant, Registration
+from tocsin.store.channel_rows import BrokerClaim, BrokerName, Registration
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import FencedError
 
 
-class Fence:
+class BrokerFence:
     def __init__(self, store: ChannelStore) -> None:
         self._store = store
         # As the store has them, which only this changes.
-        self._newest: dict[Broker, Position | None] = {}
-        self._changes: dict[asyncio.Future[None], tuple[Broker, Position]] = {}
+        self._newest: dict[BrokerName, Position | None] = {}
+        self._changes: dict[asyncio.Future[None], tuple[BrokerName, Position]] = {}
 
-    async def claim(self, broker: Broker, claimant: Claimant, secret: str) -> Registration:
+    async def claim(self, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
         """See ChannelStore.claim. Changes that older generations had begun are over when it returns."""
         kept = await self._store.claim(broker, claimant, secret)
         generation = kept.generation
@@ -36,7 +36,7 @@ class Fence:
             await asyncio.wait(older)
         return kept
 
-    async def check(self, broker: Broker, generation: Position) -> None:
+    async def check(self, broker: BrokerName, generation: Position) -> None:
         """Raises FencedError where the name has a newer generation."""
         if broker not in self._newest:
             kept = await self._store.registration(broker)
@@ -49,7 +49,7 @@ class Fence:
             )
 
     @asynccontextmanager
-    async def change(self, broker: Broker, generation: Position) -> AsyncIterator[None]:
+    async def change(self, broker: BrokerName, generation: Position) -> AsyncIterator[None]:
         """Around what a broker changes at the cluster: checked as above, and waited for by newer ones."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Before the check: a claim that comes in between waits for this.

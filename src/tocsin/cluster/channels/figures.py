@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 
 @dataclass(slots=True)
-class Counts:
+class ChannelCounts:
     """What a channel has done since it was started."""
 
     executions: int = 0
@@ -36,12 +36,12 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelFigures:
+class ChannelMetrics:
     channel: str
-    counts: Counts
+    counts: ChannelCounts
 
 
-_COUNTS: Final[dict[str, tuple[str, Callable[[Counts], float]]]] = {
+_COUNTS: Final[dict[str, tuple[str, Callable[[ChannelCounts], float]]]] = {
     "tocsin_channel_executions": ("Executions that came to their end.", lambda one: one.executions),
     "tocsin_channel_finding_seconds": ("Seconds until they had found their results.", lambda one: one.finding_s),
     "tocsin_channel_keeping_seconds": ("Seconds until those were durable.", lambda one: one.keeping_s),
@@ -58,7 +58,7 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[Counts], float]]]] = {
     "tocsin_channel_culprits": ("Records and interests set aside: the query fails on them.", lambda one: one.culprits),
     "tocsin_channel_parts": ("Parts in which executions ran that were too large or too slow.", lambda one: one.parts),
 }
-_STATES: Final[dict[str, tuple[str, Callable[[Counts], float | None]]]] = {
+_STATES: Final[dict[str, tuple[str, Callable[[ChannelCounts], float | None]]]] = {
     "tocsin_channel_failing": ("Executions that failed since the last that did not.", lambda one: one.failing),
     "tocsin_channel_interests": ("Different sets of parameters in the last execution.", lambda one: one.interests),
     "tocsin_channel_last_execution_seconds": ("How long the last execution took.", lambda one: one.last_execution_s),
@@ -68,7 +68,7 @@ _STATES: Final[dict[str, tuple[str, Callable[[Counts], float | None]]]] = {
 class ChannelCollector(Collector):
     """`figures` may be asked from any thread."""
 
-    def __init__(self, figures: Callable[[], Iterable[ChannelFigures]]) -> None:
+    def __init__(self, figures: Callable[[], Iterable[ChannelMetrics]]) -> None:
         self._figures = figures
 
     def describe(self) -> Iterator[Metric]:
@@ -77,7 +77,7 @@ class ChannelCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         return self._collected(tuple(self._figures()))
 
-    def _collected(self, figures: tuple[ChannelFigures, ...]) -> Iterator[Metric]:
+    def _collected(self, figures: tuple[ChannelMetrics, ...]) -> Iterator[Metric]:
         for name, (said, count) in _COUNTS.items():
             counted = CounterMetricFamily(name, said, labels=["channel"])
             for one in figures:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.cluster.channels.reading import Reading
+from tocsin.cluster.channels.reading import ExecutionSnapshot
 from tocsin.cluster.engine import Engine
 from tocsin.pipeline.datasets.snapshots import Snapshot
 
@@ -36,7 +36,7 @@ class NewRows:
         self._views: OrderedDict[tuple[int, str, int, int], _View] = OrderedDict()
 
     @contextmanager
-    def view(self, reading: Reading, folder: str) -> Iterator[str]:
+    def view(self, reading: ExecutionSnapshot, folder: str) -> Iterator[str]:
         """The name of a view of the dataset's rows that are new to this reading (and perhaps of older ones)."""
         # A view is a session's: in the next one it is made again.
         key = (self._engine.generation, folder, reading.since.get(folder, 0), reading.snapshots[folder].number)
@@ -57,7 +57,7 @@ class NewRows:
             for name in gone:
                 self._engine.views.drop(name)
 
-    def _build(self, view: _View, reading: Reading, folder: str) -> None:
+    def _build(self, view: _View, reading: ExecutionSnapshot, folder: str) -> None:
         rows = reading.new_rows(folder)
         if rows is not None:
             view.size_bytes = rows.nbytes

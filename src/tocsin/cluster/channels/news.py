@@ -8,9 +8,9 @@ from typing import Final
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, Position, Range
-from tocsin.store.channel_rows import Broker, NewsItem
+from tocsin.store.channel_rows import BrokerName, NewResults
 from tocsin.store.channel_store import ChannelStore
-from tocsin.wire.announcements import Announcement, Pushed
+from tocsin.wire.announcements import Announcement, PushedResult
 from tocsin.wire.results import FetchedResult
 
 # Results looked at for one announcement, hence the most interests in it.
@@ -18,7 +18,7 @@ ITEMS: Final = 10_000
 PUSHED_BYTES: Final = 1 << 20
 
 
-class NewsDesk:
+class AnnouncementBuilder:
     def __init__(
         self, catalog: CatalogStore, store: ChannelStore, *, items: int = ITEMS, pushed_bytes: int = PUSHED_BYTES
     ) -> None:
@@ -27,7 +27,7 @@ class NewsDesk:
         self._items = items
         self._pushed_bytes = pushed_bytes
 
-    async def since(self, broker: Broker, after: Position, told: Position | None = None) -> Announcement:
+    async def since(self, broker: BrokerName, after: Position, told: Position | None = None) -> Announcement:
         """What happened after `after`; said to be what happened after `told`, between which there is nothing."""
         news = await self._store.news(after, broker=broker, limit=self._items)
         channels = {one.channel_id: one for one in self._catalog.catalog.channels}
@@ -45,7 +45,9 @@ class NewsDesk:
             news.position, news.more, told_of, pushed, gaps, news.dropped,
         )  # fmt: skip
 
-    async def _pushed(self, items: Sequence[NewsItem], channels: dict[int, ChannelEntry]) -> AsyncIterator[Pushed]:
+    async def _pushed(
+        self, items: Sequence[NewResults], channels: dict[int, ChannelEntry]
+    ) -> AsyncIterator[PushedResult]:
         """The results of these, as far as they fit; of the others nothing."""
         ranges = [Range(one.interest, before(one.first), one.cursor) for one in items]
         held: dict[int, list[FetchedResult]] = {}
@@ -65,7 +67,7 @@ class NewsDesk:
         complete = [place for place in held if (whole or place < last) and place not in gone]
         for one in _fitting(complete, held, self._pushed_bytes):
             item = items[one]
-            yield Pushed(full_name(channels[item.channel_id]), item.interest, held[one])
+            yield PushedResult(full_name(channels[item.channel_id]), item.interest, held[one])
 
 
 def full_name(entry: ChannelEntry) -> str:

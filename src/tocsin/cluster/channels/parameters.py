@@ -17,7 +17,7 @@ from tocsin.wire.errors import InputError
 Values = tuple[Any, ...]
 
 
-class Parameters:
+class ParameterValues:
     """The parameters of one channel."""
 
     def __init__(self, names: Sequence[str], types: Sequence[Type]) -> None:

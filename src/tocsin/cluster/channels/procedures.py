@@ -17,14 +17,14 @@ import structlog
 from sqlglot import exp
 
 from tocsin.cluster.catalog import CatalogStore, Put, Remove
-from tocsin.cluster.changes import Changes, decoded, doomed
+from tocsin.cluster.changes import DmlHandler, decoded, doomed
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.channels.ran import Ran
+from tocsin.cluster.channels.ran import ProcedureRun
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.engine_session import EngineLostError
 from tocsin.cluster.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
 from tocsin.cluster.scope import StatementScope
-from tocsin.cluster.tables import Tables, new_folder
+from tocsin.cluster.tables import DatasetTables, new_folder
 from tocsin.language import statements as st
 from tocsin.language.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.dialect import ValueOf
@@ -46,7 +46,7 @@ _REASON_LIMIT: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProcedureCall:
     """A procedure's statement, ready to run; its scope knows the arguments, and is closed by whoever runs it."""
 
     entry: ProcedureEntry
@@ -78,9 +78,9 @@ class Procedures:
     def __init__(  # noqa: PLR0917
         self,
         catalog: CatalogStore,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
-        changes: Changes,
+        changes: DmlHandler,
         now: Callable[[], datetime] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         deadline_s: float | None = None,
@@ -96,9 +96,9 @@ class Procedures:
         self._sleep = sleep
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._runs: dict[str, deque[Ran]] = {}
+        self._runs: dict[str, deque[ProcedureRun]] = {}
 
-    def runs(self) -> list[Ran]:
+    def runs(self) -> list[ProcedureRun]:
         """What those with a period have done since the cluster started, as far as it is kept."""
         return [one for kept in self._runs.values() for one in kept]
 
@@ -158,7 +158,7 @@ class Procedures:
                 reason = str(error)[:_REASON_LIMIT]
                 if self._catalog.catalog.find(entry.ref) == entry:
                     told("error", "a procedure failed", tick=tick, reason=str(error))
-            kept.append(Ran(entry, due, started, self._now(), missed, reason))
+            kept.append(ProcedureRun(entry, due, started, self._now(), missed, reason))
             own = asyncio.current_task()
             if own is not None and own.cancelling():
                 # It was told to end when its change could no longer be stopped.
@@ -191,7 +191,7 @@ class Procedures:
                 await self._engine.pause(ENGINE_RETRY_S)
 
     async def _tick(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
-        call = Call(entry, parse_procedure(entry.body), self._scope(entry, due))
+        call = ProcedureCall(entry, parse_procedure(entry.body), self._scope(entry, due))
         try:
             with call.told():
                 async with asyncio.timeout(self._deadline_s):
@@ -201,7 +201,7 @@ class Procedures:
         finally:
             call.scope.close()
 
-    async def _carry_out(self, call: Call, tick: int) -> None:
+    async def _carry_out(self, call: ProcedureCall, tick: int) -> None:
         if isinstance(call.statement, st.Query):
             query = call.statement.query
             await self._engine.work(lambda: self._engine.discard(call.scope.translated(query).sql), call.statement.text)
@@ -215,7 +215,7 @@ class Procedures:
 
     # ------------------------------------------------------------ EXECUTE
 
-    async def called(self, statement: st.Execute, scope: StatementScope) -> Call:
+    async def called(self, statement: st.Execute, scope: StatementScope) -> ProcedureCall:
         """The procedure with the values of the arguments, each of which is evaluated once."""
         dataverse = statement.procedure.dataverse or scope.dataverse
         entry = scope.catalog.procedure(dataverse, statement.procedure.name, len(statement.arguments))
@@ -225,7 +225,9 @@ class Procedures:
 
         given = await self._engine.work(values, statement.text) if statement.arguments else []
         body = parse_procedure(entry.body)
-        return Call(entry, body, self._scope(entry, scope.now, dict(zip(entry.parameters, given, strict=True))))
+        return ProcedureCall(
+            entry, body, self._scope(entry, scope.now, dict(zip(entry.parameters, given, strict=True)))
+        )
 
     def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
         try:

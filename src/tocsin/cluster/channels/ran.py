@@ -9,7 +9,7 @@ from tocsin.cluster.entries import ProcedureEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProcedureRun:
     """A run of a procedure by itself, for a tick; `reason` is there where it failed."""
 
     entry: ProcedureEntry

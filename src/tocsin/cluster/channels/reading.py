@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import DatasetEntry
-from tocsin.cluster.tables import Tables
-from tocsin.language.channels import Scan, SharedQuery, Watched
+from tocsin.cluster.tables import DatasetTables
+from tocsin.language.channels import Scan, SharedQuery, WatchedDataset
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.pipeline.datasets.table import DatasetTable
 
@@ -20,10 +20,10 @@ SMALL_ROWS: Final = 200_000
 
 
 @dataclass(slots=True)
-class Reading:
+class ExecutionSnapshot:
     """Every dataset as of one commit, held until the execution is over. `since`: up to there nothing is new."""
 
-    tables: Tables
+    tables: DatasetTables
     engine: Engine
     query: SharedQuery
     since: Vector
@@ -32,8 +32,8 @@ class Reading:
 
     @classmethod
     def begun(
-        cls, tables: Tables, engine: Engine, query: SharedQuery, since: Vector, at: datetime | None = None
-    ) -> Reading:
+        cls, tables: DatasetTables, engine: Engine, query: SharedQuery, since: Vector, at: datetime | None = None
+    ) -> ExecutionSnapshot:
         """Every dataset as of this instant, or as it is now; PastStateError where one no longer has that state."""
         made = cls(tables, engine, query, since)
         for scan in query.scans:
@@ -80,10 +80,10 @@ def _state(table: DatasetTable, at: datetime | None, since: int) -> Snapshot:
     return found if found.number >= since else table.as_of_commit(since)
 
 
-def entry_of(one: Scan | Watched) -> DatasetEntry:
+def entry_of(one: Scan | WatchedDataset) -> DatasetEntry:
     assert isinstance(one.dataset, DatasetEntry)
     return one.dataset
 
 
-def folder_of(one: Scan | Watched) -> str:
+def folder_of(one: Scan | WatchedDataset) -> str:
     return entry_of(one).folder

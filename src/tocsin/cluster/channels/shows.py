@@ -17,15 +17,15 @@ import orjson
 import pyarrow as pa
 
 from tocsin.cluster.channels.channel import moment
-from tocsin.cluster.channels.parameters import Parameters
-from tocsin.cluster.channels.ran import Ran
+from tocsin.cluster.channels.parameters import ParameterValues
+from tocsin.cluster.channels.ran import ProcedureRun
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.cluster.refs import Ref
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import Range
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.store.channel_rows import Recorded, Subscription
+from tocsin.store.channel_rows import RecordedExecution, SubscriptionRow
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import NotFoundError
 
@@ -42,7 +42,7 @@ _NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class VirtualDataset:
     """One of a channel's datasets."""
 
     channel: ChannelEntry
@@ -64,15 +64,15 @@ class Shown:
         return ObjectType((*own, *(Field(f"param{i}", kind) for i, kind in enumerate(self.channel.types))), open=False)
 
 
-class Shows:
+class VirtualDatasets:
     """Reads a channel's datasets for those who run queries, on threads of theirs."""
 
-    def __init__(self, store: ChannelStore, procedures: Callable[[], Sequence[Ran]]) -> None:
+    def __init__(self, store: ChannelStore, procedures: Callable[[], Sequence[ProcedureRun]]) -> None:
         self._store = store
         self._procedures = procedures
         self._loop = asyncio.get_running_loop()
 
-    def rows(self, shown: Shown) -> pa.Table:
+    def rows(self, shown: VirtualDataset) -> pa.Table:
         found = self._results(shown) if shown.ref == shown.channel.results else self._subscriptions(shown)
         return layout.to_arrow(asyncio.run_coroutine_threadsafe(found, self._loop).result(), shown.type)
 
@@ -99,25 +99,25 @@ class Shows:
                 ]
         return rows
 
-    async def _all(self, channel_id: int) -> list[Subscription]:
-        found: list[Subscription] = []
+    async def _all(self, channel_id: int) -> list[SubscriptionRow]:
+        found: list[SubscriptionRow] = []
         while True:
             page = await self._store.subscriptions(channel_id, after=found[-1].id if found else "")
             if not page:
                 return found
             found += page
 
-    async def _subscriptions(self, shown: Shown) -> list[dict[str, Any]]:
+    async def _subscriptions(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         return [
             {
                 "subscriptionId": one.id, "DataverseName": one.broker.dataverse, "BrokerName": one.broker.name,
-                **{f"param{i}": value for i, value in enumerate(Parameters.values(one.parameters))},
+                **{f"param{i}": value for i, value in enumerate(ParameterValues.values(one.parameters))},
             }
             for one in await self._all(shown.channel.channel_id)
         ]  # fmt: skip
 
-    async def _results(self, shown: Shown) -> list[dict[str, Any]]:
-        holders: dict[int, list[Subscription]] = defaultdict(list)
+    async def _results(self, shown: VirtualDataset) -> list[dict[str, Any]]:
+        holders: dict[int, list[SubscriptionRow]] = defaultdict(list)
         for one in await self._all(shown.channel.channel_id):
             holders[one.interest].append(one)
         ranges = [Range(interest, min(one.since for one in held)) for interest, held in holders.items()]
@@ -137,7 +137,7 @@ class Shows:
         return rows
 
 
-def _run(one: Ran) -> dict[str, Any]:
+def _run(one: ProcedureRun) -> dict[str, Any]:
     entry = one.entry
     row = {
         "DataverseName": entry.dataverse, "ProcedureName": entry.name, "Tick": one.tick, "Started": one.started,
@@ -146,7 +146,7 @@ def _run(one: Ran) -> dict[str, Any]:
     return row if one.reason is None else {**row, "Reason": one.reason}
 
 
-def _execution(channel: ChannelEntry, one: Recorded) -> dict[str, Any]:
+def _execution(channel: ChannelEntry, one: RecordedExecution) -> dict[str, Any]:
     row: dict[str, Any] = {
         "DataverseName": channel.dataverse, "ChannelName": channel.name, "Execution": one.number,
         "Started": moment(one.started_us), "Ended": moment(one.ended_us), "Results": one.results,

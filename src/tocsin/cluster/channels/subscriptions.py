@@ -10,10 +10,16 @@ from typing import Any, Final
 
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.channels.channel import micros
-from tocsin.cluster.channels.parameters import Parameters
+from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.entries import ChannelEntry
 from tocsin.settings import ChannelSettings
-from tocsin.store.channel_rows import Broker, Subscribed, Subscription, Unsubscribed, Wanted
+from tocsin.store.channel_rows import (
+    BackendRequest,
+    BrokerName,
+    SubscribeOutcome,
+    SubscriptionRow,
+    UnsubscribeOutcome,
+)
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, LimitError, NotFoundError
 
@@ -42,8 +48,8 @@ class Subscriptions:
         return self._catalog.catalog.channel(dataverse, name)
 
     async def subscribe(
-        self, entry: ChannelEntry, broker: Broker, requests: Sequence[SubscriptionRequest]
-    ) -> list[Subscribed]:
+        self, entry: ChannelEntry, broker: BrokerName, requests: Sequence[SubscriptionRequest]
+    ) -> list[SubscribeOutcome]:
         """All of them or, when one does not fit, none."""
         check_many(len(requests))
         # On a thread: ten thousand take a while to check, and others are waiting.
@@ -52,23 +58,23 @@ class Subscriptions:
             entry.channel_id, wanted, created_us=micros(datetime.now(UTC)), interests_at_most=self._interests_limit
         )
 
-    async def unsubscribe(self, entry: ChannelEntry, ids: Sequence[str]) -> Unsubscribed:
+    async def unsubscribe(self, entry: ChannelEntry, ids: Sequence[str]) -> UnsubscribeOutcome:
         check_many(len(ids))
         return await self._store.unsubscribe(entry.channel_id, ids)
 
-    async def change_broker(self, entry: ChannelEntry, subscription_id: str, broker: Broker) -> Subscription:
+    async def change_broker(self, entry: ChannelEntry, subscription_id: str, broker: BrokerName) -> SubscriptionRow:
         return await self._store.change_broker(entry.channel_id, subscription_id, broker)
 
-    async def one(self, entry: ChannelEntry, subscription_id: str) -> Subscription:
+    async def one(self, entry: ChannelEntry, subscription_id: str) -> SubscriptionRow:
         found = await self._store.subscription(entry.channel_id, subscription_id)
         if found is None:
             raise NotFoundError(f'the channel {entry.name} has no subscription "{subscription_id[:200]}"')
         return found
 
-    async def page(self, entry: ChannelEntry, after: str, limit: int) -> list[Subscription]:
+    async def page(self, entry: ChannelEntry, after: str, limit: int) -> list[SubscriptionRow]:
         return await self._store.subscriptions(entry.channel_id, after=after, limit=limit)
 
-    async def page_of(self, broker: Broker, after: tuple[int, str], limit: int) -> list[Subscription]:
+    async def page_of(self, broker: BrokerName, after: tuple[int, str], limit: int) -> list[SubscriptionRow]:
         return await self._store.subscriptions_of(broker, after=after, limit=limit)
 
     def channels(self) -> tuple[ChannelEntry, ...]:
@@ -85,13 +91,13 @@ def check_many(count: int) -> None:
         raise LimitError(f"{count} subscriptions, at most {SUBSCRIPTIONS_LIMIT} in one call", hint="send them in parts")
 
 
-def _wanted(entry: ChannelEntry, broker: Broker, requests: Sequence[SubscriptionRequest]) -> list[Wanted]:
-    parameters = Parameters(entry.parameters, entry.types)
+def _wanted(entry: ChannelEntry, broker: BrokerName, requests: Sequence[SubscriptionRequest]) -> list[BackendRequest]:
+    parameters = ParameterValues(entry.parameters, entry.types)
     wanted = []
     for place, one in enumerate(requests):
         try:
             text = parameters.text(parameters.from_json(one.values))
         except InputError as error:
             raise InputError(f"subscription {place}: {error.message}", hint=error.hint) from None
-        wanted.append(Wanted(text, broker, one.id, one.application))
+        wanted.append(BackendRequest(text, broker, one.id, one.application))
     return wanted

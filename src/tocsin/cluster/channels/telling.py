@@ -14,8 +14,8 @@ import aiohttp
 import structlog
 
 from tocsin import faults
-from tocsin.cluster.channels.news import NewsDesk
-from tocsin.store.channel_rows import Broker, Registration
+from tocsin.cluster.channels.news import AnnouncementBuilder
+from tocsin.store.channel_rows import BrokerName, Registration
 from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
@@ -33,7 +33,7 @@ MANY_PUSHED: Final = 200
 
 
 @dataclass(slots=True)
-class TellingCounts:
+class NotifierCounts:
     """Since the cluster started."""
 
     sent: int = 0
@@ -41,26 +41,26 @@ class TellingCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class NotifierState:
     """What every teller works with. `url`: where a broker is told, None while it is not."""
 
     store: ChannelStore
-    news: NewsDesk
+    news: AnnouncementBuilder
     session: aiohttp.ClientSession
-    url: Callable[[Broker], str | None]
+    url: Callable[[BrokerName], str | None]
     clock_s: Callable[[], float] = time.time
     first_retry_s: float = FIRST_RETRY_S
     last_retry_s: float = LAST_RETRY_S
     passed_over: int = PASSED_OVER
 
 
-class Teller:
+class BrokerNotifier:
     """Begins where the broker was told up to; goes on whenever it is woken."""
 
-    def __init__(self, registration: Registration, rooms: Telling) -> None:
+    def __init__(self, registration: Registration, rooms: NotifierState) -> None:
         self.broker = registration.broker
         self.position = registration.position
-        self.counts = TellingCounts()
+        self.counts = NotifierCounts()
         self.trouble: str | None = None
         self.behind_since_s: float | None = None
         # What the broker knows, which the next announcement goes on from; `position` may have passed over what is

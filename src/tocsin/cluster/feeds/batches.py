@@ -21,7 +21,7 @@ import orjson
 import pyarrow as pa
 
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.pipeline.readers.decoding import DecodedRecord
 from tocsin.rules.model.openform import dumps_value, loads_value
 from tocsin.rules.model.types import ObjectType
 
@@ -32,14 +32,14 @@ _LENGTH: Final = struct.Struct("<Q")
 _IS_TEXT: Final = 1 << 63
 
 
-def packed(decoded: Sequence[Decoded], kind: ObjectType, seen: Sequence[bytes] = ()) -> bytes:
+def packed(decoded: Sequence[DecodedRecord], kind: ObjectType, seen: Sequence[bytes] = ()) -> bytes:
     """`seen` are the marks of the items that these are, each of `MARK_BYTES`."""
-    packing = Packing(kind)
+    packing = BatchPacker(kind)
     packing.add(decoded)
     return packing.finish(seen)
 
 
-class Packing:
+class BatchPacker:
     """Makes a payload of one batch of records after the other; what is packed need not be held as records any more."""
 
     def __init__(self, kind: ObjectType) -> None:
@@ -51,7 +51,7 @@ class Packing:
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._refused = BytesIO()
 
-    def add(self, decoded: Sequence[Decoded]) -> None:
+    def add(self, decoded: Sequence[DecodedRecord]) -> None:
         self._refuse([one for one in decoded if one.record is None])
         records = [one.record for one in decoded if one.record is not None]
         if self._few is None and self._writer is None and len(records) <= FEW:
@@ -61,7 +61,7 @@ class Packing:
             records, self._few = [*self._few, *records], None
         self._write(records)
 
-    def _refuse(self, refused: Sequence[Decoded]) -> None:
+    def _refuse(self, refused: Sequence[DecodedRecord]) -> None:
         if not refused:
             return
         # All in one go: what orjson gives takes some KiB of memory each time, however little it is.

@@ -15,19 +15,19 @@ from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.changes import decoded
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import FunctionEntry, Ref
-from tocsin.cluster.feeds.sifting import Failed
+from tocsin.cluster.feeds.sifting import FailedRecord
 from tocsin.cluster.scope import BatchScope
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.language import dynamic
 from tocsin.language.dialect import FieldOf, ObjectOf
-from tocsin.language.queries import Translated
+from tocsin.language.queries import TranslatedQuery
 from tocsin.language.spark_text import render
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.job_deadline import job_deadline
 from tocsin.rules.model.types import ObjectType
 
 
-class Through:
+class AppliedFunction:
     """Records of this type through the function, which reads datasets and modules as they are when a batch lands."""
 
     def __init__(  # noqa: PLR0917
@@ -35,7 +35,7 @@ class Through:
         function: Ref,
         kind: ObjectType,
         catalog: CatalogStore,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
         deadline_s: float,
     ) -> None:
@@ -72,7 +72,7 @@ class Through:
         finally:
             scope.close()
 
-    def _translated(self, scope: BatchScope) -> Translated:
+    def _translated(self, scope: BatchScope) -> TranslatedQuery:
         name = self._function.name.rpartition("@")[0]
         called = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
         # What the engine makes of them comes in any order: each brings its place.
@@ -122,4 +122,4 @@ def _called(function: FunctionEntry, scope: BatchScope, engine: Engine) -> Seque
     decode = layout.decoder(function.returns)
     rows = engine.rows(scope.called_batch(function)).sort_by("place")
     made = rows.column("made").to_pylist()
-    return [decode(one["value"]) if one["failed"] is None else Failed(one["failed"]) for one in made]
+    return [decode(one["value"]) if one["failed"] is None else FailedRecord(one["failed"]) for one in made]

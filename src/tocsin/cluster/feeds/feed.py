@@ -15,11 +15,11 @@ import orjson
 
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import FeedEntry, Ref
-from tocsin.cluster.feeds.batches import Packing, packed
+from tocsin.cluster.feeds.batches import BatchPacker, packed
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.moving import Mover, Moving, Target, Trouble
+from tocsin.cluster.feeds.moving import LandingProgress, LandingTarget, LandingTrouble, LandingWorker
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.pipeline.readers.decoding import Decode, Decoded
+from tocsin.pipeline.readers.decoding import Decode, DecodedRecord
 from tocsin.wire.errors import (
     ConflictError,
     ReusedKeyError,
@@ -38,7 +38,7 @@ PATIENCE_S = 5.0
 VISIBLE_PATIENCE_S = 15.0
 
 
-class Source(Protocol):
+class FeedAdapter(Protocol):
     """Brings records to a feed by itself."""
 
     @property
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedRecords:
     status: int
     answer: Mapping[str, Any]
     position: int
@@ -64,9 +64,9 @@ class RunningFeed:
     ) -> None:
         self.entry = entry
         self.counts = counts
-        self.sources: list[Source] = []
+        self.sources: list[FeedAdapter] = []
         self._log = intake
-        self._movers: list[Moving] = []
+        self._movers: list[LandingProgress] = []
         self._decode = decode
         self._engine = engine
         self._door = asyncio.Event()
@@ -77,11 +77,11 @@ class RunningFeed:
 
     # ------------------------------------------------------------ its datasets
 
-    def add(self, target: Target) -> Moving:
+    def add(self, target: LandingTarget) -> LandingProgress:
         """One more place to land in, once its mover starts; from now on the log keeps what that one needs."""
         # What was trimmed from the log had landed everywhere.
         target.position = max(target.position, self._log.first)
-        mover = Mover(
+        mover = LandingWorker(
             self.entry.name,
             self._log,
             target,
@@ -93,19 +93,19 @@ class RunningFeed:
         self._movers.append(mover)
         return mover
 
-    async def remove(self, mover: Moving) -> None:
+    async def remove(self, mover: LandingProgress) -> None:
         await mover.end()
         self._movers.remove(mover)
         await self._notify()
 
-    def mover(self, dataset: Ref) -> Moving:
+    def mover(self, dataset: Ref) -> LandingProgress:
         return next(mover for mover in self._movers if mover.target.dataset == dataset)
 
     def _trim(self) -> None:
         self._log.landed(min(mover.position for mover in list(self._movers)))
 
     @property
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[LandingTrouble]:
         return [mover.trouble for mover in self._movers if mover.trouble is not None]
 
     @property
@@ -150,7 +150,7 @@ class RunningFeed:
         """Returns when records are taken."""
         await self._door.wait()
 
-    async def accept(self, body: bytes, key: str | None = None) -> Accepted:
+    async def accept(self, body: bytes, key: str | None = None) -> AcceptedRecords:
         """Takes what is in a body; when this returns, the accepted records are durable."""
         async with self._let_in():
             if len(body) <= _SMALL_BYTES:
@@ -158,7 +158,7 @@ class RunningFeed:
             else:
                 payload, rows, status, answer = await self._engine.read_body(partial(self._read, body))
             if rows == 0:
-                return Accepted(status, answer, self._log.end)
+                return AcceptedRecords(status, answer, self._log.end)
             digest = "" if key is None else blake2b(body, digest_size=16).hexdigest()
             kept = orjson.dumps([status, answer, digest])
             appended = await self._log.append(payload, rows, key=key, answer=kept)
@@ -173,9 +173,9 @@ class RunningFeed:
             self.counts.accepted += answer["accepted"]
             self.counts.rejected += rows - answer["accepted"]
             self.counts.taken_bytes += len(body)
-        return Accepted(status, answer, appended.position)
+        return AcceptedRecords(status, answer, appended.position)
 
-    async def take(self, decoded: Sequence[Decoded], seen: Sequence[bytes]) -> None:
+    async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
         """Takes what a poll found; records and marks of the items are durable, as one, when this returns."""
         async with self._let_in():
             payload = await asyncio.to_thread(packed, decoded, self.entry.type, seen)
@@ -197,7 +197,7 @@ class RunningFeed:
                 await self._notify()
 
     def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
-        packing = Packing(self.entry.type)
+        packing = BatchPacker(self.entry.type)
         shown: list[dict[str, Any]] = []
         rows = refused = 0
         for batch in self._decode(body):
@@ -223,7 +223,7 @@ class RunningFeed:
             mover.hurry()
         await self._until(position, self._movers, VISIBLE_PATIENCE_S, _invisible)
 
-    async def drained(self, movers: Sequence[Moving], impossible: str, otherwise: str = "") -> None:
+    async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Returns when all that was acknowledged has landed there. Where landing fails and goes on failing, the error
         says what is `impossible`, and what to do `otherwise`."""
         for mover in movers:
@@ -233,9 +233,9 @@ class RunningFeed:
     async def _until(
         self,
         position: int,
-        movers: Sequence[Moving],
+        movers: Sequence[LandingProgress],
         patience_s: float,
-        refusal: Callable[[Trouble, int], TocsinError],
+        refusal: Callable[[LandingTrouble, int], TocsinError],
     ) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
@@ -292,7 +292,9 @@ class RunningFeed:
         await self._notify()
 
 
-def _refusal(impossible: str, otherwise: str, trouble: Trouble, records: int) -> UnavailableError | StorageFullError:
+def _refusal(
+    impossible: str, otherwise: str, trouble: LandingTrouble, records: int
+) -> UnavailableError | StorageFullError:
     kind = StorageFullError if trouble.disk_full else UnavailableError
     given_up = f", or give them up: {otherwise}" if otherwise else ""
     return kind(
@@ -301,12 +303,12 @@ def _refusal(impossible: str, otherwise: str, trouble: Trouble, records: int) ->
     )
 
 
-def _invisible(trouble: Trouble, _records: int) -> UnavailableError:
+def _invisible(trouble: LandingTrouble, _records: int) -> UnavailableError:
     return UnavailableError(
         f"the records are kept, and not visible yet, because {_told(trouble)}",
         hint="they land by themselves when that is mended: there is no need to send them again",
     )
 
 
-def _told(trouble: Trouble) -> str:
+def _told(trouble: LandingTrouble) -> str:
     return f"{trouble.what} fails since {trouble.since:%Y-%m-%dT%H:%M:%SZ}: {trouble.reason}"

@@ -14,8 +14,8 @@ from tocsin import faults
 from tocsin.cluster.catalog import DEFAULT, CatalogStore, Change, Put, Remove, qualified
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import (
-    Connection,
     DatasetEntry,
+    FeedConnection,
     FeedEntry,
     Ref,
     TypeEntry,
@@ -24,20 +24,20 @@ from tocsin.cluster.entries import (
     function_ref,
     type_ref,
 )
-from tocsin.cluster.feeds.enriching import Through
-from tocsin.cluster.feeds.feed import Accepted
-from tocsin.cluster.feeds.figures import FeedFigures
+from tocsin.cluster.feeds.enriching import AppliedFunction
+from tocsin.cluster.feeds.feed import AcceptedRecords
+from tocsin.cluster.feeds.figures import FeedMetrics
 from tocsin.cluster.feeds.landing import REJECTED
-from tocsin.cluster.feeds.moving import Trouble
+from tocsin.cluster.feeds.moving import LandingTrouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.sifting import Enrich
 from tocsin.cluster.feeds.sockets import USUAL_LIMITS, SocketLimits
-from tocsin.cluster.feeds.started import AnyFeed, StartedFeeds, decoder_of
+from tocsin.cluster.feeds.started import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.feeds.watching import after_last
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.scope import StatementScope
-from tocsin.cluster.tables import Tables, new_folder
+from tocsin.cluster.tables import DatasetTables, new_folder
 from tocsin.language import statements as st
 from tocsin.language.constants import NotConstantError, evaluate
 from tocsin.language.expressions import TranslationError
@@ -54,7 +54,7 @@ class Feeds:
     def __init__(
         self,
         catalog: CatalogStore,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
         folder: Path,
         guard: AddressGuard = UNGUARDED,
@@ -68,7 +68,7 @@ class Feeds:
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
-        self._started = StartedFeeds(
+        self._started = RunningFeeds(
             catalog, tables, engine, folder, self._enrich, guard=guard, socket_limits=socket_limits
         )
         # Statements about one feed take turns; one that waits for its records keeps no other feed waiting.
@@ -118,16 +118,18 @@ class Feeds:
         async with self._catalog.standstill, self._started.standstill.still():
             yield
 
-    def troubles(self, ref: Ref) -> list[Trouble]:
+    def troubles(self, ref: Ref) -> list[LandingTrouble]:
         """What a started feed cannot do for now, why, and since when."""
         return self._started.troubles(ref)
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
-        return Through(function, entry.type, self._catalog, self._tables, self._engine, self._function_deadline_s)
+        return AppliedFunction(
+            function, entry.type, self._catalog, self._tables, self._engine, self._function_deadline_s
+        )
 
     # ------------------------------------------------------------ records
 
-    async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> Accepted:
+    async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> AcceptedRecords:
         """Records for the feed of that name: `dataverse.name`, or a name in the dataverse Default."""
         entry = self._named(name)
         try:
@@ -163,7 +165,7 @@ class Feeds:
             )
         raise ConflictError(f"the feed {name} is stopped", hint=f"START FEED {entry.name}")
 
-    def figures(self) -> list[FeedFigures]:
+    def figures(self) -> list[FeedMetrics]:
         """Of every feed in the catalog. May be asked from any thread."""
         return self._started.figures()
 
@@ -242,14 +244,14 @@ class Feeds:
             raise ConflictError(f"{dataset.name} is where the feed {entry.name} keeps what it refused")
         feed = await self._resumed(entry)
         if feed is None:
-            connection = Connection(dataset.ref, function, await asyncio.to_thread(self._end, entry))
+            connection = FeedConnection(dataset.ref, function, await asyncio.to_thread(self._end, entry))
             await self._put(replace(entry, connections=(*entry.connections, connection)))
             return {"name": entry.name}
-        target = await self._engine.work(lambda: self._started.target(entry, Connection(dataset.ref, function, 0)))
+        target = await self._engine.work(lambda: self._started.target(entry, FeedConnection(dataset.ref, function, 0)))
         # From here to the mover without a pause: what comes now is kept for the new one.
         target.position = max(target.position, feed.end)
         mover = feed.add(target)
-        connection = Connection(dataset.ref, function, target.position)
+        connection = FeedConnection(dataset.ref, function, target.position)
         try:
             await self._put(replace(entry, connections=(*entry.connections, connection)))
             faults.reach("feeds.connect.recorded")

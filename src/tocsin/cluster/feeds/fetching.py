@@ -11,7 +11,7 @@ from typing import Final, Self
 import aiohttp
 from aiohttp import hdrs
 
-from tocsin.cluster.feeds.polled_options import Polling
+from tocsin.cluster.feeds.polled_options import UrlOptions
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard, PrivateAddressError
 from tocsin.wire.version import version
 
@@ -39,18 +39,18 @@ class FetchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class UrlAnswer:
     body: bytes
     validators: dict[str, str]
     """Headers with which the server is asked whether this is still its answer."""
 
 
-class Fetcher:
+class UrlClient:
     """One address. Use it as a context manager."""
 
     def __init__(
         self,
-        polling: Polling,
+        polling: UrlOptions,
         *,
         timeout_s: float = TIMEOUT_S,
         body_limit_bytes: int = BODY_LIMIT_BYTES,
@@ -82,7 +82,7 @@ class Fetcher:
     ) -> None:
         await self._session.close()
 
-    async def fetch(self) -> Fetched | None:
+    async def fetch(self) -> UrlAnswer | None:
         """The answer; None where it is still the one that `done` was told of. FetchError says why there is none."""
         try:
             async with self._session.get(
@@ -105,7 +105,7 @@ class Fetcher:
             # Its text may hold the address, and that a secret.
             raise FetchError("cannot be asked", type(error).__name__) from None
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Fetched | None:
+    async def _read(self, response: aiohttp.ClientResponse) -> UrlAnswer | None:
         if response.status == 304 and self._validators:
             return None
         if response.status not in (200, 203):
@@ -118,9 +118,9 @@ class Fetcher:
             body += chunk
             if len(body) > self._body_limit_bytes:
                 raise too_large
-        return Fetched(bytes(body), _validators(response))
+        return UrlAnswer(bytes(body), _validators(response))
 
-    def done(self, fetched: Fetched) -> None:
+    def done(self, fetched: UrlAnswer) -> None:
         """All of this answer is kept: from now on only another one is wanted."""
         self._validators = fetched.validators
 

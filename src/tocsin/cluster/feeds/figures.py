@@ -48,7 +48,7 @@ class FeedState:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedFigures:
+class FeedMetrics:
     feed: str
     counts: FeedCounts
     state: FeedState | None
@@ -79,7 +79,7 @@ _STATES: Final[dict[str, tuple[str, Callable[[FeedState], float | None]]]] = {
 class FeedCollector(Collector):
     """`figures` may be asked from any thread."""
 
-    def __init__(self, figures: Callable[[], Iterable[FeedFigures]]) -> None:
+    def __init__(self, figures: Callable[[], Iterable[FeedMetrics]]) -> None:
         self._figures = figures
 
     def describe(self) -> Iterator[Metric]:
@@ -88,7 +88,7 @@ class FeedCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         return self._collected(tuple(self._figures()))
 
-    def _collected(self, figures: tuple[FeedFigures, ...]) -> Iterator[Metric]:
+    def _collected(self, figures: tuple[FeedMetrics, ...]) -> Iterator[Metric]:
         for name, (said, count) in _COUNTS.items():
             counted = CounterMetricFamily(name, said, labels=["feed"])
             for one in figures:

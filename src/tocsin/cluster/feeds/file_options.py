@@ -20,9 +20,9 @@ _HERE: Final = ("", "localhost", "127.0.0.1", "file")
 
 
 @dataclass(frozen=True, slots=True)
-class Watching:
+class FileOptions:
     paths: tuple[str, ...]
-    reading: arrived.Reading
+    reading: arrived.FileFormat
     period_s: float = PERIOD_S
 
     def check(self) -> None:
@@ -34,7 +34,7 @@ class Watching:
                 )
 
 
-def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) -> Watching:  # noqa: A002
+def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) -> FileOptions:  # noqa: A002
     """The options, checked; InputError names the one that is wrong."""
     _check_hosts(texts.get("path", ""))
     paths = tuple(_absolute(path) for path in without_hosts(texts.get("path", "")))
@@ -45,7 +45,7 @@ def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) 
             if PurePosixPath(path).is_relative_to(other):
                 raise InputError(f"path: {path} is in {other}: its files would be taken twice")
     period_s = periods.period_s(texts["period"], LEAST_PERIOD_S) if "period" in texts else PERIOD_S
-    return Watching(paths, arrived.reading(format, reading), period_s)
+    return FileOptions(paths, arrived.reading(format, reading), period_s)
 
 
 def _absolute(path: str) -> str:

@@ -17,24 +17,24 @@ import structlog
 
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import FeedEntry, Ref
-from tocsin.cluster.feeds.feed import Accepted
+from tocsin.cluster.feeds.feed import AcceptedRecords
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.file_options import Watching
-from tocsin.cluster.feeds.moving import RETRY_S, Moving, Target, Trouble
-from tocsin.cluster.feeds.standstill import Standstill
-from tocsin.cluster.feeds.watching import Ended, Piece, Watch, after_last
+from tocsin.cluster.feeds.file_options import FileOptions
+from tocsin.cluster.feeds.moving import RETRY_S, LandingProgress, LandingTarget, LandingTrouble
+from tocsin.cluster.feeds.standstill import BackupBarrier
+from tocsin.cluster.feeds.watching import FilePiece, FileReader, ReaderStopped, after_last
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.wire.errors import ConflictError, StorageFullError, TocsinError
 
 log = structlog.get_logger()
 
 
-class Receiver:
+class FileReceiver:
     """One dataset of a feed of files. Nothing lands anywhere while one of them is not started."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LandingTarget) -> None:
         self.target = target
-        self.trouble: Trouble | None = None
+        self.trouble: LandingTrouble | None = None
         self.started = asyncio.Event()
         self.ended = False
         self.turn = asyncio.Lock()
@@ -68,10 +68,10 @@ class FileFeed:
     def __init__(
         self,
         entry: FeedEntry,
-        wanted: Watching,
+        wanted: FileOptions,
         checkpoint: Checkpoint,
         engine: Engine,
-        standstill: Standstill,
+        standstill: BackupBarrier,
         *,
         counts: FeedCounts,
     ) -> None:
@@ -82,27 +82,27 @@ class FileFeed:
         self._engine = engine
         self._standstill = standstill
         # Rejected records come first: what is in every dataset is wholly done.
-        self._receivers: list[Receiver] = []
-        self._watch: Watch | None = None
-        self._trouble: Trouble | None = None
+        self._receivers: list[FileReceiver] = []
+        self._watch: FileReader | None = None
+        self._trouble: LandingTrouble | None = None
 
     # ------------------------------------------------------------ its datasets
 
-    def add(self, target: Target) -> Moving:
+    def add(self, target: LandingTarget) -> LandingProgress:
         """One more place to land in, from its position on."""
-        receiver = Receiver(target)
+        receiver = FileReceiver(target)
         self._receivers.append(receiver)
         return receiver
 
-    async def remove(self, mover: Moving) -> None:
+    async def remove(self, mover: LandingProgress) -> None:
         self._receivers = [one for one in self._receivers if one is not mover]
         await mover.end()
 
-    def mover(self, dataset: Ref) -> Moving:
+    def mover(self, dataset: Ref) -> LandingProgress:
         return next(one for one in self._receivers if one.target.dataset == dataset)
 
     @property
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[LandingTrouble]:
         found = [self._trouble, *(one.trouble for one in self._receivers)]
         return [one for one in found if one is not None]
 
@@ -125,7 +125,7 @@ class FileFeed:
         for receiver in self._receivers:
             receiver.start()
         if self._watch is None:
-            self._watch = Watch(
+            self._watch = FileReader(
                 self.entry.name,
                 self.entry.type,
                 self._wanted,
@@ -137,7 +137,7 @@ class FileFeed:
             )
             self._watch.start()
 
-    async def accept(self, _body: bytes, _key: str | None = None) -> Accepted:
+    async def accept(self, _body: bytes, _key: str | None = None) -> AcceptedRecords:
         raise ConflictError(
             f"the feed {self.entry.name} takes files, not requests",
             hint=f"put a file into {self._wanted.paths[0]}, or CREATE FEED with the http_adapter",
@@ -152,7 +152,7 @@ class FileFeed:
         """What is below is in every dataset, and wholly done."""
         return min(one.position for one in list(self._receivers) if one.target.counted)
 
-    async def _land(self, group: Sequence[Piece]) -> None:
+    async def _land(self, group: Sequence[FilePiece]) -> None:
         receivers = list(self._receivers)
         for receiver in receivers:
             await receiver.started.wait()
@@ -160,13 +160,13 @@ class FileFeed:
             failures = 0
             while not await self._landed_in(receiver, group):
                 if self._watch is None or self._watch.is_ending:
-                    raise Ended
+                    raise ReaderStopped
                 await self._engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
                 failures += 1
         self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
         self.counts.rejected += sum(piece.refused for piece in group)
 
-    async def _landed_in(self, receiver: Receiver, group: Sequence[Piece]) -> bool:
+    async def _landed_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
         target = receiver.target
         async with receiver.turn, self._standstill.working():
             pieces = [piece for piece in group if piece.end > target.position]
@@ -186,7 +186,7 @@ class FileFeed:
     def _troubled(self, error: TocsinError | None) -> None:
         self._trouble = None if error is None else self._told("looking for files", error, self._trouble)
 
-    def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
+    def _told(self, what: str, error: Exception, known: LandingTrouble | None) -> LandingTrouble:
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         unforeseen = None if isinstance(error, TocsinError) else error
         # Files are taken whether or not it can be told.
@@ -194,11 +194,11 @@ class FileFeed:
             log.warning("a feed must wait", feed=self.entry.name, what=what, reason=reason, exc_info=unforeseen)
         now = datetime.now(UTC), asyncio.get_running_loop().time()
         since, since_s = now if known is None else (known.since, known.since_s)
-        return Trouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+        return LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
 
     # ------------------------------------------------------------ end
 
-    async def drained(self, movers: Sequence[Moving], impossible: str, otherwise: str = "") -> None:
+    async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Nothing was acknowledged that would have to land."""
 
     async def drain(self, impossible: str, otherwise: str = "") -> None:  # noqa: ARG002
@@ -219,7 +219,7 @@ class FileFeed:
             await self._ended(self._watch)
         await asyncio.gather(*(receiver.end() for receiver in self._receivers))
 
-    async def _ended(self, watch: Watch) -> bool:
+    async def _ended(self, watch: FileReader) -> bool:
         """Waits for its end, in any case; whether it was let to."""
         ending = asyncio.ensure_future(asyncio.to_thread(watch.join))
         patient = True

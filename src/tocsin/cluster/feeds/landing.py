@@ -19,10 +19,10 @@ from tocsin import faults
 from tocsin.cluster.entries import DatasetEntry, FeedEntry, Ref
 from tocsin.cluster.feeds.batches import refused_in, rows_in
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.sifting import Enrich, Sifting
+from tocsin.cluster.feeds.sifting import Enrich, FailureIsolation
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.landing.fitting import Fitted, Refused, checked, fitter
+from tocsin.pipeline.landing.fitting import FittedRows, RefusedRow, checked, fitter
 from tocsin.rules.model import types as t
 from tocsin.rules.model.jsonform import plain
 from tocsin.rules.model.types import Field, ObjectType
@@ -36,7 +36,7 @@ REJECTED: ObjectType = ObjectType(
 )  # fmt: skip
 
 
-class Landable(Protocol):
+class LandableBatch(Protocol):
     """Records that land together: an entry of a feed's log, or a piece of a file."""
 
     @property
@@ -92,7 +92,7 @@ class Landing:
         """Only a function is carried out by Spark: without one, rows go from the log into files."""
         return self._enrich is not None
 
-    def land(self, entries: Sequence[Landable]) -> int:
+    def land(self, entries: Sequence[LandableBatch]) -> int:
         """The rows of these entries, in the dataset; the position after them."""
         rows, counts = rows_in((one.payload for one in entries), self._feed.type)
         after = entries[-1].end
@@ -112,29 +112,29 @@ class Landing:
         self.position = after
         return after
 
-    def _made(self, rows: pa.Table) -> Fitted:
+    def _made(self, rows: pa.Table) -> FittedRows:
         """What the function makes of the rows: of each row all, or nothing where some of it is refused."""
         assert self._enrich is not None
-        sifting = Sifting(self._enrich, lambda: self.halted, feed=self._feed.name, dataset=self._into)
+        sifting = FailureIsolation(self._enrich, lambda: self.halted, feed=self._feed.name, dataset=self._into)
         made, failed = sifting.sift(rows), sifting.refused
         faults.reach("function.applied")
         fitted = checked([value for _, value in made], self._entry.type, self._generated)
         if not fitted.refused:
-            return Fitted(fitted.rows, fitted.keys_are_new, tuple(failed))
+            return FittedRows(fitted.rows, fitted.keys_are_new, tuple(failed))
         several = Counter(index for index, _ in made)
         first = {index: place for place, (index, _) in reversed(list(enumerate(made)))}
         refused = {one.index for one in fitted.refused}
-        unfit: dict[int, Refused] = {}
+        unfit: dict[int, RefusedRow] = {}
         for one in fitted.refused:
             index = made[one.index][0]
             nth = f"element {one.index - first[index] + 1} of {several[index]} that the function made: "
             reason = (nth if several[index] > 1 else "") + one.reason
-            unfit.setdefault(index, Refused(index, one.field, reason))
+            unfit.setdefault(index, RefusedRow(index, one.field, reason))
         whole = [index not in unfit for place, (index, _) in enumerate(made) if place not in refused]
         rows = fitted.rows.filter(pa.array(whole, pa.bool_()))
-        return Fitted(rows, fitted.keys_are_new, (*failed, *unfit.values()))
+        return FittedRows(rows, fitted.keys_are_new, (*failed, *unfit.values()))
 
-    def _reject(self, refused: Sequence[Refused], rows: pa.Table, places: Sequence[int]) -> None:
+    def _reject(self, refused: Sequence[RefusedRow], rows: pa.Table, places: Sequence[int]) -> None:
         shown = layout.from_arrow(rows.take(pa.array([one.index for one in refused], pa.int64())), self._feed.type)
         keep_rejected(
             self._rejected,
@@ -163,7 +163,7 @@ class Rejections:
     def dataset(self) -> Ref:
         return self._feed.rejected
 
-    def land(self, entries: Sequence[Landable]) -> int:
+    def land(self, entries: Sequence[LandableBatch]) -> int:
         after = entries[-1].end
         found = [
             (entry.first + one["index"], one["field"], one["reason"], one["record"], None)

@@ -15,7 +15,7 @@ import structlog
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.entries import Ref
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.landing import Landable
+from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.wire.errors import StorageFullError, TocsinError
 
@@ -31,7 +31,7 @@ _LONGEST_REST_S: Final = 0.2
 _FEW_ROWS: Final = 2_000
 
 
-class Target(Protocol):
+class LandingTarget(Protocol):
     counted: bool
     """Whether it is a dataset that the feed is connected to."""
     position: int
@@ -44,11 +44,11 @@ class Target(Protocol):
     @property
     def asks_spark(self) -> bool: ...
 
-    def land(self, entries: Sequence[Landable]) -> int: ...
+    def land(self, entries: Sequence[LandableBatch]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class LandingTrouble:
     """What does not work, why, and since when."""
 
     what: str
@@ -59,13 +59,13 @@ class Trouble:
     disk_full: bool = False
 
 
-class Moving(Protocol):
+class LandingProgress(Protocol):
     """What brings a feed's records into one of its datasets."""
 
-    trouble: Trouble | None
+    trouble: LandingTrouble | None
 
     @property
-    def target(self) -> Target: ...
+    def target(self) -> LandingTarget: ...
 
     @property
     def position(self) -> int: ...
@@ -77,14 +77,14 @@ class Moving(Protocol):
     async def end(self) -> None: ...
 
 
-class Mover:
+class LandingWorker:
     """`landed` is called with nothing after each batch, in the thread that landed it; `changed` after each attempt."""
 
     def __init__(
         self,
         feed: str,
         intake: IntakeLog,
-        target: Target,
+        target: LandingTarget,
         engine: Engine,
         *,
         counts: FeedCounts,
@@ -92,7 +92,7 @@ class Mover:
         changed: Callable[[], Awaitable[None]],
     ) -> None:
         self.target = target
-        self.trouble: Trouble | None = None
+        self.trouble: LandingTrouble | None = None
         self._feed = feed
         self._log = intake
         self._engine = engine
@@ -156,7 +156,7 @@ class Mover:
         since, since_s = now if self.trouble is None else (self.trouble.since, self.trouble.since_s)
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         what = f"landing in {self.target.dataset}"
-        self.trouble = Trouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+        self.trouble = LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
         # Landing goes on whether or not it can be told.
         with suppress(Exception):
             told = {"feed": self._feed, "dataset": str(self.target.dataset)}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tocsin.cluster.feeds import file_options
-from tocsin.cluster.feeds.file_options import Watching, watching
-from tocsin.cluster.feeds.polled_options import POLLED, Polling, polling
+from tocsin.cluster.feeds.file_options import FileOptions, watching
+from tocsin.cluster.feeds.polled_options import POLLED, UrlOptions, polling
 from tocsin.pipeline.readers.decoding import FORMATS
 from tocsin.wire.errors import InputError
 
@@ -38,8 +38,8 @@ class FeedOptions:
     reading: Mapping[str, str]
     """Options of the format."""
     sockets: tuple[tuple[str, int], ...] = ()
-    polling: Polling | None = None
-    files: Watching | None = None
+    polling: UrlOptions | None = None
+    files: FileOptions | None = None
 
     @property
     def by_lines(self) -> bool:

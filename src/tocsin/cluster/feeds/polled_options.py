@@ -19,7 +19,7 @@ _ADDRESS_CHARACTERS: Final = 8_000
 
 
 @dataclass(frozen=True, slots=True)
-class Polling:
+class UrlOptions:
     url: str
     format: str
     period_s: float = PERIOD_S
@@ -30,10 +30,10 @@ class Polling:
         return urlsplit(self.url).hostname or ""
 
 
-def polling(texts: Mapping[str, str], format: str) -> Polling:  # noqa: A002 - what it is everywhere
+def polling(texts: Mapping[str, str], format: str) -> UrlOptions:  # noqa: A002 - what it is everywhere
     """The options, checked; InputError names the one that is wrong."""
     period_s = periods.period_s(texts["period"], LEAST_PERIOD_S) if "period" in texts else PERIOD_S
-    return Polling(_address(texts.get("url", "").strip()), format, period_s)
+    return UrlOptions(_address(texts.get("url", "").strip()), format, period_s)
 
 
 def _address(text: str) -> str:

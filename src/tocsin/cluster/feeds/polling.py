@@ -12,11 +12,11 @@ from typing import Any, Final, Protocol
 import structlog
 
 from tocsin.cluster.entries import FeedEntry
-from tocsin.cluster.feeds.fetching import BODY_LIMIT_BYTES, TIMEOUT_S, Fetched, Fetcher, FetchError
+from tocsin.cluster.feeds.fetching import BODY_LIMIT_BYTES, TIMEOUT_S, FetchError, UrlAnswer, UrlClient
 from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.polled_options import Polling
+from tocsin.cluster.feeds.polled_options import UrlOptions
 from tocsin.cluster.feeds.seen import SeenItems, mark
-from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.pipeline.readers.decoding import DecodedRecord
 from tocsin.pipeline.readers.items import items
 from tocsin.pipeline.readers.polled import Judge
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
@@ -32,7 +32,7 @@ _SPREAD: Final = 0.25
 _LEAST_PAUSE_S: Final = 1.0
 
 
-class Taker(Protocol):
+class ItemReceiver(Protocol):
     """What takes the items: a started feed."""
 
     entry: FeedEntry
@@ -40,7 +40,7 @@ class Taker(Protocol):
     async def opened(self) -> None:
         """Returns when records are taken."""
 
-    async def take(self, decoded: Sequence[Decoded], seen: Sequence[bytes]) -> None:
+    async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
         """Keeps the records and the marks of the items that they are, as one; ConflictError while none are taken."""
 
 
@@ -52,13 +52,13 @@ def back_off_s(failures: int, period_s: float, retry_after_s: float, rng: Random
     return max(wait_s, retry_after_s) * rng.uniform(1.0, 1.0 + _SPREAD)
 
 
-class Poller:
+class UrlPoller:
     """Polls for one feed from `start` to `close`; one poll at a time."""
 
     def __init__(
         self,
-        taker: Taker,
-        polling: Polling,
+        taker: ItemReceiver,
+        polling: UrlOptions,
         seen: SeenItems,
         judge: Judge,
         counts: FeedCounts,
@@ -75,7 +75,7 @@ class Poller:
         self._seen = seen
         self._judge = judge
         self._rng = rng or Random()
-        self._fetcher = Fetcher(polling, timeout_s=timeout_s, body_limit_bytes=body_limit_bytes, guard=guard)
+        self._fetcher = UrlClient(polling, timeout_s=timeout_s, body_limit_bytes=body_limit_bytes, guard=guard)
         self._trouble = ""
         self._failures = 0
         self._closing = False
@@ -136,7 +136,7 @@ class Poller:
         self._worked()
         return None
 
-    async def _take(self, fetched: Fetched) -> None:
+    async def _take(self, fetched: UrlAnswer) -> None:
         marks, fresh = await asyncio.to_thread(self._unseen, fetched.body)
         chunks = self._chunks(fetched.body, fresh)
         while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from tocsin import faults
 from tocsin.cluster.feeds.batches import MARK_BYTES, seen_in
-from tocsin.cluster.intake.frames import Entry
+from tocsin.cluster.intake.frames import LogEntry
 from tocsin.pipeline.datasets.durability import sync_folder
 from tocsin.wire.errors import StoreError
 
@@ -96,7 +96,7 @@ class SeenItems:
 
     # ------------------------------------------------------------ the log's witness
 
-    def recall(self, entry: Entry) -> None:
+    def recall(self, entry: LogEntry) -> None:
         if entry.end <= self._position:
             return  # the file speaks for it
         marks = seen_in(entry.payload)

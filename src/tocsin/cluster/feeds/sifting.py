@@ -18,7 +18,7 @@ import structlog
 
 from tocsin.language.expressions import TranslationError
 from tocsin.language.typed import FunctionError
-from tocsin.pipeline.landing.fitting import Refused
+from tocsin.pipeline.landing.fitting import RefusedRow
 from tocsin.rules.model.values import MISSING
 from tocsin.wire.errors import CapacityError, StatementError
 
@@ -31,7 +31,7 @@ _TRIES_ALONE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedRecord:
     """Stands for what the function would have made of a record."""
 
     reason: str
@@ -42,7 +42,7 @@ class Failed:
 Enrich = Callable[[pa.Table], Sequence[Any]]
 
 
-class Sifting:
+class FailureIsolation:
     """One batch. `refused` are the records on which the function failed, by their places."""
 
     def __init__(self, enrich: Enrich, halted: Callable[[], bool], **about: Any) -> None:
@@ -52,7 +52,7 @@ class Sifting:
         self._reasons = 0
         self._is_told = False
         self._lacking = 0  # how often in a row the engine lacked something for one record
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedRow] = []
         self._made: list[tuple[int, Any]] = []
 
     def sift(self, rows: pa.Table) -> list[tuple[int, Any]]:
@@ -68,7 +68,7 @@ class Sifting:
             values = self._enrich(rows)
         except (FunctionError, TranslationError) as error:
             # It means nothing for records of this type, whatever is in them.
-            self.refused += [Refused(place, "", str(error)) for place in places]
+            self.refused += [RefusedRow(place, "", str(error)) for place in places]
         except CapacityError as error:
             if self._halted():
                 raise
@@ -77,7 +77,7 @@ class Sifting:
             if self._halted():
                 raise  # its job was stopped, which says nothing about the records
             if rows.num_rows == 1:
-                self.refused.append(Refused(places[0], "", error.message))
+                self.refused.append(RefusedRow(places[0], "", error.message))
                 return
             if not self._is_told:
                 self._is_told = True
@@ -86,8 +86,8 @@ class Sifting:
         else:
             self._lacking = 0
             for place, value in zip(places, values, strict=True):
-                if isinstance(value, Failed):
-                    self.refused.append(Refused(place, "", value.reason))
+                if isinstance(value, FailedRecord):
+                    self.refused.append(RefusedRow(place, "", value.reason))
                 else:
                     self._made.append((place, value))
 
@@ -99,7 +99,7 @@ class Sifting:
         self._lacking += 1
         if self._lacking > _TRIES_ALONE:
             self._lacking = 0
-            self.refused.append(Refused(places[0], "", error.message))
+            self.refused.append(RefusedRow(places[0], "", error.message))
         else:
             self._through(rows, places)
 
@@ -123,7 +123,7 @@ class Sifting:
                 self._through(rows.slice(i, 1), [places[i]])
             else:
                 reason = f"the function fails on this record, and on {len(bad) - 1} others of its batch"
-                self.refused.append(Refused(places[i], "", reason))
+                self.refused.append(RefusedRow(places[i], "", reason))
 
     def _failing(self, rows: pa.Table) -> Sequence[bool]:
         told: Callable[[pa.Table], Sequence[bool]] | None = getattr(self._enrich, "failing", None)

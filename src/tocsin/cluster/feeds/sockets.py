@@ -14,7 +14,7 @@ import structlog
 
 from tocsin.cluster.feeds.feed import RunningFeed
 from tocsin.cluster.feeds.options import FeedOptions
-from tocsin.rules.model.framing import Braces, FrameError, Framing, Lines
+from tocsin.rules.model.framing import Braces, FrameError, Lines, RecordFraming
 from tocsin.serving.addresses import is_own, place_of
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
@@ -94,7 +94,7 @@ class SocketServer:
         self._make_room(place, is_counted=not is_own(address))
         self._connections[task] = place
         self._open_of[place] += 1
-        framing: Framing = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
+        framing: RecordFraming = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
         try:
             await self._read(reader, framing, task)
         except FrameError as error:
@@ -143,7 +143,7 @@ class SocketServer:
         with suppress(Exception):
             log.warning(event, feed=self._feed.entry.name, reason=reason)
 
-    async def _read(self, reader: asyncio.StreamReader, framing: Framing, task: asyncio.Task[None]) -> None:
+    async def _read(self, reader: asyncio.StreamReader, framing: RecordFraming, task: asyncio.Task[None]) -> None:
         header: list[bytes] = []
         is_first = True
         clock = asyncio.get_running_loop().time

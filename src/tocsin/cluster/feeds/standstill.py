@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Standstill:
+class BackupBarrier:
     """Any number may work at the same time, or one holds them all still. Belongs to one event loop."""
 
     def __init__(self) -> None:

@@ -14,22 +14,22 @@ import structlog
 
 from tocsin.cluster.catalog import CatalogStore
 from tocsin.cluster.engine import Engine
-from tocsin.cluster.entries import Connection, DatasetEntry, FeedEntry, Ref
+from tocsin.cluster.entries import DatasetEntry, FeedConnection, FeedEntry, Ref
 from tocsin.cluster.feeds.feed import RunningFeed
-from tocsin.cluster.feeds.figures import FeedCounts, FeedFigures, FeedState
+from tocsin.cluster.feeds.figures import FeedCounts, FeedMetrics, FeedState
 from tocsin.cluster.feeds.files import FileFeed
 from tocsin.cluster.feeds.landing import Landing, Rejections
-from tocsin.cluster.feeds.moving import Target, Trouble
+from tocsin.cluster.feeds.moving import LandingTarget, LandingTrouble
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
-from tocsin.cluster.feeds.polling import Poller
+from tocsin.cluster.feeds.polling import UrlPoller
 from tocsin.cluster.feeds.seen import SeenItems
 from tocsin.cluster.feeds.sifting import Enrich
 from tocsin.cluster.feeds.sockets import USUAL_LIMITS, SocketLimits, SocketServer
-from tocsin.cluster.feeds.standstill import Standstill
+from tocsin.cluster.feeds.standstill import BackupBarrier
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.lost_folder import LostFolder
 from tocsin.cluster.removals import FEED
-from tocsin.cluster.tables import Tables
+from tocsin.cluster.tables import DatasetTables
 from tocsin.patience import to_the_end
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.readers import polled
@@ -47,11 +47,11 @@ _RETRY_S: Final = (1.0, 5.0, 30.0)
 _BEGIN_ANEW: Final = "begin-anew"
 
 
-class StartedFeeds:
+class RunningFeeds:
     def __init__(
         self,
         catalog: CatalogStore,
-        tables: Tables,
+        tables: DatasetTables,
         engine: Engine,
         folder: Path,
         enrich: Callable[[FeedEntry, Ref], Enrich],
@@ -67,9 +67,9 @@ class StartedFeeds:
         self._folder = folder
         self._enrich = enrich
         self._running: dict[Ref, AnyFeed] = {}
-        self.standstill = Standstill()
+        self.standstill = BackupBarrier()
         """Of the feeds whose files are their log."""
-        self._troubles: dict[Ref, Trouble] = {}
+        self._troubles: dict[Ref, LandingTrouble] = {}
         self._counts: dict[str, FeedCounts] = {}
         """By the folder of their log, which is never another feed's."""
         self._retrying: dict[Ref, asyncio.Task[None]] = {}
@@ -117,7 +117,7 @@ class StartedFeeds:
     def refs(self) -> list[Ref]:
         return list(self._running)
 
-    def troubles(self, ref: Ref) -> list[Trouble]:
+    def troubles(self, ref: Ref) -> list[LandingTrouble]:
         """What a started feed cannot do for now; empty where all is well."""
         found = [] if ref not in self._troubles else [self._troubles[ref]]
         feed = self._running.get(ref)
@@ -126,10 +126,10 @@ class StartedFeeds:
     def counts(self, entry: FeedEntry) -> FeedCounts:
         return self._counts.setdefault(entry.folder, FeedCounts())
 
-    def figures(self) -> list[FeedFigures]:
+    def figures(self) -> list[FeedMetrics]:
         """Of every feed in the catalog. May be asked from any thread."""
         return [
-            FeedFigures(f"{entry.dataverse}.{entry.name}", self.counts(entry), self._state(entry.ref))
+            FeedMetrics(f"{entry.dataverse}.{entry.name}", self.counts(entry), self._state(entry.ref))
             for entry in self._catalog.catalog.feeds
         ]
 
@@ -185,7 +185,7 @@ class StartedFeeds:
         self._running[entry.ref] = feed
         return feed
 
-    async def _logged(self, entry: FeedEntry, options: FeedOptions, targets: Sequence[Target]) -> RunningFeed:
+    async def _logged(self, entry: FeedEntry, options: FeedOptions, targets: Sequence[LandingTarget]) -> RunningFeed:
         decode = decoder_of(options, entry.type)
         folder = self.folder(entry)
         seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
@@ -194,17 +194,17 @@ class StartedFeeds:
         if options.polling is not None and seen is not None:
             # It asks nobody before the feed is open.
             judge, counts = polled.judge(entry.type), self.counts(entry)
-            poller = Poller(feed, options.polling, seen, judge, counts, guard=self._guard)
+            poller = UrlPoller(feed, options.polling, seen, judge, counts, guard=self._guard)
             poller.start()
             feed.sources.append(poller)
         return feed
 
-    def _targets(self, entry: FeedEntry) -> list[Target]:
+    def _targets(self, entry: FeedEntry) -> list[LandingTarget]:
         """Blocks while somebody writes to one of the datasets."""
         rejected = self._tables.table(self._dataset(entry.rejected))
         return [Rejections(entry, 0, rejected), *(self.target(entry, one) for one in entry.connections)]
 
-    def target(self, entry: FeedEntry, connection: Connection) -> Target:
+    def target(self, entry: FeedEntry, connection: FeedConnection) -> LandingTarget:
         dataset = self._dataset(connection.dataset)
         rejected = self._tables.table(self._dataset(entry.rejected))
         enrich = self._enrich(entry, connection.function) if connection.function is not None else None
@@ -274,7 +274,7 @@ class StartedFeeds:
         now_s = asyncio.get_running_loop().time()
         since, since_s = (known.since, known.since_s) if known is not None else (datetime.now(UTC), now_s)
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
-        self._troubles[ref] = Trouble(what, reason, since, since_s)
+        self._troubles[ref] = LandingTrouble(what, reason, since, since_s)
 
     # ------------------------------------------------------------ the end
 

@@ -20,11 +20,11 @@ from typing import Final
 from tocsin import faults
 from tocsin.cluster.engine import Engine
 from tocsin.cluster.feeds.batches import packed
-from tocsin.cluster.feeds.file_options import Watching
+from tocsin.cluster.feeds.file_options import FileOptions
 from tocsin.cluster.feeds.moving import RETRY_S
 from tocsin.cluster.spark_errors import told
 from tocsin.pipeline.landing.arrivals import Arrivals
-from tocsin.pipeline.landing.arrived import Part, parts
+from tocsin.pipeline.landing.arrived import FilePart, parts
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import TocsinError
@@ -50,7 +50,7 @@ def after_last(checkpoint: Checkpoint) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """Records of one file that land together: from position `start` to `end`."""
 
     start: int
@@ -65,21 +65,21 @@ class Piece:
         return self.start << _PLACE_BITS
 
 
-class Ended(Exception):
+class ReaderStopped(Exception):
     """It is to end: what has not landed comes again."""
 
 
-Land = Callable[[Sequence[Piece]], Awaitable[None]]
+Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
 
 
-class Watch:
+class FileReader:
     """One run, from `start` to `end`. What it is given runs on the event loop that made it."""
 
     def __init__(
         self,
         name: str,
         kind: ObjectType,
-        wanted: Watching,
+        wanted: FileOptions,
         checkpoint: Checkpoint,
         engine: Engine,
         *,
@@ -132,7 +132,7 @@ class Watch:
             before = self._checkpoint.last_batch
             try:
                 self._arrivals.watch(self._engine.spark, self._taken)
-            except Ended:
+            except ReaderStopped:
                 return
             except Exception as error:
                 if self._ending.is_set():
@@ -151,7 +151,7 @@ class Watch:
     def _taken(self, batch: int, files: Sequence[Path]) -> None:
         with self._in_batch:
             if self.is_ending:
-                raise Ended
+                raise ReaderStopped
             self._tell(None)
             faults.reach("files.batch.named")
             self._checkpoint.sync()
@@ -159,20 +159,20 @@ class Watch:
             for group in self._groups(batch, files):
                 asyncio.run_coroutine_threadsafe(_awaited(self._land(group)), self._loop).result()
                 if self._halting.is_set():
-                    raise Ended
+                    raise ReaderStopped
             faults.reach("files.batch.landed")
 
-    def _groups(self, batch: int, files: Sequence[Path]) -> Iterator[list[Piece]]:
+    def _groups(self, batch: int, files: Sequence[Path]) -> Iterator[list[FilePiece]]:
         """Pieces of one or many files, as many as land well together."""
         landed = self._landed()
-        group: list[Piece] = []
+        group: list[FilePiece] = []
         for number, path in enumerate(files):
             if position(batch, number + 1) <= landed:
                 continue
             if self.is_ending:
                 if group:
                     yield group
-                raise Ended
+                raise ReaderStopped
             for count, part in enumerate(parts(path, self._wanted.reading, self._kind)):
                 group.append(self._piece(batch, number, count, part))
                 if (
@@ -184,11 +184,11 @@ class Watch:
         if group:
             yield group
 
-    def _piece(self, batch: int, file: int, count: int, part: Part) -> Piece:
+    def _piece(self, batch: int, file: int, count: int, part: FilePart) -> FilePiece:
         end = position(batch, file + 1) if part.is_last else position(batch, file, count + 1)
         refused = sum(one.record is None for one in part.records)
         payload = packed(part.records, self._kind)
-        return Piece(position(batch, file, count), end, len(part.records), refused, payload)
+        return FilePiece(position(batch, file, count), end, len(part.records), refused, payload)
 
 
 async def _awaited(work: Awaitable[None]) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, unreadable_finding
+from tocsin.cluster.inspection.findings import BRING_BACK, Finding, InspectionReport, unreadable_finding
 from tocsin.pipeline.datasets.datafiles import checksum_in, compute_checksum
 from tocsin.pipeline.datasets.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.log_entries import (
@@ -30,7 +30,7 @@ _DERIVED: Final = f"stop the cluster and move it away, if all log entries before
 class DatasetInspection:
     """Of one folder. `find_damage` may be asked several times: data files that were whole are not read again."""
 
-    def __init__(self, folder: Path, what: str, report: Report, *, deep: bool) -> None:
+    def __init__(self, folder: Path, what: str, report: InspectionReport, *, deep: bool) -> None:
         self._folder = folder
         self._what = what
         self._report = report

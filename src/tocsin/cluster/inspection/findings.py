@@ -37,7 +37,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class InspectionReport:
     data: Path
     findings: list[Finding] = field(default_factory=list)
     stores: int = 0

@@ -16,13 +16,19 @@ from tocsin.cluster.entries import CatalogEntry, DatasetEntry, FeedEntry, Ref, e
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.inspection.datasets import DatasetInspection, read_commit_number, read_landed_position
 from tocsin.cluster.inspection.feeds import inspect_log, inspect_notes, inspect_positions, inspect_seen
-from tocsin.cluster.inspection.findings import BRING_BACK, Finding, Report, confirm_findings, unreadable_finding
+from tocsin.cluster.inspection.findings import (
+    BRING_BACK,
+    Finding,
+    InspectionReport,
+    confirm_findings,
+    unreadable_finding,
+)
 from tocsin.cluster.intake import segments
 from tocsin.cluster.lost_folder import LOST, describe
 from tocsin.cluster.removals import list_paths
 from tocsin.pipeline.datasets.durability import LOG_FOLDER
 from tocsin.store.broker_files import PATTERN, broker_of
-from tocsin.store.sqlite_file import Layout
+from tocsin.store.sqlite_file import StoreLayout
 from tocsin.store.sqlite_inspection import find_problems, read_catalog, read_channel_vectors
 from tocsin.wire.errors import NotFoundError, TocsinError
 
@@ -65,15 +71,15 @@ class _Known:
 class Inspection:
     """`layouts`: how the stores of the catalog, of the channels and of brokers are recognised."""
 
-    def __init__(self, data: Path, layouts: Mapping[str, Layout], *, deep: bool, on_progress: Progress) -> None:
+    def __init__(self, data: Path, layouts: Mapping[str, StoreLayout], *, deep: bool, on_progress: Progress) -> None:
         self._data = data
         self._layouts = layouts
         self._deep = deep
         self._on_progress = on_progress
-        self._report = Report(data)
+        self._report = InspectionReport(data)
         self._unreadable: list[Finding] = []
 
-    def run(self) -> Report:
+    def run(self) -> InspectionReport:
         if not self._data.is_dir():
             raise NotFoundError(f"there is no data folder {self._data}", hint="choose it with --data")
         known = self._known()

@@ -15,7 +15,7 @@ _GROUP_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendedRange:
     """What became of an append.
 
     `position` is the log's position after the entry: the entry has landed when that one has. `repeated`: the key was
@@ -28,7 +28,7 @@ class Appended:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingAppend:
     """An append on its way, and who waits for it: more than one where requests share a key."""
 
     payload: bytes
@@ -37,23 +37,23 @@ class Asked:
     encoded_key: bytes | None
     answer: bytes
     size_bytes: int
-    waiting: list[tuple[asyncio.Future[Appended], bool]]
+    waiting: list[tuple[asyncio.Future[AppendedRange], bool]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sleeper:
+class ReadWaiter:
     """One who waits for something after a position."""
 
     after: int
     woken: asyncio.Future[None]
 
 
-Outcome = tuple["asyncio.Future[Any]", "Appended | TocsinError | None"]
+Outcome = tuple["asyncio.Future[Any]", "AppendedRange | TocsinError | None"]
 
 
-def grouped(asked: list[Asked]) -> Iterator[list[Asked]]:
+def grouped(asked: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
     """What goes into one write each."""
-    group: list[Asked] = []
+    group: list[PendingAppend] = []
     size_bytes = 0
     for each in asked:
         if group and size_bytes + each.size_bytes > _GROUP_BYTES:

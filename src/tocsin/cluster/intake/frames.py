@@ -33,12 +33,12 @@ FRAME_HEAD_BYTES: Final = _CHECK.size + _FIELDS.size
 _NO_KEY: Final = 0xFFFF
 
 
-class BadBytes(Exception):
+class DamagedBytesError(Exception):
     """These bytes are not what was written; the text says in which way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """What one append kept: the records `first` … `first + rows - 1`."""
 
     first: int
@@ -55,8 +55,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    entry: Entry
+class LogFrame:
+    entry: LogEntry
     synced_bytes: int
     size_bytes: int
 
@@ -73,12 +73,12 @@ def segment_head(first: int, salt: int) -> bytes:
 def read_segment_head(head: bytes) -> tuple[int, int, int]:
     """Its version, salt and first position."""
     if len(head) < SEGMENT_HEAD_BYTES:
-        raise BadBytes("its head is cut short")
+        raise DamagedBytesError("its head is cut short")
     magic, check, version, salt, first = _SEGMENT.unpack(head)
     if magic != _SEGMENT_MAGIC:
-        raise BadBytes("it is not a segment of a log")
+        raise DamagedBytesError("it is not a segment of a log")
     if check != crc32(head[12:]):
-        raise BadBytes("its head fails its check")
+        raise DamagedBytesError("its head fails its check")
     return version, salt, first
 
 
@@ -87,7 +87,7 @@ def encode_key(key: str | None) -> bytes | None:
     return None if key is None else key.encode("utf-8", "surrogatepass")
 
 
-def frame_parts(entry: Entry, key: bytes | None, synced_bytes: int, salt: int) -> tuple[bytes, bytes, bytes, bytes]:
+def frame_parts(entry: LogEntry, key: bytes | None, synced_bytes: int, salt: int) -> tuple[bytes, bytes, bytes, bytes]:
     """A frame's head, key, answer and payload, to be written one after the other. `key` is the entry's, encoded."""
     body_key = key or b""
     body_check = crc32(entry.payload, crc32(entry.answer, crc32(body_key, salt)))
@@ -104,25 +104,25 @@ def frame_parts(entry: Entry, key: bytes | None, synced_bytes: int, salt: int) -
     return _CHECK.pack(FRAME_MAGIC, crc32(fields, salt)) + fields, body_key, entry.answer, entry.payload
 
 
-def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> Frame:
+def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> LogFrame:
     """The frame that begins where the file stands and ends within the room."""
     head = file.read(min(FRAME_HEAD_BYTES, room_bytes))
     if len(head) < FRAME_HEAD_BYTES:
-        raise BadBytes("a frame's head is cut short")
+        raise DamagedBytesError("a frame's head is cut short")
     magic, check = _CHECK.unpack_from(head)
     if magic != FRAME_MAGIC:
-        raise BadBytes("there is no frame")
+        raise DamagedBytesError("there is no frame")
     fields = head[_CHECK.size :]
     if check != crc32(fields, salt):
-        raise BadBytes("a frame's head fails its check")
+        raise DamagedBytesError("a frame's head fails its check")
     body_check, first, rows, at_s, synced_bytes, key_bytes, answer_bytes, payload_bytes = _FIELDS.unpack(fields)
     keyed = key_bytes != _NO_KEY
     key_bytes = key_bytes if keyed else 0
     body_bytes = key_bytes + answer_bytes + payload_bytes
     if body_bytes > room_bytes - FRAME_HEAD_BYTES:
-        raise BadBytes("a frame is cut short")
+        raise DamagedBytesError("a frame is cut short")
     key, answer, payload = file.read(key_bytes), file.read(answer_bytes), file.read(payload_bytes)
     if body_check != crc32(payload, crc32(answer, crc32(key, salt))):
-        raise BadBytes("a frame fails its check")
+        raise DamagedBytesError("a frame fails its check")
     text = key.decode("utf-8", "surrogatepass") if keyed else None
-    return Frame(Entry(first, rows, payload, text, answer, at_s), synced_bytes, FRAME_HEAD_BYTES + body_bytes)
+    return LogFrame(LogEntry(first, rows, payload, text, answer, at_s), synced_bytes, FRAME_HEAD_BYTES + body_bytes)

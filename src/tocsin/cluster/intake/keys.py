@@ -13,7 +13,7 @@ _CLOCK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedAnswer:
     first: int
     position: int
     answer: bytes
@@ -32,14 +32,14 @@ class RememberedKeys:
         self._remember_s = remember_s
         self._limit_bytes = limit_bytes
         # Not a dict: finding its first item again and again while taking items out of the front is quadratic.
-        self._by_key: OrderedDict[str, Remembered] = OrderedDict()
+        self._by_key: OrderedDict[str, RememberedAnswer] = OrderedDict()
         self._bytes = 0
         self._latest_s = 0.0
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def add(self, key: str, kept: Remembered) -> None:
+    def add(self, key: str, kept: RememberedAnswer) -> None:
         # Out and in again: the order is that of the entries.
         self._drop(key)
         self._by_key[key] = kept
@@ -48,7 +48,7 @@ class RememberedKeys:
         while self._bytes > self._limit_bytes and len(self._by_key) > 1:
             self._drop(next(iter(self._by_key)))
 
-    def find(self, key: str, age_s: float) -> Remembered | None:
+    def find(self, key: str, age_s: float) -> RememberedAnswer | None:
         kept = self._by_key.get(key)
         return kept if kept is not None and age_s - kept.at_s <= self._remember_s else None
 
@@ -57,7 +57,7 @@ class RememberedKeys:
         if now_s < self._latest_s - _CLOCK_S:
             for key, kept in self._by_key.items():
                 if kept.at_s > now_s:
-                    self._by_key[key] = Remembered(kept.first, kept.position, kept.answer, now_s)
+                    self._by_key[key] = RememberedAnswer(kept.first, kept.position, kept.answer, now_s)
             self._latest_s = now_s
         while self._by_key:
             key, kept = next(iter(self._by_key.items()))
@@ -76,5 +76,5 @@ class RememberedKeys:
             self._bytes -= _cost(key, kept)
 
 
-def _cost(key: str, kept: Remembered) -> int:
+def _cost(key: str, kept: RememberedAnswer) -> int:
     return _KEY_COST_BYTES + len(key) + len(kept.answer)

@@ -21,17 +21,23 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.intake import segments as files
-from tocsin.cluster.intake.asked import Appended, Asked, Outcome, Sleeper, grouped, tell
-from tocsin.cluster.intake.frames import FRAME_HEAD_BYTES, SEGMENT_HEAD_BYTES, Entry, encode_key, frame_parts
-from tocsin.cluster.intake.keys import Remembered, RememberedKeys
+from tocsin.cluster.intake.asked import AppendedRange, Outcome, PendingAppend, ReadWaiter, grouped, tell
+from tocsin.cluster.intake.frames import (
+    FRAME_HEAD_BYTES,
+    SEGMENT_HEAD_BYTES,
+    LogEntry,
+    encode_key,
+    frame_parts,
+)
+from tocsin.cluster.intake.keys import RememberedAnswer, RememberedKeys
 from tocsin.cluster.intake.limits import check_room, check_size
 from tocsin.cluster.intake.recent import RecentEntries, within
 from tocsin.cluster.intake.segments import Segment, SegmentWriter
-from tocsin.cluster.intake.witness import Witness
+from tocsin.cluster.intake.witness import LogObserver
 from tocsin.pipeline.datasets.durability import sync_folder
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
-__all__ = ["Appended", "Entry", "IntakeLog"]
+__all__ = ["AppendedRange", "IntakeLog", "LogEntry"]
 
 _log = structlog.get_logger("tocsin.cluster")
 
@@ -50,7 +56,7 @@ class IntakeLog:
         remember_bytes: int = 64 << 20,
         recent_bytes: int = 8 << 20,
         landed: int | None = None,
-        witness: Witness | None = None,
+        witness: LogObserver | None = None,
         clock: Callable[[], float] = time.time,
         age_clock: Callable[[], float] | None = None,
     ) -> IntakeLog:
@@ -94,16 +100,16 @@ class IntakeLog:
         self._landed = 0
         self._landed_bytes = 0
         self._recent = recent
-        self._waiting: list[Asked] = []
+        self._waiting: list[PendingAppend] = []
         self._waiting_bytes = 0
         self._handed = False
-        self._under_way: dict[str, Asked] = {}
-        self._sleepers: set[Sleeper] = set()
+        self._under_way: dict[str, PendingAppend] = {}
+        self._sleepers: set[ReadWaiter] = set()
         self._closed = False
-        self._witness: Witness | None = None
+        self._witness: LogObserver | None = None
         # The writer thread's own.
         self._writer: SegmentWriter
-        self._groups: queue.SimpleQueue[list[Asked] | None] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[list[PendingAppend] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"intake {folder.name}", daemon=True)
         # One `landed` at a time.
         self._trimming = threading.Lock()
@@ -135,7 +141,7 @@ class IntakeLog:
 
     # ------------------------------------------------------------ in
 
-    async def append(self, payload: bytes, rows: int, *, key: str | None = None, answer: bytes = b"") -> Appended:
+    async def append(self, payload: bytes, rows: int, *, key: str | None = None, answer: bytes = b"") -> AppendedRange:
         """Keep the payload, which holds this many records: on the disk when this returns, in the order of the calls.
 
         A key that came before, also before a restart, appends nothing and gets the answer of its first request; while
@@ -148,12 +154,12 @@ class IntakeLog:
         size_bytes = FRAME_HEAD_BYTES + len(encoded_key or b"") + len(answer) + len(payload)
         check_size(size_bytes, encoded_key, self._limit_bytes)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Appended] = loop.create_future()
+        done: asyncio.Future[AppendedRange] = loop.create_future()
         with self._lock:
             self._check_open()
             if key is not None:
                 if (kept := self._keys.find(key, self._age_clock())) is not None:
-                    return Appended(kept.position, kept.answer, repeated=True)
+                    return AppendedRange(kept.position, kept.answer, repeated=True)
                 asked = self._under_way.get(key)
             else:
                 asked = None
@@ -161,7 +167,7 @@ class IntakeLog:
                 asked.waiting.append((done, True))
             else:
                 check_room(size_bytes, self._total_bytes - self._landed_bytes, self._waiting_bytes, self._limit_bytes)
-                asked = Asked(payload, rows, key, encoded_key, answer, size_bytes, [(done, False)])
+                asked = PendingAppend(payload, rows, key, encoded_key, answer, size_bytes, [(done, False)])
                 self._waiting.append(asked)
                 self._waiting_bytes += size_bytes
                 if key is not None:
@@ -185,7 +191,7 @@ class IntakeLog:
 
     # ------------------------------------------------------------ out
 
-    def read(self, after: int, *, max_rows: int, max_bytes: int) -> list[Entry]:
+    def read(self, after: int, *, max_rows: int, max_bytes: int) -> list[LogEntry]:
         """The entries from the one that holds this position on: whole ones, and at least one if there is one.
 
         Only what is on the disk. Entries of late come from memory.
@@ -198,7 +204,7 @@ class IntakeLog:
             known = [(segment, segment.size_bytes) for segment in self._segments if segment.end > after]
         return list(within(self._stored(known, after), max_rows, max_bytes))
 
-    def _stored(self, known: list[tuple[Segment, int]], after: int) -> Iterator[Entry]:
+    def _stored(self, known: list[tuple[Segment, int]], after: int) -> Iterator[LogEntry]:
         for segment, size_bytes in known:
             try:
                 for _, entry in segment.read(after, size_bytes):
@@ -222,7 +228,7 @@ class IntakeLog:
             if self._end > after:
                 return
             self._check_open()
-            sleeper = Sleeper(after, asyncio.get_running_loop().create_future())
+            sleeper = ReadWaiter(after, asyncio.get_running_loop().create_future())
             self._sleepers.add(sleeper)
         try:
             await sleeper.woken
@@ -290,7 +296,7 @@ class IntakeLog:
     def _run(self) -> None:
         ending = False
         while not ending:
-            asked: list[Asked] = []
+            asked: list[PendingAppend] = []
             more = self._groups.get()
             with suppress(queue.Empty):
                 while more is not None:
@@ -300,7 +306,7 @@ class IntakeLog:
             for group in grouped(asked):
                 self._commit(group)
 
-    def _commit(self, group: list[Asked]) -> None:
+    def _commit(self, group: list[PendingAppend]) -> None:
         try:
             self._roll_if_full()
             entries = self._write(group)
@@ -319,20 +325,20 @@ class IntakeLog:
             with suppress(OSError):
                 self._roll_if_full()
 
-    def _write(self, group: list[Asked]) -> list[Entry]:
+    def _write(self, group: list[PendingAppend]) -> list[LogEntry]:
         segment = self._segments[-1]
         first, at_s = self._end, self._clock()
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         parts: list[bytes] = []
         for asked in group:
-            entry = Entry(first, asked.rows, asked.payload, asked.key, asked.answer, at_s)
+            entry = LogEntry(first, asked.rows, asked.payload, asked.key, asked.answer, at_s)
             parts += frame_parts(entry, asked.encoded_key, segment.size_bytes, segment.salt)
             entries.append(entry)
             first += asked.rows
         self._writer.write(b"".join(parts))
         return entries
 
-    def _publish(self, group: list[Asked], entries: list[Entry]) -> None:
+    def _publish(self, group: list[PendingAppend], entries: list[LogEntry]) -> None:
         outcomes: list[Outcome] = []
         with self._lock:
             segment = self._segments[-1]
@@ -345,13 +351,13 @@ class IntakeLog:
                 if asked.key is not None:
                     self._under_way.pop(asked.key, None)
                 for done, repeated in asked.waiting:
-                    outcomes.append((done, Appended(entry.end, entry.answer, repeated)))
+                    outcomes.append((done, AppendedRange(entry.end, entry.answer, repeated)))
             self._end = entries[-1].end
             self._keys.forget(entries[-1].at_s, self._age_clock())
             outcomes += [(sleeper.woken, None) for sleeper in self._sleepers if sleeper.after < self._end]
         tell(outcomes)
 
-    def _refuse(self, group: list[Asked], error: TocsinError) -> None:
+    def _refuse(self, group: list[PendingAppend], error: TocsinError) -> None:
         with self._lock:
             for asked in group:
                 self._waiting_bytes -= asked.size_bytes
@@ -386,11 +392,11 @@ class IntakeLog:
             self._landed, self._landed_bytes = landed, self._bytes_before(landed)
         self._writer = files.writer(self._segments[-1])
 
-    def _recall(self, entry: Entry) -> None:
+    def _recall(self, entry: LogEntry) -> None:
         if self._witness is not None:
             self._witness.recall(entry)
         if entry.key is not None:
-            self._keys.add(entry.key, Remembered(entry.first, entry.end, entry.answer, entry.at_s))
+            self._keys.add(entry.key, RememberedAnswer(entry.first, entry.end, entry.answer, entry.at_s))
 
     async def close(self) -> None:
         """Finish what was asked for, and let the files go. What waits for more is told that none comes."""

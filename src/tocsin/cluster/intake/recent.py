@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tocsin.cluster.intake.frames import Entry
+from tocsin.cluster.intake.frames import LogEntry
 
 # What an entry costs beside its bytes, roughly.
 _ENTRY_COST_BYTES: Final = 400
@@ -20,11 +20,11 @@ class RecentEntries:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0
-        self._entries: list[Entry] = []
+        self._entries: list[LogEntry] = []
         self._firsts: list[int] = []
         self._before: list[int] = []
 
-    def add(self, entry: Entry, bytes_before: int) -> None:
+    def add(self, entry: LogEntry, bytes_before: int) -> None:
         """The log's next entry; so many bytes of frames lie before it."""
         self._entries.append(entry)
         self._firsts.append(entry.first)
@@ -40,7 +40,7 @@ class RecentEntries:
             below -= 1
         self._drop_front(below)
 
-    def since(self, position: int, max_rows: int, max_bytes: int) -> list[Entry] | None:
+    def since(self, position: int, max_rows: int, max_bytes: int) -> list[LogEntry] | None:
         """From the entry that holds the position on, as `within`; None where that one is not here."""
         at = self._at(position)
         if at is None:
@@ -72,7 +72,7 @@ class RecentEntries:
         del self._entries[:count], self._firsts[:count], self._before[:count]
 
 
-def within(entries: Iterable[Entry], max_rows: int, max_bytes: int) -> Iterator[Entry]:
+def within(entries: Iterable[LogEntry], max_rows: int, max_bytes: int) -> Iterator[LogEntry]:
     """As many as fit, and the first in any case."""
     rows = size_bytes = 0
     for entry in entries:
@@ -83,5 +83,5 @@ def within(entries: Iterable[Entry], max_rows: int, max_bytes: int) -> Iterator[
         yield entry
 
 
-def _held_bytes(entry: Entry) -> int:
+def _held_bytes(entry: LogEntry) -> int:
     return _ENTRY_COST_BYTES + len(entry.payload) + len(entry.answer)

@@ -22,8 +22,8 @@ from tocsin.cluster.intake.frames import (
     FRAME_MAGIC,
     SEGMENT_HEAD_BYTES,
     VERSION,
-    BadBytes,
-    Entry,
+    DamagedBytesError,
+    LogEntry,
     new_salt,
     read_frame,
     read_segment_head,
@@ -92,7 +92,7 @@ class Segment:
             return SEGMENT_HEAD_BYTES, self.first
         return self._marked_offsets[at], self._marked_positions[at]
 
-    def read(self, position: int, size_bytes: int) -> Iterator[tuple[int, Entry]]:
+    def read(self, position: int, size_bytes: int) -> Iterator[tuple[int, LogEntry]]:
         """The entries from the one that holds the position on, each with its place, as far as the given size."""
         offset, expected = self.near(position)
         with self.path.open("rb", buffering=_READ_BYTES) as file:
@@ -100,7 +100,7 @@ class Segment:
             while offset < size_bytes:
                 try:
                     frame = read_frame(file, size_bytes - offset, self.salt)
-                except BadBytes as problem:
+                except DamagedBytesError as problem:
                     raise damaged(self.path, offset, str(problem)) from None
                 if frame.entry.first != expected:
                     raise damaged(self.path, offset, f"there is position {frame.entry.first}, not {expected}")
@@ -144,7 +144,7 @@ def create(folder: Path, first: int, before_bytes: int) -> Segment:
     return Segment(path, first, salt, before_bytes)
 
 
-def recovered(folder: Path, start: int, take: Callable[[Entry], None]) -> Iterator[Segment]:
+def recovered(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Iterator[Segment]:
     """The log's segments in order, each after `take` saw its entries; a log that is not there begins at `start`.
 
     What an interrupted write left behind the last one's known end is still in the file: a `SegmentWriter` cuts it off.
@@ -178,7 +178,7 @@ def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
     with path.open("rb") as file:
         try:
             version, salt, said = read_segment_head(file.read(SEGMENT_HEAD_BYTES))
-        except BadBytes as problem:
+        except DamagedBytesError as problem:
             raise damaged(path, 0, str(problem)) from None
     if version > VERSION:
         raise StoreError(
@@ -190,7 +190,7 @@ def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
     return Segment(path, first, salt, before_bytes)
 
 
-def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[Entry]:
+def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[LogEntry]:
     size_bytes = segment.path.stat().st_size
     with segment.path.open("rb", buffering=_READ_BYTES) as file:
         file.seek(SEGMENT_HEAD_BYTES)
@@ -198,7 +198,7 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[E
             offset = segment.size_bytes
             try:
                 frame = read_frame(file, size_bytes - offset, segment.salt)
-            except BadBytes as problem:
+            except DamagedBytesError as problem:
                 if not newest or _was_synced(segment, offset):
                     raise damaged(segment.path, offset, str(problem)) from None
                 if warn:
@@ -225,7 +225,7 @@ def _was_synced(segment: Segment, offset: int) -> bool:
         try:
             if read_frame(reader, len(tail) - at, segment.salt).synced_bytes > offset:
                 return True
-        except BadBytes:
+        except DamagedBytesError:
             pass
         at = tail.find(FRAME_MAGIC, at + 1)
     return False

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tocsin.cluster.intake.frames import Entry
+from tocsin.cluster.intake.frames import LogEntry
 
 
-class Witness(Protocol):
-    def recall(self, entry: Entry) -> None:
+class LogObserver(Protocol):
+    def recall(self, entry: LogEntry) -> None:
         """One more entry, in their order: those in the log when it is opened, later each one that has become durable,
         before whoever appended it is told. The log stands still meanwhile."""
 

@@ -21,30 +21,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tocsin.broker.core.actions import Action, Deliver, Fetch, Notify, SubscribeBackend
+from tocsin.broker.core.actions import Action, Deliver, Fetch, NotifyAvailable, SubscribeBackend
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.cohorts import Cohort, Group
+from tocsin.broker.core.cohorts import Cohort, CohortSnapshot
 from tocsin.broker.core.events import (
-    Acked,
-    AckedEach,
-    Arrived,
-    BackendReady,
-    Event,
-    Fetched,
-    FetchedTogether,
-    GetEach,
-    GetResults,
-    LoggedIn,
-    LoggedOut,
+    BackendSubscribed,
+    BrokerEvent,
+    FetchesSucceeded,
+    FetchSucceeded,
     Mode,
-    Subscribe,
-    Tick,
-    Unsubscribe,
+    ResultArrived,
+    ResultsAcknowledged,
+    ResultsAcknowledgedByMany,
+    ResultsRequested,
+    ResultsRequestedByMany,
+    SubscribeRequested,
+    SubscriberLoggedIn,
+    SubscriberLoggedOut,
+    TimePassed,
+    UnsubscribeRequested,
 )
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.trace import Trace
-from tocsin.lab.workloads.events import Events, Kind
-from tocsin.rules.caching.entries import Result
+from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import START, Cursor
 
@@ -68,7 +68,7 @@ def core_settings(caching: CachingSettings, *, page_results: int = 1 << 30) -> C
     return CoreSettings(caching=caching, page_results=page_results, page_bytes=1 << 60, report_every_s=1e9)
 
 
-class Edge:
+class FastBrokerSim:
     """One run. `area_*` are integrals over time, for means; `lives_s` sums the times to live of arriving results.
 
     Deliveries with something in them are counted once, retrievals by whoever got something. `together` may change
@@ -82,7 +82,7 @@ class Edge:
         *,
         trips: RoundTrips | None = None,
         together: bool = True,
-        trace: Trace | None = None,
+        trace: RunTrace | None = None,
     ) -> None:
         self.broker = Broker(settings, 0.0)
         self.now_s = 0.0
@@ -100,7 +100,7 @@ class Edge:
         self.together = together
         self._trace = trace
         # What the cluster keeps: the results of each interest, and how many bytes they had before each and in all.
-        self._results: list[list[Result]] = [[] for _ in range(interests)]
+        self._results: list[list[BrokerResult]] = [[] for _ in range(interests)]
         self._made_bytes: list[list[int]] = [[0] for _ in range(interests)]
         self._heads = [START] * interests
         # What is under way, in order of time: pulls (of a cohort or of subscriptions of an interest; or all those of a
@@ -113,7 +113,7 @@ class Edge:
         # Which fetch a cohort waits for, if it does.
         self._cohort_waits: dict[int, int] = {}
         self._perform: dict[type, Callable[..., None]] = {
-            Notify: self._told,
+            NotifyAvailable: self._told,
             Deliver: self._delivered,
             Fetch: self._fetch,
             SubscribeBackend: self._subscribe_backend,
@@ -121,14 +121,14 @@ class Edge:
 
     # --- the workload
 
-    def play(self, events: Events, until_s: float = _NEVER, begin: int = 0) -> int:
+    def play(self, events: WorkloadEvents, until_s: float = _NEVER, begin: int = 0) -> int:
         """Play the events from number `begin` on up to this moment; the number of the first that is left."""
         handlers = {
-            int(Kind.PRODUCED): self._produced,
-            int(Kind.LOGGED_IN): self._logged_in,
-            int(Kind.LOGGED_OUT): self._logged_out,
-            int(Kind.SUBSCRIBED): self._subscribed,
-            int(Kind.UNSUBSCRIBED): self._unsubscribed,
+            int(WorkloadEventKind.PRODUCED): self._produced,
+            int(WorkloadEventKind.LOGGED_IN): self._logged_in,
+            int(WorkloadEventKind.LOGGED_OUT): self._logged_out,
+            int(WorkloadEventKind.SUBSCRIBED): self._subscribed,
+            int(WorkloadEventKind.UNSUBSCRIBED): self._unsubscribed,
         }
         pulls, answers, happen = self._pulls, self._answers, self._happen
         with _no_collector():
@@ -147,11 +147,11 @@ class Edge:
     def _produced(self, at_s: float, _subscriber: int, interest: int, size: int) -> None:
         made, bytes_ = self._results[interest], self._made_bytes[interest]
         cursor = Cursor(1, len(made) + 1, 0)
-        made.append(Result(cursor, size))
+        made.append(BrokerResult(cursor, size))
         bytes_.append(bytes_[-1] + size)
         if interest in self._caches:
             self._heads[interest] = cursor
-            self._handle(Arrived(interest, cursor, size), at_s)
+            self._handle(ResultArrived(interest, cursor, size), at_s)
             # Nobody may have been left for so long that the core let go of it just before.
             if interest in self._caches:
                 self.lives_s += self._caches[interest].ttl_s
@@ -159,8 +159,8 @@ class Edge:
     def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         session = self._session[subscriber] = self._session.get(subscriber, 0) + 1
         told = []
-        for action in self._step(LoggedIn(subscriber), at_s):
-            if type(action) is Notify and self.together:
+        for action in self._step(SubscriberLoggedIn(subscriber), at_s):
+            if type(action) is NotifyAvailable and self.together:
                 (name,) = action.audience
                 self._asks[name] = session
                 told.append(name)
@@ -171,16 +171,16 @@ class Edge:
 
     def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
-        self._handle(LoggedOut(subscriber), at_s)
+        self._handle(SubscriberLoggedOut(subscriber), at_s)
 
     def _subscribed(self, at_s: float, subscriber: int, interest: int, _size: int) -> None:
         name = subscriber * self._interests + interest
-        self._handle(Subscribe(name, subscriber, interest, None, Mode.NOTIFY), at_s)
+        self._handle(SubscribeRequested(name, subscriber, interest, None, Mode.NOTIFY), at_s)
 
     def _unsubscribed(self, at_s: float, subscriber: int, interest: int, _size: int) -> None:
         name = subscriber * self._interests + interest
         self._asks.pop(name, None)
-        self._handle(Unsubscribe(name), at_s)
+        self._handle(UnsubscribeRequested(name), at_s)
 
     # --- time
 
@@ -216,17 +216,17 @@ class Edge:
             self.most_bytes = max(self.most_bytes, bytes_)
             self.now_s = now_s
 
-    def _handle(self, event: Event, now_s: float) -> None:
+    def _handle(self, event: BrokerEvent, now_s: float) -> None:
         for action in self._step(event, now_s):
             self._do(action)
 
-    def _step(self, event: Event, now_s: float) -> list[Action]:
+    def _step(self, event: BrokerEvent, now_s: float) -> list[Action]:
         # What expires goes when it is due, not when the next thing happens.
         while self._expires and (due_s := self._caches.due_s()) < now_s:
             self._pass(due_s)
             if self._trace is not None:
-                self._trace.note(due_s, "Tick", {"event": "Tick()"})
-            self.broker.handle(Tick(), due_s)
+                self._trace.note(due_s, "TimePassed", {"event": "Tick()"})
+            self.broker.handle(TimePassed(), due_s)
         self._pass(now_s)
         if self._trace is not None:
             self._trace.note(now_s, type(event).__name__, {"event": _told_of(event)})
@@ -243,7 +243,7 @@ class Edge:
         interest = action.interest
         assert isinstance(interest, int)
         self._heads[interest] = self._results[interest][-1].cursor if self._results[interest] else START
-        self._handle(BackendReady(interest, self._heads[interest]), self.now_s)
+        self._handle(BackendSubscribed(interest, self._heads[interest]), self.now_s)
 
     def _fetch(self, action: Fetch) -> None:
         self._answers.append((self.now_s + self.trips.to_cluster_s, [action]))
@@ -261,16 +261,16 @@ class Edge:
             found = tuple(self._results[interest][after:to])
             end = fetch.to if to == fetch.to.execution else found[-1].cursor
             took_s = trips.to_cluster_s + size_bytes / trips.cluster_bytes_per_s
-            answers.append(Fetched(fetch.fetch, end, found, took_s, None, size_bytes))
+            answers.append(FetchSucceeded(fetch.fetch, end, found, took_s, None, size_bytes))
             if self._cohort_waits.get(interest) == fetch.fetch:
                 del self._cohort_waits[interest]
         retrievals = self.retrievals
-        self._do_each(self._step(FetchedTogether(tuple(answers)), at_s))
+        self._do_each(self._step(FetchesSucceeded(tuple(answers)), at_s))
         self.retrievals_missed += self.retrievals - retrievals
 
     # --- the subscribers
 
-    def _told(self, action: Notify) -> None:
+    def _told(self, action: NotifyAvailable) -> None:
         interest, audience = action.interest, action.audience
         assert isinstance(interest, int)
         pull_s = self.now_s + self.trips.to_subscriber_s
@@ -291,11 +291,11 @@ class Edge:
         head = self._heads[interest]
         if cohort.sharing and cohort.marker < head and interest not in self._cohort_waits:
             retrievals, begun = self.retrievals, len(self._answers)
-            for action in self._step(GetResults(interest, cohort.together), at_s):
+            for action in self._step(ResultsRequested(interest, cohort.together), at_s):
                 if type(action) is Deliver and not action.more and action.results:
                     self.deliveries += 1
                     self.retrievals += len(action.audience)
-                    self._step(Acked(interest, action.to, action.audience), at_s)
+                    self._step(ResultsAcknowledged(interest, action.to, action.audience), at_s)
                 else:
                     self._do(action)
             if self.retrievals == retrievals:
@@ -305,7 +305,7 @@ class Edge:
             for name, marker in tuple(cohort.own.items()):
                 if marker < head and self._asks.get(name) != self._session_of(name):
                     self._asks[name] = self._session_of(name)
-                    self._handle(GetResults(interest, (name,)), at_s)
+                    self._handle(ResultsRequested(interest, (name,)), at_s)
 
     def _last_fetch(self, interest: int, begun: int) -> int:
         if len(self._answers) > begun:
@@ -319,7 +319,7 @@ class Edge:
 
     def _pull_returned(self, at_s: float, subscriber: int, names: tuple[Hashable, ...], session: int) -> None:
         if self._session[subscriber] == session:
-            self._do_each(self._step(GetEach(names), at_s))
+            self._do_each(self._step(ResultsRequestedByMany(names), at_s))
 
     def _do_each(self, actions: list[Action]) -> None:
         """Perform them; fetches are answered together, and who gets something alone acknowledges together."""
@@ -327,7 +327,7 @@ class Edge:
         for action in actions:
             if type(action) is Fetch:
                 fetches.append(action)
-            elif type(action) is Deliver and type(action.audience) is not Group and len(action.audience) == 1:
+            elif type(action) is Deliver and type(action.audience) is not CohortSnapshot and len(action.audience) == 1:
                 (name,) = action.audience
                 self._got(action, name)
                 acks.append((name, action.to))
@@ -336,7 +336,7 @@ class Edge:
         if fetches:
             self._answers.append((self.now_s + self.trips.to_cluster_s, fetches))
         if acks:
-            self._handle(AckedEach(tuple(acks)), self.now_s)
+            self._handle(ResultsAcknowledgedByMany(tuple(acks)), self.now_s)
 
     def _got(self, action: Deliver, name: Hashable) -> None:
         if action.results:
@@ -356,15 +356,15 @@ class Edge:
                 return  # it has left, or is another session now, which was told by itself
         elif interest in self._cohort_waits:
             return
-        self._handle(GetResults(interest, who), at_s)
+        self._handle(ResultsRequested(interest, who), at_s)
 
     def _delivered(self, action: Deliver) -> None:
         interest, audience = action.interest, action.audience
         if action.results:
             self.deliveries += 1
             self.retrievals += len(audience)
-        self._handle(Acked(interest, action.to, audience), self.now_s)
-        alone = type(audience) is not Group
+        self._handle(ResultsAcknowledged(interest, action.to, audience), self.now_s)
+        alone = type(audience) is not CohortSnapshot
         if action.more:
             assert isinstance(interest, int)
             self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))
@@ -385,8 +385,10 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _told_of(event: Event) -> str:
+def _told_of(event: BrokerEvent) -> str:
     """The event in words that are the same in every run: who acts together is told by name, not by address."""
-    if isinstance(event, GetResults | Acked) and isinstance(event.subscriptions, Group | Cohort):
+    if isinstance(event, ResultsRequested | ResultsAcknowledged) and isinstance(
+        event.subscriptions, CohortSnapshot | Cohort
+    ):
         return repr(replace(event, subscriptions=tuple(event.subscriptions)))
     return repr(event)

@@ -18,22 +18,22 @@ from typing import Any, Final, get_args
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.rules.caching.entries import Result
-from tocsin.rules.caching.figures import CachingFigures
+from tocsin.rules.caching.entries import BrokerResult
+from tocsin.rules.caching.figures import CacheCounters
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import InputError
 
-_EVENTS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(ev.Event)}
+_EVENTS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(ev.BrokerEvent)}
 
 
 @dataclass(frozen=True, slots=True)
-class Relived:
+class ReplayedTrace:
     """How it went: events given, figures compared, and each difference in words."""
 
     events: int
     compared: int
-    figures: CachingFigures
+    figures: CacheCounters
     policy: str
     differences: tuple[str, ...]
 
@@ -43,7 +43,7 @@ class Relived:
         return self.compared > 0 and not self.differences
 
 
-def relive(path: Path) -> Relived:
+def replay_trace(path: Path) -> ReplayedTrace:
     """Give the core all of a trace. `InputError` names the line that is none of a broker's."""
     lines = _lines(path)
     _, header = next(lines, (0, {}))
@@ -67,7 +67,7 @@ def relive(path: Path) -> Relived:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}, line {number}: not an event of a broker: {error}") from None
     caches = broker.caches
-    return Relived(events, compared, caches.figures, caches.settings.policy, tuple(differences))
+    return ReplayedTrace(events, compared, caches.figures, caches.settings.policy, tuple(differences))
 
 
 def _different(broker: Broker, line: dict[str, Any]) -> Iterator[str]:
@@ -82,10 +82,10 @@ def _different(broker: Broker, line: dict[str, Any]) -> Iterator[str]:
             yield f"{name} {mine.get(name)}, live {value}"
 
 
-def event_of(line: dict[str, Any]) -> ev.Event:
+def event_of(line: dict[str, Any]) -> ev.BrokerEvent:
     """The event of a line of a trace, without its time."""
     kind = _EVENTS[line.pop("event")]
-    made: ev.Event = kind(**_fields(line))
+    made: ev.BrokerEvent = kind(**_fields(line))
     return made
 
 
@@ -110,9 +110,9 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("cursor", "since", "after", "to", "gap", "sent"), _cursor),
     "subscriptions": _names,
     "acks": lambda acks: tuple((_name(name), Cursor(*cursor)) for name, cursor in acks),
-    "answers": lambda answers: tuple(ev.Fetched(**_fields(one)) for one in answers),
+    "answers": lambda answers: tuple(ev.FetchSucceeded(**_fields(one)) for one in answers),
     "mode": ev.Mode,
-    "results": lambda found: tuple(Result(Cursor(*cursor), size_bytes) for cursor, size_bytes in found),
+    "results": lambda found: tuple(BrokerResult(Cursor(*cursor), size_bytes) for cursor, size_bytes in found),
     "caching": lambda said: CachingSettings(**said),
 }
 

@@ -17,28 +17,34 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from tocsin.broker.core.actions import Deliver, Fetch, Notify, SubscribeBackend, UnsubscribeBackend
+from tocsin.broker.core.actions import (
+    Deliver,
+    Fetch,
+    NotifyAvailable,
+    SubscribeBackend,
+    UnsubscribeBackend,
+)
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.events import (
-    Acked,
-    Arrived,
-    BackendReady,
-    Event,
-    Fetched,
-    GetResults,
-    LoggedIn,
-    LoggedOut,
-    Subscribe,
-    Tick,
-    Unsubscribe,
+    BackendSubscribed,
+    BrokerEvent,
+    FetchSucceeded,
+    ResultArrived,
+    ResultsAcknowledged,
+    ResultsRequested,
+    SubscribeRequested,
+    SubscriberLoggedIn,
+    SubscriberLoggedOut,
+    TimePassed,
+    UnsubscribeRequested,
 )
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.engine import Engine
+from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, Network
-from tocsin.lab.engine.trace import Trace
+from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.driver import VirtualClock, play
-from tocsin.rules.caching.entries import Result
+from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor
 
 CLUSTER: Final = "the cluster"
@@ -102,7 +108,7 @@ class _Person:
     held: dict[Hashable, _Held] = field(default_factory=dict)
 
 
-class Town:
+class NetworkBrokerSim:
     """A target of the driver. `waited_s` sums, over the results that subscribers got, the time from asking until they
     were there; `area_bytes_s` is what the caches held, integrated over time.
 
@@ -110,7 +116,12 @@ class Town:
     """
 
     def __init__(
-        self, engine: Engine, settings: CoreSettings, links: Links, *, looks_up_s: Callable[[], float] | None = None
+        self,
+        engine: SimulationEngine,
+        settings: CoreSettings,
+        links: Links,
+        *,
+        looks_up_s: Callable[[], float] | None = None,
     ) -> None:
         self.broker = Broker(settings, engine.now_s)
         self.links = links
@@ -124,13 +135,13 @@ class Town:
         self._passed_s = engine.now_s
         self._wake_s = math.inf
         # The cluster's: what it has of each interest, and of which it tells the broker.
-        self._made: dict[Hashable, list[Result]] = {}
+        self._made: dict[Hashable, list[BrokerResult]] = {}
         self._pushed: set[Hashable] = set()
         self._people: dict[Hashable, _Person] = {}
         # The broker's: who is connected, in which session.
         self._connected: dict[Hashable, int] = {}
         self._perform: dict[type, Callable[[Any], None]] = {
-            Notify: self._notify,
+            NotifyAvailable: self._notify,
             Deliver: self._deliver,
             Fetch: self._fetch,
             SubscribeBackend: lambda action: self._ask_cluster(self._begin_pushing, action.interest),
@@ -145,18 +156,18 @@ class Town:
 
     async def perform(self, act: acts.Act, at_s: float) -> None:  # noqa: ARG002 - the clock has waited for it
         match act:
-            case acts.LogIn(name):
+            case acts.LogInStep(name):
                 self._come(name)
-            case acts.LogOut(name):
+            case acts.LogOutStep(name):
                 self._go(name)
-            case acts.Subscribe(name, channel, parameters):
+            case acts.SubscribeStep(name, channel, parameters):
                 interest = channel, parameters
                 self._person(name).held[interest] = _Held()
-                self._ask(name, self._handle, Subscribe((name, interest), name, interest))
-            case acts.Unsubscribe(name, channel, parameters):
+                self._ask(name, self._handle, SubscribeRequested((name, interest), name, interest))
+            case acts.UnsubscribeStep(name, channel, parameters):
                 interest = channel, parameters
                 self._person(name).held.pop(interest, None)
-                self._ask(name, self._handle, Unsubscribe((name, interest)))
+                self._ask(name, self._handle, UnsubscribeRequested((name, interest)))
             case _:
                 pass  # moves and publications are in what the cluster makes
 
@@ -192,7 +203,7 @@ class Town:
 
     def _pull(self, name: str, interest: Hashable, held: _Held) -> None:
         held.asked_at_s = self._engine.now_s
-        self._ask(name, self._handle, GetResults(interest, ((name, interest),)))
+        self._ask(name, self._handle, ResultsRequested(interest, ((name, interest),)))
 
     def _got(self, name: str, session: int, action: Deliver) -> None:
         one = self._people[name]
@@ -208,7 +219,7 @@ class Town:
             self.results += count
             self.waited_s += waited_s * count
             self._engine.note("Got", subscriber=name, interest=interest, results=count, waited_s=waited_s)
-        self._ask(name, self._handle, Acked(interest, action.to, ((name, interest),)))
+        self._ask(name, self._handle, ResultsAcknowledged(interest, action.to, ((name, interest),)))
         if action.more or held.told > held.has:
             self._pull(name, interest, held)
 
@@ -219,13 +230,13 @@ class Town:
 
     def _connect(self, name: str, session: int) -> None:
         self._connected[name] = session
-        self._handle(LoggedIn(name))
+        self._handle(SubscriberLoggedIn(name))
 
     def _disconnect(self, name: str) -> None:
         self._connected.pop(name, None)
-        self._handle(LoggedOut(name))
+        self._handle(SubscriberLoggedOut(name))
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: BrokerEvent) -> None:
         engine = self._engine
         self._pass()
         if engine.traced:
@@ -242,14 +253,14 @@ class Town:
     def _wake(self) -> None:
         if self._engine.now_s >= self._wake_s:
             self._wake_s = math.inf
-            self._handle(Tick())
+            self._handle(TimePassed())
 
     def _pass(self) -> None:
         now_s = self._engine.now_s
         self.area_bytes_s += self.broker.caches.resident_bytes * (now_s - self._passed_s)
         self._passed_s = now_s
 
-    def _notify(self, action: Notify) -> None:
+    def _notify(self, action: NotifyAvailable) -> None:
         for name in _subscribers(action.audience):
             self._send(name, 0, self._told, action.interest, action.to)
 
@@ -267,8 +278,8 @@ class Town:
     def _fetch(self, action: Fetch) -> None:
         self._ask_cluster(self._look_up, action, self._engine.now_s)
 
-    def _fetched(self, asked_at_s: float, fetch: Fetch, to: Cursor, found: tuple[Result, ...]) -> None:
-        self._handle(Fetched(fetch.fetch, to, found, self._engine.now_s - asked_at_s))
+    def _fetched(self, asked_at_s: float, fetch: Fetch, to: Cursor, found: tuple[BrokerResult, ...]) -> None:
+        self._handle(FetchSucceeded(fetch.fetch, to, found, self._engine.now_s - asked_at_s))
 
     def _ask_cluster(self, arrive: Callable[..., object], *arguments: object) -> None:
         self.network.send(BROKER, CLUSTER, self.links.message_bytes, arrive, *arguments)
@@ -278,17 +289,17 @@ class Town:
     def _produced(self, interest: Hashable, size_bytes: int) -> None:
         made = self._made.setdefault(interest, [])
         cursor = Cursor(1, len(made) + 1, 0)
-        made.append(Result(cursor, size_bytes))
+        made.append(BrokerResult(cursor, size_bytes))
         if interest in self._pushed:
-            self._answer(size_bytes, self._handle, Arrived(interest, cursor, size_bytes))
+            self._answer(size_bytes, self._handle, ResultArrived(interest, cursor, size_bytes))
 
     def _begin_pushing(self, interest: Hashable) -> None:
         self._pushed.add(interest)
         made = self._made.get(interest)
-        self._answer(0, self._handle, BackendReady(interest, made[-1].cursor if made else START))
+        self._answer(0, self._handle, BackendSubscribed(interest, made[-1].cursor if made else START))
 
     def _look_up(self, fetch: Fetch, asked_at_s: float) -> None:
-        found: list[Result] = []
+        found: list[BrokerResult] = []
         size_bytes = counted_bytes = 0
         for one in self._made[fetch.interest][fetch.after.execution : fetch.to.execution]:
             found.append(one)
@@ -321,12 +332,12 @@ def play_town(
     links: Links,
     *,
     until_s: float,
-    trace: Trace | None = None,
+    trace: RunTrace | None = None,
     looks_up_s: Callable[[], float] | None = None,
-) -> Town:
+) -> NetworkBrokerSim:
     """Have the driver play a scenario, and what its channels find, to a town; as it is at this moment, afterwards."""
-    engine = Engine(0, trace=trace)
-    town = Town(engine, settings, links, looks_up_s=looks_up_s)
+    engine = SimulationEngine(0, trace=trace)
+    town = NetworkBrokerSim(engine, settings, links, looks_up_s=looks_up_s)
     town.make(results)
 
     async def live() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NewType
 
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.engine.trace import Trace
+from tocsin.lab.engine.trace import RunTrace
 
 FOREVER: Final = math.inf
 
@@ -26,7 +26,7 @@ _ARGUMENTS: Final = 4
 Action = Callable[..., object]
 
 
-class Engine:
+class SimulationEngine:
     """One run under virtual time.
 
     `now_s` begins at 0 and never goes back. An action may schedule further ones, at its own moment or later. An
@@ -35,7 +35,7 @@ class Engine:
 
     __slots__ = ("_heap", "_sequence", "_trace", "events", "now_s", "seed", "streams")
 
-    def __init__(self, seed: int, *, trace: Trace | None = None) -> None:
+    def __init__(self, seed: int, *, trace: RunTrace | None = None) -> None:
         self.seed = seed
         self.now_s = 0.0
         self.events = 0

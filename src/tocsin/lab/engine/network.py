@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tocsin.lab.engine.engine import Action, Engine
+from tocsin.lab.engine.engine import Action, SimulationEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class LinkSettings:
             raise ValueError(f"bandwidth_bytes_per_s: must be > 0, got {self.bandwidth_bytes_per_s}")
 
 
-class Link:
+class SimulatedLink:
     """One direction of a wire: first in, first out, one message on the wire at a time, then the latency."""
 
     __slots__ = ("_free_at_s", "_settings", "sent_bytes", "waited_s")
@@ -48,15 +48,15 @@ class Link:
 class Network:
     """The links between named places; two directions never disturb each other."""
 
-    def __init__(self, engine: Engine, links: Callable[[str, str], LinkSettings]) -> None:
+    def __init__(self, engine: SimulationEngine, links: Callable[[str, str], LinkSettings]) -> None:
         self._engine = engine
         self._settings = links
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], SimulatedLink] = {}
 
-    def link(self, source: str, target: str) -> Link:
+    def link(self, source: str, target: str) -> SimulatedLink:
         known = self._links.get((source, target))
         if known is None:
-            known = self._links[source, target] = Link(self._settings(source, target))
+            known = self._links[source, target] = SimulatedLink(self._settings(source, target))
         return known
 
     def send(self, source: str, target: str, size_bytes: float, deliver: Action, *arguments: object) -> float:

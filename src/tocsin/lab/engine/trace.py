@@ -13,14 +13,14 @@ from tocsin.wire.errors import InputError
 _FORMAT = 1
 
 
-class Trace(Protocol):
+class RunTrace(Protocol):
     """Takes notes of a run."""
 
     def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class TracedEvent:
     """One event as it was noted."""
 
     at_s: float
@@ -46,13 +46,13 @@ class TraceList:
     """Keeps the notes of a short run in memory."""
 
     def __init__(self) -> None:
-        self.notes: list[Noted] = []
+        self.notes: list[TracedEvent] = []
 
     def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None:
-        self.notes.append(Noted(at_s, what, dict(fields)))
+        self.notes.append(TracedEvent(at_s, what, dict(fields)))
 
 
-def read_trace(path: Path) -> tuple[dict[str, Any], Iterator[Noted]]:
+def read_trace(path: Path) -> tuple[dict[str, Any], Iterator[TracedEvent]]:
     """The header of a trace file, and its events as they are asked for. `InputError` names the line that is none."""
     lines = _lines(path)
     _, header = next(lines, (0, {}))
@@ -61,9 +61,9 @@ def read_trace(path: Path) -> tuple[dict[str, Any], Iterator[Noted]]:
     return header, (_noted(path, number, value) for number, value in lines)
 
 
-def _noted(path: Path, number: int, value: dict[str, Any]) -> Noted:
+def _noted(path: Path, number: int, value: dict[str, Any]) -> TracedEvent:
     try:
-        return Noted(float(value.pop("at_s")), str(value.pop("what")), value)
+        return TracedEvent(float(value.pop("at_s")), str(value.pop("what")), value)
     except (KeyError, ValueError) as error:
         raise InputError(f"{path}, line {number}: an event needs at_s and what: {error}") from None
 

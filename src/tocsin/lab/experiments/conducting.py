@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.lab.engine.trace import Trace
+from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.experiments import results as files
-from tocsin.lab.experiments.declaration import Experiment, Judged, Run
+from tocsin.lab.experiments.declaration import Experiment, Judgement, Run
 from tocsin.lab.experiments.journal import look
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import Cell, Plan, plan
 from tocsin.lab.experiments.report import write_report
-from tocsin.lab.experiments.results import Results
+from tocsin.lab.experiments.results import RunResults
 from tocsin.lab.experiments.running import OnFinished, code_digest, run
 from tocsin.wire.errors import InputError, NotFoundError
 
@@ -32,13 +32,13 @@ _RUN: Final = "run.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Conducted:
+class FinishedRun:
     """What a run left: its folder, how many of its cells were there before, and the verdicts by claim."""
 
     folder: Path
     cells: int
     kept: int
-    verdicts: Mapping[str, Judged]
+    verdicts: Mapping[str, Judgement]
 
 
 def folder_of(out: Path, name: str, *, quick: bool) -> Path:
@@ -53,7 +53,7 @@ def conduct(
     processes: int = 1,
     fresh: bool = False,
     on_finished: OnFinished = lambda _cell, _finished, _total: None,
-) -> Conducted:
+) -> FinishedRun:
     """Run what is missing, then write every file anew. The same plan writes the same bytes, interrupted or not."""
     ready()
     folder = folder_of(out, wanted.experiment.name, quick=wanted.quick)
@@ -61,7 +61,7 @@ def conduct(
     files.write(results, wanted.experiment, folder)
     files.write_json(folder / _RUN, {**wanted.to_json(), "code": results.code})
     write_report(results, wanted, folder / "report.md", folder / "plots")
-    return Conducted(folder, len(results.rows), kept, verdicts(wanted.experiment, results))
+    return FinishedRun(folder, len(results.rows), kept, verdicts(wanted.experiment, results))
 
 
 def ready() -> None:
@@ -70,11 +70,11 @@ def ready() -> None:
         importlib.import_module(needed)
 
 
-def verdicts(experiment: Experiment, results: Results) -> dict[str, Judged]:
+def verdicts(experiment: Experiment, results: RunResults) -> dict[str, Judgement]:
     return {claim.name: judge(claim, results) for claim in experiment.claims}
 
 
-def finished(experiment: Experiment, folder: Path) -> tuple[Plan, Results]:
+def finished(experiment: Experiment, folder: Path) -> tuple[Plan, RunResults]:
     """The plan and the results of a run that finished there. `NotFoundError` where none did."""
     results = files.read(folder, experiment)
     try:
@@ -92,10 +92,10 @@ def finished(experiment: Experiment, folder: Path) -> tuple[Plan, Results]:
         raise NotFoundError(f"{folder}: the run of {experiment.name} there did not finish", hint=hint) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / _RUN}: {error}") from None
-    return made, Results(results.rows, str(said.get("code", "")))
+    return made, RunResults(results.rows, str(said.get("code", "")))
 
 
-def replay(wanted: Plan, *, trace: Trace | None = None, kept: Path | None = None) -> dict[str, float]:
+def replay(wanted: Plan, *, trace: RunTrace | None = None, kept: Path | None = None) -> dict[str, float]:
     """One run with the plan's seed and values, noted in the trace."""
     return dict(wanted.experiment.model(Run(dict(wanted.values), wanted.seed, trace=trace, kept=kept)))
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tocsin.lab.engine.trace import Trace
+from tocsin.lab.engine.trace import RunTrace
 
 if TYPE_CHECKING:
-    from tocsin.lab.experiments.results import Results
+    from tocsin.lab.experiments.results import RunResults
 
 Value = str | int | float | bool
 Verdict = Literal["reproduced", "not reproduced", "depends", "not judged"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ExperimentParameter:
     """Something an experiment can be run with; `quick` is its value in a quick run, where that differs.
 
     `among` are the only words it can be, `least` and `most` the smallest and largest number.
@@ -98,7 +98,7 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """A verdict with the figures it rests on; `because` is the reason or the setting, where it is not plain yes."""
 
     verdict: Verdict
@@ -113,16 +113,16 @@ class Claim:
     name: str
     says: str
     where: str
-    judge: Callable[[Results], Judged]
+    judge: Callable[[RunResults], Judgement]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table of the report: from the results to its head and rows. It is left out where cells are missing."""
 
     title: str
     about: str
-    made: Callable[[Results], tuple[Sequence[str], Sequence[Sequence[str]]]]
+    made: Callable[[RunResults], tuple[Sequence[str], Sequence[Sequence[str]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Run:
 
     values: Mapping[str, Value]
     seed: int
-    trace: Trace | None = None
+    trace: RunTrace | None = None
     kept: Path | None = None
 
     def text(self, name: str) -> str:
@@ -161,12 +161,12 @@ class Experiment:
     about: str
     source: str
     model: Model
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ExperimentParameter, ...]
     sweeps: tuple[Sweep, ...]
     metrics: tuple[Metric, ...]
     plots: tuple[Plot, ...] = ()
     claims: tuple[Claim, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     replications: int = 10
     quick_replications: int = 3
     notes: str = ""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.lab.experiments.declaration import Experiment, Plot, Value
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
-from tocsin.lab.replacing import replacing
+from tocsin.lab.replacing import AtomicFile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ _UPRIGHT: Final = 5
 _METADATA: Final[Mapping[str, Mapping[str, Any]]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
 
-def draw(plot: Plot, experiment: Experiment, results: Results, folder: Path) -> bool:
+def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) -> bool:
     """Write `<name>.png` and `<name>.svg`; False where the run has nothing to show in it."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def draw(plot: Plot, experiment: Experiment, results: Results, folder: Path) -> 
             # Beside the plot, where it hides nothing.
             figure.legend(title=plot.by, fontsize="small", loc="outside right upper")
         for form in FORMATS:
-            with replacing(folder / f"{plot.name}.{form}") as path:
+            with AtomicFile(folder / f"{plot.name}.{form}") as path:
                 figure.savefig(path, format=form, metadata=dict(_METADATA[form]))
     return True
 
@@ -67,7 +67,7 @@ def draw(plot: Plot, experiment: Experiment, results: Results, folder: Path) -> 
 Line = dict[Value, Estimate]
 
 
-def _lines(plot: Plot, results: Results) -> dict[Value, Line]:
+def _lines(plot: Plot, results: RunResults) -> dict[Value, Line]:
     groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [plot.y]
     lines: dict[Value, Line] = {}
     wanted = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from tocsin.lab.experiments.declaration import Claim, Judged, Value
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.declaration import Claim, Judgement, Value
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
 
@@ -14,21 +14,21 @@ class UndecidedError(Exception):
     """The error of the results is too large for a verdict."""
 
 
-def judge(claim: Claim, results: Results) -> Judged:
+def judge(claim: Claim, results: RunResults) -> Judgement:
     """The verdict on a claim; where the run lacks the cells or repetitions it needs, that is said and nothing else."""
     if len({row.cell.seed for row in results.rows}) < 2:
-        return Judged("not judged", "", "one run of each point has no error")
+        return Judgement("not judged", "", "one run of each point has no error")
     try:
         return claim.judge(results)
     except MissingCellsError as missing:
-        return Judged("not judged", "", f"the run has no cells with {missing}")
+        return Judgement("not judged", "", f"the run has no cells with {missing}")
     except UndecidedError as undecided:
-        return Judged("not judged", "", str(undecided))
+        return Judgement("not judged", "", str(undecided))
     except ArithmeticError as error:
-        return Judged("not judged", "", f"its figures cannot be computed from this run: {error}")
+        return Judgement("not judged", "", f"its figures cannot be computed from this run: {error}")
 
 
-def several(results: Results, sweep: str, name: str) -> list[Value]:
+def several(results: RunResults, sweep: str, name: str) -> list[Value]:
     """The values that a parameter took in a sweep, of which a comparison needs at least two."""
     found = results.points(sweep, name)
     if len(found) < 2:
@@ -37,14 +37,14 @@ def several(results: Results, sweep: str, name: str) -> list[Value]:
 
 
 def surely_more(
-    results: Results, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]
+    results: RunResults, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]
 ) -> bool | None:
     """Whether the metric is larger at one point than at the other, by the paired differences; None where it is open."""
     return surely([results.difference(metric, sweep, one, other)])
 
 
 def surely_ordered(
-    results: Results, metric: str, sweep: str, points: Sequence[Mapping[str, Value]], *, where: Mapping[str, Value]
+    results: RunResults, metric: str, sweep: str, points: Sequence[Mapping[str, Value]], *, where: Mapping[str, Value]
 ) -> bool | None:
     """Whether the metric grows strictly from point to point; None where the error of a step leaves it open."""
     steps = itertools.pairwise(points)
@@ -79,17 +79,17 @@ def both(*found: bool | None) -> bool | None:
     return False if False in found else None if None in found else True
 
 
-def verdict(holds: bool | None, figures: str, against: str) -> Judged:
+def verdict(holds: bool | None, figures: str, against: str) -> Judgement:
     """Reproduced, or not and what is against it. `UndecidedError` where it is open."""
     if holds is None:
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
-    return Judged("reproduced", figures) if holds else Judged("not reproduced", figures, against)
+    return Judgement("reproduced", figures) if holds else Judgement("not reproduced", figures, against)
 
 
-def depending(usual: bool | None, other: bool | None, figures: str, *, on: str, against: str) -> Judged:
+def depending(usual: bool | None, other: bool | None, figures: str, *, on: str, against: str) -> Judgement:
     """The same of a claim that was looked at with two choices: where they answer differently, it depends on them."""
     if None not in (usual, other) and usual != other:
-        return Judged("depends", figures, on)
+        return Judgement("depends", figures, on)
     return verdict(None if None in (usual, other) else usual, figures, against)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.lab.experiments.declaration import Axis, Experiment, Parameter, Sweep, Value
+from tocsin.lab.experiments.declaration import Axis, Experiment, ExperimentParameter, Sweep, Value
 from tocsin.wire.errors import InputError
 
 DEFAULT_SEED: Final = 1
@@ -107,7 +107,7 @@ def plan(
     return Plan(experiment, quick, seed, wanted, tuple(given.items()), defaults, sweeps)
 
 
-def parsed(parameter: Parameter, text: str) -> Value:
+def parsed(parameter: ExperimentParameter, text: str) -> Value:
     """The text as a value of the parameter's kind and range. `InputError` names the parameter."""
     value = _of_kind(parameter, text)
     if parameter.among and value not in parameter.among:
@@ -120,7 +120,7 @@ def parsed(parameter: Parameter, text: str) -> Value:
     return value
 
 
-def _of_kind(parameter: Parameter, text: str) -> Value:
+def _of_kind(parameter: ExperimentParameter, text: str) -> Value:
     kind = type(parameter.default)
     try:
         if kind is bool:
@@ -133,14 +133,14 @@ def _of_kind(parameter: Parameter, text: str) -> Value:
         raise InputError(f"{parameter.name}: must be {word}, got {text!r}") from None
 
 
-def _values(parameter: Parameter, text: str) -> tuple[Value, ...]:
+def _values(parameter: ExperimentParameter, text: str) -> tuple[Value, ...]:
     values = tuple(parsed(parameter, each.strip()) for each in text.split(","))
     if len(set(values)) < len(values):
         raise InputError(f"{parameter.name}: each value once, got {text}")
     return values
 
 
-def _default(parameter: Parameter, quick: bool) -> Value:
+def _default(parameter: ExperimentParameter, quick: bool) -> Value:
     return parameter.quick if quick and parameter.quick is not None else parameter.default
 
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tocsin.lab.engine.engine import Engine
-from tocsin.lab.engine.network import Link, LinkSettings
+from tocsin.lab.engine.engine import SimulationEngine
+from tocsin.lab.engine.network import LinkSettings, SimulatedLink
 from tocsin.lab.experiments.declaration import (
     Axis,
     Claim,
     Experiment,
-    Judged,
+    ExperimentParameter,
+    Judgement,
     Metric,
-    Parameter,
     Plot,
     Run,
     Sweep,
     along,
 )
 from tocsin.lab.experiments.judging import inside, verdict
-from tocsin.lab.experiments.results import Results
+from tocsin.lab.experiments.results import RunResults
 
 _SERVICE_S = 1.0
 
 
 def model(run: Run) -> Mapping[str, float]:
     """Messages at random times over one link; a service time is a size in bytes, at one byte per second."""
-    engine = Engine(run.seed, trace=run.trace)
+    engine = SimulationEngine(run.seed, trace=run.trace)
     arrivals, sizes = engine.streams.of("arrivals"), engine.streams.of("sizes")
-    link = Link(LinkSettings(latency_s=0.0, bandwidth_bytes_per_s=1.0))
+    link = SimulatedLink(LinkSettings(latency_s=0.0, bandwidth_bytes_per_s=1.0))
     load, law = run.number("load"), run.text("service")
     customers, warm_up = run.whole("customers"), run.whole("warm_up")
     arrived = 0
@@ -64,7 +64,7 @@ WIDEST = 0.15
 
 
 def _agrees(law: str) -> Claim:
-    def judge(results: Results) -> Judged:
+    def judge(results: RunResults) -> Judgement:
         found = {load: results.mean("ratio", "load", service=law, load=load) for load in results.points("load", "load")}
         figures = ", ".join(f"load {load}: {ratio}" for load, ratio in found.items())
         wrong = [str(load) for load, ratio in found.items() if inside([ratio], 1 - WITHIN, 1 + WITHIN) is False]
@@ -85,15 +85,15 @@ EXPERIMENT = Experiment(
     source="queueing theory (M/M/1 and M/D/1)",
     model=model,
     parameters=(
-        Parameter(
+        ExperimentParameter(
             "service",
             "exponential",
             "the law of service times: exponential or constant",
             among=("exponential", "constant"),
         ),
-        Parameter("load", 0.5, "arrivals per service time", least=0.001, most=0.999),
-        Parameter("customers", 200_000, "customers counted in a run", quick=20_000, least=1),
-        Parameter("warm_up", 2_000, "customers before those that are counted", least=0),
+        ExperimentParameter("load", 0.5, "arrivals per service time", least=0.001, most=0.999),
+        ExperimentParameter("customers", 200_000, "customers counted in a run", quick=20_000, least=1),
+        ExperimentParameter("warm_up", 2_000, "customers before those that are counted", least=0),
     ),
     sweeps=(
         Sweep(

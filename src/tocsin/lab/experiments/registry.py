@@ -18,11 +18,12 @@ EXPERIMENTS: Final = {
     "kafka-admission": "tocsin.lab.experiments.kafka_admission.declared:EXPERIMENT",
     "queues": "tocsin.lab.experiments.queues:EXPERIMENT",
 }
-# Those that can be lived through as well, on a cluster and brokers of their own: modules with `LiveHalf`'s functions.
+# Experiments that also run live, on a cluster and brokers of their own: modules with the functions of
+# `LiveExperiment`.
 LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.conducting"}
 
 
-class LiveHalf(Protocol):
+class LiveExperiment(Protocol):
     """Runs an experiment on the live system, and reports it. What comes back tells its verdict."""
 
     def conduct(
@@ -32,7 +33,7 @@ class LiveHalf(Protocol):
     def report(self, out: Path, *, quick: bool, to: Path | None) -> Any: ...
 
 
-def live(name: str) -> LiveHalf:
+def live(name: str) -> LiveExperiment:
     """`NotFoundError` where it is simulated only, `InputError` where what it needs is not installed."""
     reference(name)
     if name not in LIVE:
@@ -40,7 +41,7 @@ def live(name: str) -> LiveHalf:
     from tocsin.lab.experiments.live import check
 
     check()
-    half: LiveHalf = importlib.import_module(LIVE[name])
+    half: LiveExperiment = importlib.import_module(LIVE[name])
     return half
 
 

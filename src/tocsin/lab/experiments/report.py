@@ -11,12 +11,12 @@ from tocsin.lab.experiments.declaration import Experiment, Sweep, Value
 from tocsin.lab.experiments.drawing import draw
 from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import Plan
-from tocsin.lab.experiments.results import MissingCellsError, Results
-from tocsin.lab.replacing import replacing
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
+from tocsin.lab.replacing import AtomicFile
 from tocsin.wire.version import version
 
 
-def write_report(results: Results, plan: Plan, report: Path, plots: Path) -> None:
+def write_report(results: RunResults, plan: Plan, report: Path, plots: Path) -> None:
     """Write the report as Markdown to one path, and its plots into a folder beside it."""
     drawn = {plot.name for plot in plan.experiment.plots if draw(plot, plan.experiment, results, plots)}
     beside = plots.relative_to(report.parent).as_posix()
@@ -31,7 +31,7 @@ def write_report(results: Results, plan: Plan, report: Path, plots: Path) -> Non
         ]
     )
     report.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(report) as path:
+    with AtomicFile(report) as path:
         path.write_text(text, encoding="utf-8")
 
 
@@ -64,7 +64,7 @@ def _head(plan: Plan, code: str) -> list[str]:
     ]
 
 
-def _verdicts(experiment: Experiment, results: Results) -> list[str]:
+def _verdicts(experiment: Experiment, results: RunResults) -> list[str]:
     if not experiment.claims:
         return []
     rows: list[Sequence[str]] = []
@@ -74,7 +74,7 @@ def _verdicts(experiment: Experiment, results: Results) -> list[str]:
     return ["## Claims", "", *_table(("claim", "where", "verdict", "figures", "why, or on what it depends"), rows), ""]
 
 
-def _further(experiment: Experiment, results: Results) -> list[str]:
+def _further(experiment: Experiment, results: RunResults) -> list[str]:
     lines: list[str] = []
     for table in experiment.tables:
         try:
@@ -92,7 +92,7 @@ def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]
     return ["## Plots", "", *lines] if lines else []
 
 
-def _tables(plan: Plan, results: Results) -> list[str]:
+def _tables(plan: Plan, results: RunResults) -> list[str]:
     lines = ["## Results", ""]
     for sweep in plan.sweeps:
         lines += [f"### {sweep.name}", "", sweep.about, *_fixed(sweep), ""]
@@ -105,7 +105,7 @@ def _fixed(sweep: Sweep) -> list[str]:
     return ["", f"All of it with {said}."] if said else []
 
 
-def _sweep_table(sweep: Sweep, experiment: Experiment, results: Results) -> list[str]:
+def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> list[str]:
     names = sweep.names()
     metrics = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in experiment.metrics]
     try:
@@ -121,7 +121,7 @@ def _sweep_table(sweep: Sweep, experiment: Experiment, results: Results) -> list
     return _table((*names, *metrics), shown)
 
 
-def _mean(results: Results, metric: str, sweep: str, where: Mapping[str, Value]) -> str:
+def _mean(results: RunResults, metric: str, sweep: str, where: Mapping[str, Value]) -> str:
     try:
         return str(results.mean(metric, sweep, **where))
     except MissingCellsError:

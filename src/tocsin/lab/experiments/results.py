@@ -13,7 +13,7 @@ from typing import Any
 from tocsin.lab.experiments.declaration import Experiment, Value
 from tocsin.lab.experiments.plan import Cell
 from tocsin.lab.experiments.statistics import Estimate, estimate
-from tocsin.lab.replacing import replacing
+from tocsin.lab.replacing import AtomicFile
 from tocsin.wire.errors import InputError, NotFoundError
 
 # A sweep and a point of it.
@@ -25,23 +25,23 @@ class MissingCellsError(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultsRow:
     """A finished cell."""
 
     cell: Cell
     metrics: Mapping[str, float]
 
 
-class Results:
+class RunResults:
     """All finished cells of a run, in the plan's order; `code` is the digest of what made them, where it is known."""
 
-    def __init__(self, rows: Sequence[Row], code: str = "") -> None:
+    def __init__(self, rows: Sequence[ResultsRow], code: str = "") -> None:
         self.rows = tuple(rows)
         self.code = code
         self._values = [dict(row.cell.values) for row in self.rows]
-        self._selected: dict[tuple[str, frozenset[tuple[str, Value]]], list[Row]] = {}
+        self._selected: dict[tuple[str, frozenset[tuple[str, Value]]], list[ResultsRow]] = {}
 
-    def select(self, sweep: str, where: Mapping[str, Value]) -> list[Row]:
+    def select(self, sweep: str, where: Mapping[str, Value]) -> list[ResultsRow]:
         """The rows of a sweep whose parameters have these values; never none."""
         asked = sweep, frozenset(where.items())
         if asked not in self._selected:  # judges ask for the same points again and again
@@ -89,11 +89,11 @@ def quotient(value: float, by: float, what: str) -> float:
     return value / by
 
 
-def write(results: Results, experiment: Experiment, folder: Path) -> None:
+def write(results: RunResults, experiment: Experiment, folder: Path) -> None:
     """`results.csv` and `results.parquet`: a row per cell, parameters first."""
     columns = _columns(results, experiment)
     names = list(columns)
-    with replacing(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
+    with AtomicFile(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         writer.writerows(["" if _nothing(one) else one for one in row] for row in zip(*columns.values(), strict=True))
@@ -101,11 +101,11 @@ def write(results: Results, experiment: Experiment, folder: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    with replacing(folder / "results.parquet") as path:
+    with AtomicFile(folder / "results.parquet") as path:
         parquet.write_table(pa.table(columns), path, compression="zstd")
 
 
-def read(folder: Path, experiment: Experiment) -> Results:
+def read(folder: Path, experiment: Experiment) -> RunResults:
     """What `write` wrote. `NotFoundError` where nothing was."""
     from pyarrow import ArrowException, parquet
 
@@ -116,7 +116,7 @@ def read(folder: Path, experiment: Experiment) -> Results:
     names = [parameter.name for parameter in experiment.parameters]
     hint = f"tocsin lab run {experiment.name} makes them anew"
     try:
-        return Results([_row(one, names, experiment) for one in parquet.read_table(path).to_pylist()])
+        return RunResults([_row(one, names, experiment) for one in parquet.read_table(path).to_pylist()])
     except (ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read: {error}", hint=hint) from None
     except KeyError as error:
@@ -124,7 +124,7 @@ def read(folder: Path, experiment: Experiment) -> Results:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    with replacing(path) as place:
+    with AtomicFile(path) as place:
         place.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
@@ -132,7 +132,7 @@ def _nothing(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _columns(results: Results, experiment: Experiment) -> dict[str, list[Any]]:
+def _columns(results: RunResults, experiment: Experiment) -> dict[str, list[Any]]:
     rows = results.rows
     columns: dict[str, list[Any]] = {"sweep": [row.cell.sweep for row in rows]}
     for parameter in experiment.parameters:
@@ -144,6 +144,6 @@ def _columns(results: Results, experiment: Experiment) -> dict[str, list[Any]]:
     return columns
 
 
-def _row(one: Mapping[str, Any], names: Sequence[str], experiment: Experiment) -> Row:
+def _row(one: Mapping[str, Any], names: Sequence[str], experiment: Experiment) -> ResultsRow:
     cell = Cell(one["sweep"], tuple((name, one[name]) for name in names), one["replication"], one["seed"])
-    return Row(cell, {metric.name: one[metric.name] for metric in experiment.metrics})
+    return ResultsRow(cell, {metric.name: one[metric.name] for metric in experiment.metrics})

@@ -25,7 +25,7 @@ import tocsin
 from tocsin.lab.experiments.declaration import Experiment, Run
 from tocsin.lab.experiments.journal import Journal
 from tocsin.lab.experiments.plan import Cell, Plan
-from tocsin.lab.experiments.results import Results, Row
+from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.wire.errors import TocsinError
 
 # What a cell's numbers depend on beside its model's own file: when any of it changes, finished cells count no more.
@@ -89,7 +89,7 @@ def run(
     processes: int = 1,
     fresh: bool = False,
     on_finished: OnFinished = lambda _cell, _finished, _total: None,
-) -> tuple[Results, int]:
+) -> tuple[RunResults, int]:
     """Run what the folder does not have yet; all results in the plan's order, and how many were there already.
 
     `reference` is where worker processes find the experiment, `module:name`. Finished cells are kept whatever happens.
@@ -109,8 +109,8 @@ def run(
             journal.keep(key, metrics)
             finished += 1
             on_finished(cell, finished, total)
-        rows = [Row(cell, journal.known(key) or {}) for key, cell in zip(keys, cells, strict=True)]
-    return Results(rows, code), kept
+        rows = [ResultsRow(cell, journal.known(key) or {}) for key, cell in zip(keys, cells, strict=True)]
+    return RunResults(rows, code), kept
 
 
 def _traces(folder: Path, code: str, *, fresh: bool) -> Path:

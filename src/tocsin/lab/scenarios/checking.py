@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.lab.scenarios.city import CHANNELS
-from tocsin.lab.scenarios.scenario import LogIn, LogOut, Publish, Scenario, Subscribe, Unsubscribe
+from tocsin.lab.scenarios.scenario import (
+    LogInStep,
+    LogOutStep,
+    PublishStep,
+    Scenario,
+    SubscribeStep,
+    UnsubscribeStep,
+)
 from tocsin.wire.errors import InputError
 
 _KINDS: Final = {channel: kinds.split() for channel, kinds, _ in CHANNELS}
@@ -34,22 +41,22 @@ def check(made: Scenario, path: Path) -> None:
         try:
             _refuse(step.at_s > _MOST_S, f"at_s: must be at most {_MOST_S:g}, got {step.at_s:g}", _LINES)
             match step.act:
-                case LogIn(name):
+                case LogInStep(name):
                     _refuse(name in online, f"{name} is logged in already", "log it out before")
                     online.add(name)
-                case LogOut(name):
+                case LogOutStep(name):
                     _refuse(name not in online, f"{name} is not logged in", "log it in before")
                     online.discard(name)
-                case Subscribe(name, channel, parameters):
+                case SubscribeStep(name, channel, parameters):
                     _channel(channel, parameters)
                     one = name, channel, parameters
                     _refuse(one in held, f"{name} subscribes to this already", "leave one of both steps out")
                     held.add(one)
-                case Unsubscribe(name, channel, parameters):
+                case UnsubscribeStep(name, channel, parameters):
                     one = name, channel, parameters
                     _refuse(one not in held, f"{name} does not subscribe to this", "subscribe to it before")
                     held.discard(one)
-                case Publish(feed, record):
+                case PublishStep(feed, record):
                     _record(feed, record)
                 case _:
                     pass

@@ -10,17 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.scenarios.movement import Pace, Way, along_roads, random_waypoint
+from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
 from tocsin.lab.scenarios.roads import RoadMap, grid
 from tocsin.lab.scenarios.scenario import (
-    LogIn,
-    LogOut,
-    Move,
-    Publish,
+    LogInStep,
+    LogOutStep,
+    MoveStep,
+    PublishStep,
     Scenario,
     Step,
-    Subscribe,
-    Unsubscribe,
+    SubscribeStep,
+    UnsubscribeStep,
     scenario,
 )
 from tocsin.lab.scenarios.zones import Zone, travelling_zones
@@ -95,7 +95,7 @@ class City:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CityInputs:
     """What comes from elsewhere instead of from chance: the roads of a map, who goes where, and when who is online.
 
     Where `ways` or `online` says who there is, the city has as many subscribers. `about` names where it comes from.
@@ -103,7 +103,7 @@ class Given:
 
     about: Mapping[str, str] = field(default_factory=dict)
     roads: RoadMap | None = None
-    ways: Mapping[str, Way] | None = None
+    ways: Mapping[str, MovementPath] | None = None
     online: Mapping[str, Sequence[tuple[float, float]]] | None = None
 
     def names(self) -> list[str] | None:
@@ -111,11 +111,11 @@ class Given:
         return None if people is None else list(people)
 
 
-def city_scenario(city: City, seed: int, given: Given | None = None) -> Scenario:
+def city_scenario(city: City, seed: int, given: CityInputs | None = None) -> Scenario:
     """Everything that happens from outside in one hour; the same for the same city, seed and what is given."""
     if seed < 0:
         raise InputError(f"seed: must not be negative, got {seed}")
-    given = given or Given()
+    given = given or CityInputs()
     streams = Streams(seed).within("city")
     names = given.names() or [f"s{number:04d}" for number in range(city.subscribers)]
     online = list(_sessions(city, streams) if given.online is None else _given_sessions(given.online, names, city))
@@ -182,12 +182,14 @@ def _given_sessions(
 
 def _log_steps(online: list[Session], names: Sequence[str], city: City) -> Iterator[Step]:
     for person, begin_s, end_s in online:
-        yield Step(begin_s, LogIn(names[person]))
+        yield Step(begin_s, LogInStep(names[person]))
         if end_s < city.span_s:
-            yield Step(end_s, LogOut(names[person]))
+            yield Step(end_s, LogOutStep(names[person]))
 
 
-def _move_steps(city: City, names: Sequence[str], ways: Sequence[Way], online: list[Session]) -> Iterator[Step]:
+def _move_steps(
+    city: City, names: Sequence[str], ways: Sequence[MovementPath], online: list[Session]
+) -> Iterator[Step]:
     for person, begin_s, end_s in online:
         # On arrival, then with everybody's beat: a position is news, not a heartbeat of its own.
         first = math.floor(begin_s / city.move_every_s) + 1
@@ -195,12 +197,12 @@ def _move_steps(city: City, names: Sequence[str], ways: Sequence[Way], online: l
         beats = [number * city.move_every_s for number in range(first, math.ceil(last_s / city.move_every_s))]
         for at_s in (begin_s, *beats):
             east_m, north_m = ways[person].place(at_s)
-            yield Step(at_s, Move(names[person], round(east_m, 1), round(north_m, 1)))
+            yield Step(at_s, MoveStep(names[person], round(east_m, 1), round(north_m, 1)))
 
 
-def _ways(city: City, names: Sequence[str], streams: Streams, given: Given) -> Iterator[Way]:
+def _ways(city: City, names: Sequence[str], streams: Streams, given: CityInputs) -> Iterator[MovementPath]:
     people = streams.within("movement")
-    pace = Pace()
+    pace = MovementPace()
     roads = given.roads
     if roads is None and city.movement == "roads":
         roads = grid(streams.of("roads"), area_m=city.area_m, block_m=500.0)
@@ -225,10 +227,10 @@ def _subscription_steps(city: City, names: Sequence[str], streams: Streams) -> I
         near, ends = chance.random(2).tolist()
         channel, parameters = _near(name, turn) if near < city.near_share else shared[choices[person][turn]]
         at_s = float(joining.uniform(0, city.join_s))
-        yield Step(at_s, Subscribe(name, channel, parameters))
+        yield Step(at_s, SubscribeStep(name, channel, parameters))
         if ends < city.churn:
             end_s = at_s + float(joining.uniform(0, city.span_s - at_s))
-            yield Step(end_s, Unsubscribe(name, channel, parameters))
+            yield Step(end_s, UnsubscribeStep(name, channel, parameters))
 
 
 def _shared_interests(city: City, streams: Streams) -> list[Interest]:
@@ -265,10 +267,10 @@ def _publish_steps(city: City, streams: Streams) -> Iterator[Step]:
         active = [zone for zone in zones if zone.active(at_s)]
         if active and stream.random() >= city.shelter_share:
             yield Step(
-                at_s, Publish("ReportFeed", _report(active[int(stream.integers(len(active)))], at_s, city, stream))
+                at_s, PublishStep("ReportFeed", _report(active[int(stream.integers(len(active)))], at_s, city, stream))
             )
         else:
-            yield Step(at_s, Publish("ShelterFeed", _shelter(number, city, stream)))
+            yield Step(at_s, PublishStep("ShelterFeed", _shelter(number, city, stream)))
         number += 1
         at_s += float(stream.exponential(city.publish_every_s))
 

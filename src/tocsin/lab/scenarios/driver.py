@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from tocsin.lab.engine.engine import Engine
+from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.scenarios.scenario import Act, Scenario
 
 
-class Target(Protocol):
+class ScenarioTarget(Protocol):
     """Whoever a scenario is played to."""
 
     async def perform(self, act: Act, at_s: float) -> None:
@@ -28,7 +28,7 @@ class Clock(Protocol):
 class VirtualClock:
     """The engine's: what is due before a step happens before it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulationEngine) -> None:
         self._engine = engine
 
     async def until(self, at_s: float) -> float:
@@ -55,7 +55,7 @@ class WallClock:
         return -left_s * self._speed
 
 
-async def play(made: Scenario, target: Target, clock: Clock) -> float:
+async def play(made: Scenario, target: ScenarioTarget, clock: Clock) -> float:
     """Play all steps; says by how much the worst one came late, in seconds of the scenario."""
     late_s = 0.0
     for step in made.steps:

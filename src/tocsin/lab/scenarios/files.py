@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.lab.scenarios import one
-from tocsin.lab.scenarios.city import City, Given, chosen
-from tocsin.lab.scenarios.movement import Way
+from tocsin.lab.scenarios.city import City, CityInputs, chosen
+from tocsin.lab.scenarios.movement import MovementPath
 from tocsin.lab.scenarios.roads import RoadMap, read_wkt
-from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Scenario
+from tocsin.lab.scenarios.scenario import LogInStep, LogOutStep, MoveStep, Scenario
 from tocsin.wire.errors import InputError
 
 _USUAL: Final = City()
@@ -26,7 +26,7 @@ def city_from(
     movement: Path | None = None,
     connections: Path | None = None,
     access_points: Collection[str] = (),
-) -> tuple[City, Given]:
+) -> tuple[City, CityInputs]:
     """The city of these settings in which the files say what they can. Its area, its people and its span are theirs;
     the settings may choose another span. Access points are nobody. `InputError` where a file cannot be read or does
     not fit the others."""
@@ -57,7 +57,7 @@ def city_from(
         about["connections"] = connections.name
         base = {"span_s": seen.about["span_s"], **base}
     base |= chosen(settings)
-    given = Given(about, roads, ways, online)
+    given = CityInputs(about, roads, ways, online)
     if (names := given.names()) is not None:
         base = {**_people(names, settings, base["span_s"]), **base}
         strangers = sorted(set(online or ()) - set(names))
@@ -91,21 +91,21 @@ def _area(roads: RoadMap) -> tuple[float, float]:
     return max(place[0] for place in roads.places), max(place[1] for place in roads.places)
 
 
-def _ways(trace: Scenario) -> dict[str, Way]:
+def _ways(trace: Scenario) -> dict[str, MovementPath]:
     """From place to place, evenly, as the ONE moves them."""
     moves: dict[str, list[tuple[float, float, float]]] = {}
     for step in trace.steps:
-        if isinstance(step.act, Move):
+        if isinstance(step.act, MoveStep):
             moves.setdefault(step.act.subscriber, []).append((step.at_s, step.act.east_m, step.act.north_m))
-    return {name: Way(*zip(*points, strict=True)) for name, points in moves.items()}
+    return {name: MovementPath(*zip(*points, strict=True)) for name, points in moves.items()}
 
 
 def _sessions(trace: Scenario) -> Sessions:
     online: Sessions = {}
     for step in trace.steps:
-        if isinstance(step.act, LogIn):
+        if isinstance(step.act, LogInStep):
             online.setdefault(step.act.subscriber, []).append((step.at_s, math.inf))
-        elif isinstance(step.act, LogOut):
+        elif isinstance(step.act, LogOutStep):
             begin_s, _ = online[step.act.subscriber].pop()
             online[step.act.subscriber].append((begin_s, step.at_s))
     return online

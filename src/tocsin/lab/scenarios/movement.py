@@ -12,7 +12,7 @@ from tocsin.lab.scenarios.roads import RoadMap
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class MovementPace:
     """How fast and with which pauses: uniform between the two values of each."""
 
     speed_m_per_s: tuple[float, float] = (0.8, 1.8)
@@ -27,7 +27,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MovementPath:
     """Where somebody is at any moment; before the first moment at the first place, after the last at the last."""
 
     at_s: tuple[float, ...]
@@ -43,7 +43,7 @@ Place = tuple[float, float]
 NextWay = Callable[[Place], Sequence[Place]]
 
 
-def random_waypoint(stream: np.random.Generator, *, area_m: Place, pace: Pace, span_s: float) -> Way:
+def random_waypoint(stream: np.random.Generator, *, area_m: Place, pace: MovementPace, span_s: float) -> MovementPath:
     """Straight to a random place of the area, a pause, and on to the next."""
 
     def anywhere() -> Place:
@@ -52,7 +52,7 @@ def random_waypoint(stream: np.random.Generator, *, area_m: Place, pace: Pace, s
     return _walk(stream, anywhere(), lambda _here: (anywhere(),), pace, span_s)
 
 
-def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: Pace, span_s: float) -> Way:
+def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: MovementPace, span_s: float) -> MovementPath:
     """Along the shortest way over the roads to a random crossing, a pause, and on to the next."""
     crossings = roads.places
 
@@ -63,15 +63,17 @@ def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: Pace, span
     return _walk(stream, crossings[int(stream.integers(len(crossings)))], onward, pace, span_s)
 
 
-def _walk(stream: np.random.Generator, start: Place, onward: NextWay, pace: Pace, span_s: float) -> Way:
+def _walk(
+    stream: np.random.Generator, start: Place, onward: NextWay, pace: MovementPace, span_s: float
+) -> MovementPath:
     points: list[tuple[float, Place]] = [(0.0, start)]
     while points[-1][0] < span_s:
         points += _leg(stream, points[-1], onward, pace)
-    return Way(tuple(at for at, _ in points), tuple(p[0] for _, p in points), tuple(p[1] for _, p in points))
+    return MovementPath(tuple(at for at, _ in points), tuple(p[0] for _, p in points), tuple(p[1] for _, p in points))
 
 
 def _leg(
-    stream: np.random.Generator, begun: tuple[float, Place], onward: NextWay, pace: Pace
+    stream: np.random.Generator, begun: tuple[float, Place], onward: NextWay, pace: MovementPace
 ) -> Iterator[tuple[float, Place]]:
     now_s, here = begun
     speed = float(stream.uniform(*pace.speed_m_per_s))

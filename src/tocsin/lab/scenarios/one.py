@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Scenario, Step
+from tocsin.lab.scenarios.scenario import LogInStep, LogOutStep, MoveStep, Scenario, Step
 from tocsin.wire.errors import InputError
 
 
@@ -39,7 +39,7 @@ def read_movement(path: Path, *, prefix: str = "") -> Scenario:
                 f"{path}, line {number}: {' '.join(words[:4])} lies outside of what the first line says",
                 hint="it says: minTime maxTime minX maxX minY maxY",
             )
-        steps.append(Step(at_s - least_s, Move(f"{prefix}{name}", east_m - least_east_m, north_m - least_north_m)))
+        steps.append(Step(at_s - least_s, MoveStep(f"{prefix}{name}", east_m - least_east_m, north_m - least_north_m)))
     about = {"span_s": most_s - least_s, "area_m": (most_east_m - least_east_m, most_north_m - least_north_m)}
     return Scenario({"from": "the ONE simulator's movement", "file": path.name, **about}, tuple(steps))
 
@@ -73,7 +73,7 @@ def _changed(at_s: float, name: str, point: str, state: str, points: set[str]) -
     before = bool(points)
     (points.add if state == "up" else points.discard)(point)
     if bool(points) != before:
-        yield Step(at_s, LogIn(name) if points else LogOut(name))
+        yield Step(at_s, LogInStep(name) if points else LogOutStep(name))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from tocsin.lab.replacing import replacing
+from tocsin.lab.replacing import AtomicFile
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
@@ -17,31 +17,31 @@ _HINT: Final = "docs/lab.md shows a scenario line by line; tocsin lab scenario w
 
 
 @dataclass(frozen=True, slots=True)
-class LogIn:
+class LogInStep:
     subscriber: str
 
 
 @dataclass(frozen=True, slots=True)
-class LogOut:
+class LogOutStep:
     subscriber: str
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
-    subscriber: str
-    channel: str
-    parameters: tuple[str | float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class SubscribeStep:
     subscriber: str
     channel: str
     parameters: tuple[str | float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class UnsubscribeStep:
+    subscriber: str
+    channel: str
+    parameters: tuple[str | float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStep:
     """The subscriber is now there: metres east and north of the map's south-western corner."""
 
     subscriber: str
@@ -50,21 +50,21 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
-    """A record for a feed; places in it are in metres, as in `Move`."""
+class PublishStep:
+    """A record for a feed; places in it are in metres, as in `MoveStep`."""
 
     feed: str
     record: Mapping[str, Any]
 
 
-Act = LogIn | LogOut | Subscribe | Unsubscribe | Move | Publish
+Act = LogInStep | LogOutStep | SubscribeStep | UnsubscribeStep | MoveStep | PublishStep
 ACTS: Final[dict[str, type[Any]]] = {
-    "log_in": LogIn,
-    "log_out": LogOut,
-    "subscribe": Subscribe,
-    "unsubscribe": Unsubscribe,
-    "move": Move,
-    "publish": Publish,
+    "log_in": LogInStep,
+    "log_out": LogOutStep,
+    "subscribe": SubscribeStep,
+    "unsubscribe": UnsubscribeStep,
+    "move": MoveStep,
+    "publish": PublishStep,
 }
 assert set(ACTS.values()) == set(get_args(Act))
 _NAMES: Final = {kind: name for name, kind in ACTS.items()}
@@ -94,7 +94,7 @@ def scenario(about: Mapping[str, Any], steps: Iterable[Step]) -> Scenario:
 
 def save(made: Scenario, path: Path) -> None:
     """Whole or not at all. The same scenario gives the same bytes."""
-    with replacing(path) as new, new.open("w", encoding="utf-8") as file:
+    with AtomicFile(path) as new, new.open("w", encoding="utf-8") as file:
         for line in _lines(made):
             file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tocsin.lab.scenarios.city import CHANNELS
-from tocsin.lab.scenarios.scenario import LogIn, LogOut, Move, Publish, Scenario, Subscribe, Unsubscribe
+from tocsin.lab.scenarios.scenario import (
+    LogInStep,
+    LogOutStep,
+    MoveStep,
+    PublishStep,
+    Scenario,
+    SubscribeStep,
+    UnsubscribeStep,
+)
 
 Interest = tuple[str, tuple[str | float, ...]]
 # What a broker keeps beside a result: its cursor and when it was found, in JSON.
@@ -24,7 +32,7 @@ _KINDS: Final = {channel: kinds.split() for channel, kinds, _ in CHANNELS}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CityResult:
     """A result of an interest at a moment."""
 
     at_s: float
@@ -43,7 +51,7 @@ class CityRun:
 
     interests: dict[Interest, int] = field(default_factory=dict)
     subscribers: dict[str, int] = field(default_factory=dict)
-    found: list[Found] = field(default_factory=list)
+    found: list[CityResult] = field(default_factory=list)
 
     def interest(self, channel: str, parameters: tuple[str | float, ...]) -> int:
         return self.interests.setdefault((channel, parameters), len(self.interests))
@@ -76,20 +84,20 @@ def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> City
                 run.found += _matches(run, channel, recent, now_s, held=held, places=places, shelters=shelters)
             due_s[channel] = now_s + _PERIOD_S[channel]
         match act:
-            case Move():
+            case MoveStep():
                 places[act.subscriber] = (act.east_m, act.north_m)
-            case Subscribe():
+            case SubscribeStep():
                 number = run.interest(act.channel, act.parameters)
                 held[number] = held.get(number, 0) + 1
                 run.subscriber(act.subscriber)
-            case Unsubscribe():
+            case UnsubscribeStep():
                 held[run.interest(act.channel, act.parameters)] -= 1
-            case LogIn() | LogOut():
+            case LogInStep() | LogOutStep():
                 run.subscriber(act.subscriber)
-            case Publish() if act.feed == "ReportFeed":
+            case PublishStep() if act.feed == "ReportFeed":
                 reports.append((at_s, act.record))
                 reports = [one for one in reports if one[0] > at_s - 2 * max(_PERIOD_S.values())]
-            case Publish():
+            case PublishStep():
                 shelters.append(act.record)
             case _:
                 pass
@@ -105,7 +113,7 @@ def _matches(
     held: Mapping[int, int],
     places: Mapping[str, tuple[float, float]],
     shelters: list[Mapping[str, Any]],
-) -> Iterator[Found]:
+) -> Iterator[CityResult]:
     for (of, parameters), number in run.interests.items():
         if of != channel or not held.get(number):
             continue
@@ -116,7 +124,7 @@ def _matches(
                     value["shelters"] = [
                         dict(one) for one in shelters if _within(report, (one["east_m"], one["north_m"]))
                     ]
-                yield Found(now_s, number, value)
+                yield CityResult(now_s, number, value)
 
 
 def _matched(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.workloads.events import Events, Kind, in_order, kept
+from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order, kept
 from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, poisson_moments, popularity, renewals
 
 LIFETIMES: Final = ("whole", "once", "renewed")
@@ -63,12 +63,12 @@ class EdgeWorkload:
         return f"edge-{seed}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
 
-def edge_events(workload: EdgeWorkload, seed: int, folder: Path | None = None) -> Events:
+def edge_events(workload: EdgeWorkload, seed: int, folder: Path | None = None) -> WorkloadEvents:
     """The events of one run, from the folder if an earlier cell left them there."""
     return kept(folder, workload.name(seed), lambda: make_edge_events(workload, seed))
 
 
-def make_edge_events(workload: EdgeWorkload, seed: int) -> Events:
+def make_edge_events(workload: EdgeWorkload, seed: int) -> WorkloadEvents:
     streams = Streams(seed).within("edge-caching")
     about: dict[str, Any] = {"workload": "edge-caching", "seed": seed, "settings": asdict(workload)}
     return in_order(
@@ -76,7 +76,7 @@ def make_edge_events(workload: EdgeWorkload, seed: int) -> Events:
     )
 
 
-Part = tuple[Kind, dict[str, NDArray[Any]]]
+Part = tuple[WorkloadEventKind, dict[str, NDArray[Any]]]
 
 
 def _produced(workload: EdgeWorkload, streams: Streams) -> Part:
@@ -84,7 +84,7 @@ def _produced(workload: EdgeWorkload, streams: Streams) -> Part:
     at_s, interest = poisson_moments(streams.of("arrivals"), 1 / periods_s, workload.span_s)
     low, high = workload.size_bytes
     sizes = streams.of("sizes").integers(low, high, len(at_s), endpoint=True)
-    return Kind.PRODUCED, {"at_s": at_s, "interest": interest, "size_bytes": sizes}
+    return WorkloadEventKind.PRODUCED, {"at_s": at_s, "interest": interest, "size_bytes": sizes}
 
 
 def _sessions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
@@ -93,8 +93,8 @@ def _sessions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
         streams.of("sessions"), workload.subscribers, workload.span_s, on_s=on_s, off_s=off_s
     )
     return [
-        (Kind.LOGGED_IN, {"at_s": at_s[on], "subscriber": who[on]}),
-        (Kind.LOGGED_OUT, {"at_s": at_s[~on], "subscriber": who[~on]}),
+        (WorkloadEventKind.LOGGED_IN, {"at_s": at_s[on], "subscriber": who[on]}),
+        (WorkloadEventKind.LOGGED_OUT, {"at_s": at_s[~on], "subscriber": who[~on]}),
     ]
 
 
@@ -107,7 +107,7 @@ def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
     if workload.lifetimes == "whole":
         inside = joined_s < workload.span_s
         joined = {"at_s": joined_s[inside], "subscriber": subscriber[inside], "interest": first[inside]}
-        return [(Kind.SUBSCRIBED, joined)]
+        return [(WorkloadEventKind.SUBSCRIBED, joined)]
     mu, sigma = workload.lasts
     slot, begin_s, end_s = renewals(
         streams.of("lifetimes"),
@@ -123,8 +123,11 @@ def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
     _make_distinct(interest, slot, begun, begin_s, each=each, interests=workload.interests)
     over = end_s < workload.span_s
     return [
-        (Kind.UNSUBSCRIBED, {"at_s": end_s[over], "subscriber": subscriber[slot[over]], "interest": interest[over]}),
-        (Kind.SUBSCRIBED, {"at_s": begin_s, "subscriber": subscriber[slot], "interest": interest}),
+        (
+            WorkloadEventKind.UNSUBSCRIBED,
+            {"at_s": end_s[over], "subscriber": subscriber[slot[over]], "interest": interest[over]},
+        ),
+        (WorkloadEventKind.SUBSCRIBED, {"at_s": begin_s, "subscriber": subscriber[slot], "interest": interest}),
     ]
 
 

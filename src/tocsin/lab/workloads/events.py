@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.lab.replacing import replacing
+from tocsin.lab.replacing import AtomicFile
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
@@ -21,7 +21,7 @@ _CHUNK: Final = 100_000
 _COLUMNS: Final = ("at_s", "kind", "subscriber", "interest", "size_bytes")
 
 
-class Kind(IntEnum):
+class WorkloadEventKind(IntEnum):
     """What happened. At the same moment the lower one first: who moves on leaves before it arrives."""
 
     UNSUBSCRIBED = 0
@@ -32,18 +32,18 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class WorkloadEvent:
     """One of them. `subscriber` or `interest` is -1 where it says nothing, and only PRODUCED has a size."""
 
     at_s: float
-    kind: Kind
+    kind: WorkloadEventKind
     subscriber: int
     interest: int
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class WorkloadEvents:
     """Columns of equal length, ordered by time and kind. `about` says how they were made."""
 
     at_s: NDArray[np.float64]
@@ -63,36 +63,36 @@ class Events:
             part = slice(start, start + _CHUNK)
             yield from zip(*(getattr(self, name)[part].tolist() for name in _COLUMNS), strict=True)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[WorkloadEvent]:
         for at_s, kind, subscriber, interest, size_bytes in self.rows():
-            yield Event(at_s, Kind(kind), subscriber, interest, size_bytes)
+            yield WorkloadEvent(at_s, WorkloadEventKind(kind), subscriber, interest, size_bytes)
 
-    def of(self, kind: Kind) -> NDArray[np.bool_]:
+    def of(self, kind: WorkloadEventKind) -> NDArray[np.bool_]:
         """Where the events of one kind are."""
         return np.asarray(self.kind == kind)
 
     def save(self, path: Path) -> None:
         """Whole or not at all. The same events give the same bytes."""
         said = json.dumps({"events": _FORMAT, **self.about}, sort_keys=True)
-        with replacing(path) as new, new.open("wb") as file:
+        with AtomicFile(path) as new, new.open("wb") as file:
             np.savez(file, allow_pickle=False, about=np.array(said), **{name: getattr(self, name) for name in _COLUMNS})
 
 
-def load(path: Path) -> Events:
+def load(path: Path) -> WorkloadEvents:
     """What `save` saved. `InputError` for anything else."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
             if about.pop("events") != _FORMAT:
                 raise InputError(f"{path}: events of a newer version")
-            return Events(**{name: file[name] for name in _COLUMNS}, about=about)
+            return WorkloadEvents(**{name: file[name] for name in _COLUMNS}, about=about)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not events of the lab: {error}") from None
 
 
-def kept(folder: Path | None, name: str, make: Callable[[], Events]) -> Events:
+def kept(folder: Path | None, name: str, make: Callable[[], WorkloadEvents]) -> WorkloadEvents:
     """From the folder, where an earlier run made them and their file is whole; otherwise made now and saved there."""
     if folder is None:
         return make()
@@ -104,7 +104,9 @@ def kept(folder: Path | None, name: str, make: Callable[[], Events]) -> Events:
         return load(path)
 
 
-def in_order(parts: list[tuple[Kind, Mapping[str, NDArray[Any]]]], about: Mapping[str, Any]) -> Events:
+def in_order(
+    parts: list[tuple[WorkloadEventKind, Mapping[str, NDArray[Any]]]], about: Mapping[str, Any]
+) -> WorkloadEvents:
     """One set of events from parts of one kind each. Equals keep the order in which the parts have them."""
     at_s = np.concatenate([part["at_s"] for _, part in parts])
     kind = np.concatenate([np.full(len(part["at_s"]), each, dtype=np.uint8) for each, part in parts])
@@ -114,6 +116,6 @@ def in_order(parts: list[tuple[Kind, Mapping[str, NDArray[Any]]]], about: Mappin
         filled = [part.get(name, np.full(len(part["at_s"]), missing)).astype(np.int32) for _, part in parts]
         return np.asarray(np.concatenate(filled)[order])
 
-    return Events(
+    return WorkloadEvents(
         at_s[order], kind[order], column("subscriber", -1), column("interest", -1), column("size_bytes", 0), about
     )

@@ -22,7 +22,7 @@ from sqlglot import exp
 
 from tocsin.language import dynamic, openform
 from tocsin.language.channels import SharedQuery
-from tocsin.language.meeting import Borders
+from tocsin.language.meeting import Quantiles
 from tocsin.language.moments import MICROS_PER_DAY
 from tocsin.language.sharing import ID, parameter_column
 from tocsin.language.spark_text import render
@@ -45,7 +45,7 @@ _TRIED_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
-class Suspect:
+class SuspectInterest:
     """An interest on which the query has failed: so many executions in a row on every record, and how."""
 
     strikes: int = 0
@@ -76,7 +76,7 @@ class Ids:
         return sorted(one for one in identities if self.first <= one <= self.last and one not in left)
 
 
-class Interests:
+class InterestTable:
     """Not thread-safe: one execution of a channel at a time."""
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession], query: SharedQuery) -> None:
@@ -102,7 +102,7 @@ class Interests:
         self._stale = True
         self.remembered: dict[str, Any] = {}  # what was found out about the interests as they are
         self.gone: set[int] = set()
-        self.suspects: dict[int, Suspect] = {}
+        self.suspects: dict[int, SuspectInterest] = {}
         self.checked: set[str] = set()  # texts of queries over them whose plans were looked at
         self._newest = -1
         self._worked = -1  # up to this id all have been part of an execution that did not fail, but for suspects
@@ -154,13 +154,13 @@ class Interests:
 
     def doubt(self, identity: int) -> None:
         """The query failed on it, but not on every record."""
-        self.suspects[identity] = Suspect()
+        self.suspects[identity] = SuspectInterest()
 
     def strike(self, identity: int, reason: str) -> None:
         """The query failed on it, whatever the record."""
-        before = self.suspects.pop(identity, Suspect())  # and comes last now
+        before = self.suspects.pop(identity, SuspectInterest())  # and comes last now
         wait = min(_FIRST_WAIT << (before.strikes - 1), _LONGEST_WAIT) if before.strikes else 0
-        self.suspects[identity] = Suspect(min(before.strikes + 1, 16), reason, wait)
+        self.suspects[identity] = SuspectInterest(min(before.strikes + 1, 16), reason, wait)
 
     def worked(self, left: Container[int]) -> None:
         """The query did not fail on any but these, which took no part."""
@@ -277,7 +277,7 @@ class Interests:
             chosen[one.name] = [values[i] for i in picked]
         return chosen
 
-    def _compared(self, borders: Borders, rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def _compared(self, borders: Quantiles, rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """One parameter's values as Spark compares them."""
         index = int(borders.parameter.removeprefix("p"))
         physical = _PHYSICAL.get(self._query.parameters[index])

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tocsin.language.channels import NOW, PREVIOUS, Called, SharedQuery
+from tocsin.language.channels import NOW, PREVIOUS, CalledFunction, SharedQuery
 from tocsin.language.sharing import ID
 from tocsin.pipeline.channels.running import chosen, named
 from tocsin.pipeline.datasets import layout
@@ -23,7 +23,9 @@ _REMEDY: Final = "compare a parameter with a field by =, IN, BETWEEN, LIKE or a 
 _numbers = itertools.count()
 
 
-def checked_plan(spark: SparkSession, query: SharedQuery, interests: str, call_of: Callable[[Called], str]) -> str:
+def checked_plan(
+    spark: SparkSession, query: SharedQuery, interests: str, call_of: Callable[[CalledFunction], str]
+) -> str:
     """Spark's plan of the query over relations of unknown size; StatementError where it would test every pair.
 
     `interests` is the schema of the interests in Spark's words.

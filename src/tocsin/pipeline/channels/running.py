@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tocsin.language.channels import NOW, PREVIOUS, Called, Scan, SharedQuery
-from tocsin.pipeline.channels.interests import Ids, Interests
+from tocsin.language.channels import NOW, PREVIOUS, CalledFunction, Scan, SharedQuery
+from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query_once
 from tocsin.rules.model.jsonform import plain
@@ -29,12 +29,12 @@ ONE_TASK_MATCHES: Final = 1 << 17
 _BRANCH_BITS: Final = 56  # of a record's number: above them is its query's
 _OURS: Final = re.compile(r"\btocsin_channel_[0-9a-f]{32}_\w+", re.IGNORECASE)
 
-NameOf = Callable[[Scan | Called], str]
+NameOf = Callable[[Scan | CalledFunction], str]
 """The name under which Spark finds a view or a function now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExecutionResults:
     """Results in the order of their interests, and of each interest's own: whose they are, and which text each has."""
 
     interests: npt.NDArray[np.int64]
@@ -65,14 +65,14 @@ class Grouping:
 UNGROUPED: Final = Grouping(is_grouped=False)
 
 
-def choose_grouping(interests: int, found: Found) -> Grouping:
+def choose_grouping(interests: int, found: ExecutionResults) -> Grouping:
     """For the next execution, after one that has found this for so many interests."""
     is_small = interests <= ONE_TASK_INTERESTS and len(found) <= ONE_TASK_MATCHES
     return Grouping(found.repeated_bytes() > GROUPED_FROM_BYTES, is_small)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ExecutionMoment:
     """When an execution takes place, and from where on records are new to it."""
 
     now: datetime
@@ -84,12 +84,12 @@ class Moment:
 def run(  # noqa: PLR0917
     spark: SparkSession,
     query: SharedQuery,
-    interests: Interests,
+    interests: InterestTable,
     name_of: NameOf,
-    moment: Moment,
+    moment: ExecutionMoment,
     among: Ids | None = None,
     how: Grouping = UNGROUPED,
-) -> Found:
+) -> ExecutionResults:
     """The results of all interests, or of those alone."""
     return encoded(answer(spark, query, interests, name_of, moment, among, how), query, interests.gone)
 
@@ -97,9 +97,9 @@ def run(  # noqa: PLR0917
 def answer(  # noqa: PLR0917
     spark: SparkSession,
     query: SharedQuery,
-    interests: Interests,
+    interests: InterestTable,
     name_of: NameOf,
-    moment: Moment,
+    moment: ExecutionMoment,
     among: Ids | None = None,
     how: Grouping = UNGROUPED,
 ) -> pa.Table:
@@ -116,9 +116,9 @@ def answer(  # noqa: PLR0917
 def _answer(  # noqa: PLR0917
     spark: SparkSession,
     query: SharedQuery,
-    interests: Interests,
+    interests: InterestTable,
     name_of: NameOf,
-    moment: Moment,
+    moment: ExecutionMoment,
     view: str,
     how: Grouping,
 ) -> pa.Table:
@@ -151,7 +151,7 @@ def _answer(  # noqa: PLR0917
     return found
 
 
-def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
+def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> ExecutionResults:
     """Each different result as JSON once, however many interests have it."""
     results = table.column("result")
     if "matches" in table.column_names:
@@ -173,10 +173,10 @@ def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> Found:
     decode = layout.decoder(query.type)
     texts = [orjson.dumps(plain(decode(value))) for value in results.take(pa.array(used)).to_pylist()]
     payloads = payloads.astype(np.int64)
-    return Found(interests[order], payloads[order], texts, places[order], numbers[order])
+    return ExecutionResults(interests[order], payloads[order], texts, places[order], numbers[order])
 
 
-def together(parts: Sequence[Found]) -> Found:
+def together(parts: Sequence[ExecutionResults]) -> ExecutionResults:
     """The results of several runs: each for interests of its own, or for records that come after those before it."""
     known: dict[bytes, int] = {}
     columns: list[list[npt.NDArray[np.int64]]] = [[np.array([], np.int64)] for _ in range(5)]
@@ -193,7 +193,7 @@ def together(parts: Sequence[Found]) -> Found:
     interests, payloads, places, numbers, runs = (np.concatenate(column) for column in columns)
     # As one run would have ordered them: a query of a UNION after the other, and in each a record after the other.
     order = np.lexsort((numbers, runs, numbers >> _BRANCH_BITS, places, interests))
-    return Found(interests[order], payloads[order], list(known))
+    return ExecutionResults(interests[order], payloads[order], list(known))
 
 
 def _matches(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

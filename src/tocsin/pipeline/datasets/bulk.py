@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tocsin.pipeline.datasets.table import DatasetTable
 
 
-class Incoming:
+class BulkLoad:
     """Iterate it to get the rows as they are stored; then ask `checked`."""
 
     def __init__(

@@ -30,7 +30,7 @@ from tocsin.pipeline.datasets.durability import (
     sync_file,
     sync_folder,
 )
-from tocsin.pipeline.datasets.history import Entry
+from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.pipeline.datasets.log_entries import add_checksum, mark_actions, mark_checkpoint
 from tocsin.pipeline.datasets.log_recovery import list_files_set_aside, recover_log
 from tocsin.pipeline.datasets.log_writer import sign_first_entry, table_properties, with_properties, write_draft
@@ -67,7 +67,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TableState:
     """One state of the table. Never changed: a commit makes a new one."""
 
     version: int
@@ -105,7 +105,7 @@ class DeltaLog:
         self._undecided: _Undecided | None = None
         self._checkpoint_mark: Mapping[str, str] = {}
         self.checkpoint_version = -1
-        self.state: State
+        self.state: TableState
         self._reload()
 
     @classmethod
@@ -203,7 +203,7 @@ class DeltaLog:
         at_us: int,
         rewrite: bool,
         positions: Mapping[str, int],
-    ) -> tuple[State, Entry]:
+    ) -> tuple[TableState, HistoryEntry]:
         """Make a numbered commit durable; the caller shows the new state."""
         before = self.state
         marks = {_NUMBER_TXN: number, _AT_TXN: at_us}
@@ -217,7 +217,7 @@ class DeltaLog:
             history.REWRITTEN_KEY: before.last_rewrite,
         }
         transactions = [{"txn": {"appId": name, "version": mark}} for name, mark in marks.items()]
-        entry = Entry(
+        entry = HistoryEntry(
             version=before.version + 1,
             number=number,
             at_us=at_us,
@@ -231,14 +231,16 @@ class DeltaLog:
         self._positions.update(positions)
         return self._changed(entry, added, removed), entry
 
-    def maintain(self, added: Sequence[DataFile], removed: Sequence[DataFile], *, step: str) -> tuple[State, Entry]:
+    def maintain(
+        self, added: Sequence[DataFile], removed: Sequence[DataFile], *, step: str
+    ) -> tuple[TableState, HistoryEntry]:
         """Exchange files without a commit number: the same rows in other files, or rows that retention ended."""
         data_change = step == "retention"
         at_us = self.clock.now_us()
         actions = _exchanged(added, removed, at_us, data_change=data_change)
         return self._maintain(actions, added, removed, at_us, step)
 
-    def describe(self) -> tuple[State, Entry]:
+    def describe(self) -> tuple[TableState, HistoryEntry]:
         """Let the table say of itself what the settings want."""
         said = {**self._said, **self._properties}
         change = self._maintain([with_properties(self._delta, said)], (), (), self.clock.now_us(), "properties")
@@ -252,9 +254,9 @@ class DeltaLog:
         removed: Sequence[DataFile],
         at_us: int,
         step: str,
-    ) -> tuple[State, Entry]:
+    ) -> tuple[TableState, HistoryEntry]:
         names = tuple(file.name for file in added), tuple(file.name for file in removed)
-        entry = Entry(self.state.version + 1, None, at_us, False, self.state.last_rewrite, *names)
+        entry = HistoryEntry(self.state.version + 1, None, at_us, False, self.state.last_rewrite, *names)
         self._write(actions, {"tocsin.upkeep": step}, at_us, step=step)
         return self._changed(entry, added, removed), entry
 
@@ -306,14 +308,14 @@ class DeltaLog:
         self._undecided = None
         self._reload()
 
-    def _changed(self, entry: Entry, added: Sequence[DataFile], removed: Sequence[DataFile]) -> State:
+    def _changed(self, entry: HistoryEntry, added: Sequence[DataFile], removed: Sequence[DataFile]) -> TableState:
         before = self.state
         files = dict(before.files)
         for file in removed:
             del files[file.name]
         files.update((file.name, file) for file in added)
         number = before.number if entry.number is None else entry.number
-        self.state = State(
+        self.state = TableState(
             version=entry.version,
             number=number,
             at_us=before.at_us if entry.number is None else entry.at_us,
@@ -334,7 +336,7 @@ class DeltaLog:
         def mark(name: str) -> int:
             return delta.transaction_version(name) or 0
 
-        self.state = State(
+        self.state = TableState(
             version=delta.version(),
             number=mark(_NUMBER_TXN),
             at_us=mark(_AT_TXN),

@@ -30,7 +30,7 @@ REWRITTEN_KEY: Final = "tocsin.rewritten"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One Delta version. `number` is None where it was upkeep and no commit of ours; `rewritten` is the last rewrite
     before this commit."""
 
@@ -67,13 +67,13 @@ class History:
         self._opened_at_version = opened_at_version
         self._opened_with_rewrite = last_rewrite
         self._loaded = loaded
-        self._entries: list[Entry] = []
+        self._entries: list[HistoryEntry] = []
         self._rewrites: list[_Rewrite] = []
         self._added_at: dict[str, int] = {}
         self._removed: dict[str, _Removed] = {}
         self._lost_up_to = 0
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: HistoryEntry) -> None:
         self._entries.append(entry)
         if entry.rewrite and entry.number is not None:
             self._rewrites.append(_Rewrite(entry.number, entry.version))
@@ -102,9 +102,9 @@ class History:
             if last is not None:
                 self._lost_up_to = max(self._lost_up_to, last.number)
 
-    def _read_back(self, history: int) -> list[Entry]:
+    def _read_back(self, history: int) -> list[HistoryEntry]:
         """The entries of the last so many commits, the newest first. The log may go back further: for others."""
-        read: list[Entry] = []
+        read: list[HistoryEntry] = []
         first: int | None = None
         for version in reversed(log_versions(self._folder)[0]):
             if version > self._opened_at_version:
@@ -189,7 +189,7 @@ class History:
         return last if last is not None and last.version > removed.added else None
 
 
-def _parsed(version: int, text: str) -> Entry:
+def _parsed(version: int, text: str) -> HistoryEntry:
     """One entry of the log: a JSON object per line, as the Delta protocol defines it."""
     info: dict[str, Any] = {}
     added: list[str] = []
@@ -201,7 +201,7 @@ def _parsed(version: int, text: str) -> Entry:
             added.append(action["add"]["path"])
         if "remove" in action:
             removed.append(action["remove"]["path"])
-    return Entry(
+    return HistoryEntry(
         version=version,
         number=info.get(NUMBER_KEY),
         at_us=to_us(datetime.fromisoformat(info[AT_KEY])) if AT_KEY in info else info.get("timestamp", 0) * 1000,

@@ -21,7 +21,7 @@ Located = dict[str, tuple[Positions, Positions]]
 Move = tuple[list[DataFile], DataFile | None]
 
 
-class Lookup:
+class KeyLookup:
     """Answers are exact for the last commit of the log. Not thread-safe: whoever asks has the table's turn, and tells
     of each commit what it did to the keys."""
 

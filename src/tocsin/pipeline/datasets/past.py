@@ -7,23 +7,23 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
-from tocsin.pipeline.datasets.commits import State, TableClock
+from tocsin.pipeline.datasets.commits import TableClock, TableState
 from tocsin.pipeline.datasets.datafiles import DataFolder, from_us, to_us
-from tocsin.pipeline.datasets.history import Entry, History
-from tocsin.pipeline.datasets.snapshots import Held, Snapshot
+from tocsin.pipeline.datasets.history import History, HistoryEntry
+from tocsin.pipeline.datasets.snapshots import Snapshot, SnapshotHolds
 from tocsin.pipeline.datasets.tombstones import OutsideReaders, Tombstone, Tombstones, read_tombstones
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import NotFoundError, PastStateError
 
 
-class Past:
+class ReadableStates:
     """Readers never wait for a writer: the lock is held only to exchange a state for the next."""
 
     def __init__(
         self,
         data: DataFolder,
-        held: Held,
-        state: State,
+        held: SnapshotHolds,
+        state: TableState,
         *,
         history: int,
         new: bool,
@@ -42,7 +42,7 @@ class Past:
         self.tombstones = Tombstones()
         self.state = state
 
-    def show(self, state: State, entry: Entry) -> None:
+    def show(self, state: TableState, entry: HistoryEntry) -> None:
         """From now on this is the current state."""
         with self._lock:
             self._log.record(entry)
@@ -105,7 +105,7 @@ class Past:
                 number = max(number, pc.max(before.column(COMMIT)).as_py() or 0)
         return number
 
-    def _snapshot_of(self, state: State, number: int) -> Snapshot:
+    def _snapshot_of(self, state: TableState, number: int) -> Snapshot:
         whole = number == state.number
         paths = tuple(
             self._data.full_path(file.name) for file in state.files.values() if whole or file.first_commit <= number

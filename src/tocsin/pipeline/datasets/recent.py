@@ -20,7 +20,7 @@ class _Commit:
     rewrite: bool  # it replaced or removed rows of earlier commits
 
 
-class Recent:
+class RecentRows:
     """Thread-safe. Keeps nothing while nobody wants it; commits are recorded in their order."""
 
     def __init__(self, schema: pa.Schema) -> None:

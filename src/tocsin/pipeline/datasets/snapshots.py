@@ -22,7 +22,7 @@ class Snapshot:
     rows_up_to: int | None
 
 
-class Held:
+class SnapshotHolds:
     """The snapshots that are in use: pinned, or still referred to by anybody."""
 
     def __init__(self) -> None:

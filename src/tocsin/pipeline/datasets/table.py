@@ -21,7 +21,7 @@ import pyarrow as pa
 from tocsin import faults
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.commits import Commit, DeltaLog, State, TableClock
+from tocsin.pipeline.datasets.commits import Commit, DeltaLog, TableClock, TableState
 from tocsin.pipeline.datasets.datafiles import (
     AT_TYPE,
     LARGEST_FILE_BYTES,
@@ -32,12 +32,12 @@ from tocsin.pipeline.datasets.datafiles import (
     to_us,
 )
 from tocsin.pipeline.datasets.durability import is_full_disk
-from tocsin.pipeline.datasets.history import Entry
+from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.pipeline.datasets.keys import Hashes, KeyPath
-from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, Located, Lookup, Move
-from tocsin.pipeline.datasets.past import Past
-from tocsin.pipeline.datasets.recent import Recent
-from tocsin.pipeline.datasets.snapshots import Held, Snapshot
+from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, KeyLookup, Located, Move
+from tocsin.pipeline.datasets.past import ReadableStates
+from tocsin.pipeline.datasets.recent import RecentRows
+from tocsin.pipeline.datasets.snapshots import Snapshot, SnapshotHolds
 from tocsin.pipeline.datasets.tombstones import LogFiles, OutsideReaders
 from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
 
@@ -48,7 +48,7 @@ _NO_POSITIONS: Final[Mapping[str, int]] = {}
 _UNLIMITED: Final = 1 << 62
 
 
-class Options(TypedDict, total=False):
+class TableOptions(TypedDict, total=False):
     history: int  # the last so many commits can be asked for (1,000)
     retention_s: float | None  # rows end at this age (None: never)
     indexed_keys_max: int
@@ -60,7 +60,7 @@ class DatasetTable:
     """See the module's promises. Thread-safe; one process at a time has a dataset open."""
 
     def __init__(
-        self, log: DeltaLog, schema: pa.Schema, keys: Sequence[KeyPath], *, new: bool, **options: Unpack[Options]
+        self, log: DeltaLog, schema: pa.Schema, keys: Sequence[KeyPath], *, new: bool, **options: Unpack[TableOptions]
     ) -> None:
         self.schema = schema
         self.keys = tuple(tuple(path) for path in keys)
@@ -68,20 +68,20 @@ class DatasetTable:
         self.clock = log.clock
         self.log = log
         self.data = DataFolder(log.folder, stored_schema(schema), self.keys)
-        self.held = Held()
+        self.held = SnapshotHolds()
         self.writing = threading.RLock()
         self.upkeeping = threading.Lock()
         self.outside_readers = options.get("outside_readers", OutsideReaders())
-        self.past = Past(
+        self.past = ReadableStates(
             self.data, self.held, log.state, history=options.get("history", 1000), new=new,
             outside_readers=self.outside_readers,
         )  # fmt: skip
         self.log_files: LogFiles | None = None  # listed when upkeep first needs it
-        self.lookup = Lookup(
+        self.lookup = KeyLookup(
             log, self.data, self.keys, new=new, indexed_keys_max=options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         )
         self._closed = False
-        self.recent = Recent(self.data.schema)
+        self.recent = RecentRows(self.data.schema)
         self._listening = threading.Lock()  # no writer waits for it
         self._listeners: tuple[Callable[[int], None], ...] = ()
         self.cleaned_at_version = log.state.version
@@ -90,14 +90,16 @@ class DatasetTable:
 
     @classmethod
     def create(
-        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[Options]
+        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
     ) -> DatasetTable:
         """A new, empty table. `keys`: the columns (paths into structs) that together identify a row."""
         log = DeltaLog.create(folder, stored_schema(schema), *_logged(options))
         return cls(log, schema, keys, new=True, **options)
 
     @classmethod
-    def open(cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[Options]) -> DatasetTable:
+    def open(
+        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
+    ) -> DatasetTable:
         """A table that exists, as the last durable commit left it."""
         log = DeltaLog.open(folder, stored_schema(schema), *_logged(options))
         return cls(log, schema, keys, new=False, **options)
@@ -256,7 +258,7 @@ class DatasetTable:
         """
         with self._turn():
             number, at_us = self.log.next_number(), self.log.next_at_us()
-            stamped = bulk.Incoming(self, batches, number, at_us, keys_are_new=keys_are_new)
+            stamped = bulk.BulkLoad(self, batches, number, at_us, keys_are_new=keys_are_new)
             files = self.write_files(stamped)
             try:
                 hashed = stamped.checked(files)
@@ -373,7 +375,7 @@ class DatasetTable:
             listener(number)
         return Commit(number, from_us(at_us), rows)
 
-    def exchange(self, change: Callable[[], tuple[State, Entry]], added: Sequence[DataFile]) -> None:
+    def exchange(self, change: Callable[[], tuple[TableState, HistoryEntry]], added: Sequence[DataFile]) -> None:
         """Make a change of the log durable, then show it; where that fails, the added files go."""
         try:
             state, entry = change()
@@ -392,5 +394,5 @@ class DatasetTable:
         return Commit(state.number, from_us(state.at_us), 0)
 
 
-def _logged(options: Options) -> tuple[OutsideReaders, TableClock]:
+def _logged(options: TableOptions) -> tuple[OutsideReaders, TableClock]:
     return options.get("outside_readers", OutsideReaders()), options.get("clock", TableClock())

@@ -50,7 +50,7 @@ _UNLIMITED: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class UpkeepRound:
     """What one round of upkeep did."""
 
     compacted_files: int = 0
@@ -71,7 +71,7 @@ def is_due(table: DatasetTable) -> bool:
     )
 
 
-def upkeep(table: DatasetTable) -> Done:
+def upkeep(table: DatasetTable) -> UpkeepRound:
     """One round. Safe at any time beside readers and writers; a second one at the same time waits."""
     with table.upkeeping:
         try:
@@ -81,7 +81,7 @@ def upkeep(table: DatasetTable) -> Done:
             expired = _expire(table)
             compacted = sum(_compact(table, files) for files in _crowded(table))
             checkpoint = _checkpoint(table)
-            done = clean_up(table) if _is_clean_up_due(table) else Done()
+            done = clean_up(table) if _is_clean_up_due(table) else UpkeepRound()
             return replace(done, compacted_files=compacted, expired_rows=expired, checkpoint=checkpoint)
         except Exception as error:
             if is_full_disk(error):
@@ -217,7 +217,7 @@ def _is_clean_up_due(table: DatasetTable) -> bool:
     )
 
 
-def clean_up(table: DatasetTable, *, for_room: bool = False) -> Done:
+def clean_up(table: DatasetTable, *, for_room: bool = False) -> UpkeepRound:
     """Remove the files that neither a state that can be asked for nor a reader outside needs.
 
     `for_room`: the disk is full, and readers outside must do without what is only kept for them.
@@ -229,7 +229,9 @@ def clean_up(table: DatasetTable, *, for_room: bool = False) -> Done:
         faults.reach("dataset.cleanup.data-removed")
     log_files, early_log_files = _trim_log(table)
     table.cleaned_at_version = table.past.state.version
-    return Done(removed_data_files=data_files, removed_log_files=log_files, removed_early=early + early_log_files)
+    return UpkeepRound(
+        removed_data_files=data_files, removed_log_files=log_files, removed_early=early + early_log_files
+    )
 
 
 def _remove_leftovers(table: DatasetTable) -> int:

@@ -16,7 +16,7 @@ import orjson
 
 from tocsin.pipeline import loading
 from tocsin.pipeline.readers import adm_text, delimited, json_each, parquet, xml_text
-from tocsin.pipeline.readers.decoding import Decoded
+from tocsin.pipeline.readers.decoding import DecodedRecord
 from tocsin.pipeline.readers.found import BadFile, BadRecord, Found
 from tocsin.rules.model.checking import RecordError
 from tocsin.rules.model.jsonform import plain, reader
@@ -32,48 +32,48 @@ _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIN
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileFormat:
     """How the files are written."""
 
     format: str
-    form: delimited.Form
+    form: delimited.DelimitedFormat
     record: str = ""  # the element of a record in XML
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """Some records of a file, in their order, counted from 0 in this part."""
 
-    records: list[Decoded]
+    records: list[DecodedRecord]
     size_bytes: int
     is_last: bool
 
 
-def reading(format: str, options: Mapping[str, str]) -> Reading:  # noqa: A002 - what it is everywhere
+def reading(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa: A002 - what it is everywhere
     """The options of the format, understood; InputError where one makes no sense."""
-    return Reading(format, delimited.form_of(options, header=format == "csv"), options.get("record", "").strip())
+    return FileFormat(format, delimited.form_of(options, header=format == "csv"), options.get("record", "").strip())
 
 
-def parts(path: Path, how: Reading, kind: ObjectType, rows: int = PIECE_ROWS) -> Iterator[Part]:
+def parts(path: Path, how: FileFormat, kind: ObjectType, rows: int = PIECE_ROWS) -> Iterator[FilePart]:
     """The file in parts; nothing of an empty one. Memory does not grow with the file."""
-    waiting: Part | None = None
-    records: list[Decoded] = []
+    waiting: FilePart | None = None
+    records: list[DecodedRecord] = []
     size_bytes = 0
     for judged, bytes_ in _judged(path, how, kind):
         if len(records) >= rows or size_bytes >= PIECE_BYTES:
             if waiting is not None:
                 yield waiting
-            waiting = Part(records, size_bytes, is_last=False)
+            waiting = FilePart(records, size_bytes, is_last=False)
             records, size_bytes = [], 0
         records.append(judged._replace(index=len(records)))
         size_bytes += bytes_
     if waiting is not None:
         yield waiting
     if records:
-        yield Part(records, size_bytes, is_last=True)
+        yield FilePart(records, size_bytes, is_last=True)
 
 
-def _judged(path: Path, how: Reading, kind: ObjectType) -> Iterator[tuple[Decoded, int]]:
+def _judged(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[DecodedRecord, int]]:
     check = reader(kind)
     unit = "record" if how.format == "parquet" else "line"
     try:
@@ -81,23 +81,23 @@ def _judged(path: Path, how: Reading, kind: ObjectType) -> Iterator[tuple[Decode
             if isinstance(found, BadRecord):
                 reason = f"{path}, {unit} {found.place}: {found.reason}"
                 raw = found.raw[:_SHOWN_BYTES]
-                yield Decoded(0, None, found.field, reason, raw), len(raw)
+                yield DecodedRecord(0, None, found.field, reason, raw), len(raw)
                 continue
             place, record, size_bytes = found
             try:
-                yield Decoded(0, check(record)), size_bytes
+                yield DecodedRecord(0, check(record)), size_bytes
             except RecordError as error:
                 reason = f"{path}, {unit} {place}: {error.reason}"
-                yield Decoded(0, None, error.field, reason, _text(record)[:_SHOWN_BYTES]), size_bytes
+                yield DecodedRecord(0, None, error.field, reason, _text(record)[:_SHOWN_BYTES]), size_bytes
     except BadFile as error:
-        yield Decoded(0, None, "", f"{path} cannot be read: {error}"), 0
+        yield DecodedRecord(0, None, "", f"{path} cannot be read: {error}"), 0
     except InputError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _PASSING:
             raise
-        yield Decoded(0, None, "", error.message), 0
+        yield DecodedRecord(0, None, "", error.message), 0
 
 
-def _each(path: Path, how: Reading, kind: ObjectType) -> Iterator[Found | BadRecord]:
+def _each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[Found | BadRecord]:
     if how.format == "parquet":
         with loading.opened(path):
             yield from parquet.each(path)

@@ -28,7 +28,7 @@ KeyPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """A record that does not fit its dataset: its place in the batch, and why."""
 
     index: int
@@ -37,19 +37,19 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedRows:
     """`keys_are_new`: every key was made just now. `refused` are left out of `rows`."""
 
     rows: pa.Table
     keys_are_new: bool
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedRow, ...] = ()
 
 
-def fitter(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> Callable[[pa.Table], Fitted]:
+def fitter(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> Callable[[pa.Table], FittedRows]:
     """A function from rows of the feed's layout to rows of the dataset's."""
     same = _same_columns(feed, dataset, generated)
 
-    def fit(rows: pa.Table) -> Fitted:
+    def fit(rows: pa.Table) -> FittedRows:
         if same and not (generated is not None and feed.open and _may_hold(rows, generated[0])):
             return _with_key(rows, dataset, generated)
         return checked(layout.from_arrow(rows, feed), dataset, generated)
@@ -57,11 +57,11 @@ def fitter(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> 
     return fit
 
 
-def checked(values: Sequence[Any], dataset: ObjectType, generated: KeyPath | None) -> Fitted:
+def checked(values: Sequence[Any], dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
     """Records that came as values, one by one."""
     check = checker(dataset)
     records: list[dict[str, Any]] = []
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
     new = generated is not None
     for index, value in enumerate(values):
         if generated is not None and isinstance(value, dict):
@@ -71,8 +71,8 @@ def checked(values: Sequence[Any], dataset: ObjectType, generated: KeyPath | Non
                 raise RecordError("", "a record is an object")
             records.append(check(value))
         except RecordError as error:
-            refused.append(Refused(index, error.field, error.reason))
-    return Fitted(layout.to_arrow(records, dataset), new, tuple(refused))
+            refused.append(RefusedRow(index, error.field, error.reason))
+    return FittedRows(layout.to_arrow(records, dataset), new, tuple(refused))
 
 
 def generate(record: dict[str, Any], path: KeyPath) -> bool:
@@ -107,14 +107,14 @@ def _may_hold(rows: pa.Table, name: str) -> bool:
     return bool(found)
 
 
-def _with_key(rows: pa.Table, dataset: ObjectType, generated: KeyPath | None) -> Fitted:
+def _with_key(rows: pa.Table, dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
     schema = layout.record_schema(dataset)
     columns: dict[str, Any] = {name: rows.column(name) for name in rows.column_names}
     if generated is not None:
         columns[physical(generated[0])] = _uuids(rows.num_rows)
     if keeps_open(dataset) and OPEN not in columns:
         columns[OPEN] = pa.nulls(rows.num_rows, pa.string())
-    return Fitted(pa.table([columns[field.name] for field in schema], schema=schema), generated is not None)
+    return FittedRows(pa.table([columns[field.name] for field in schema], schema=schema), generated is not None)
 
 
 def _uuids(count: int) -> pa.Array:

@@ -20,13 +20,13 @@ from pyspark.util import PythonEvalType
 
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.python.called import Code, Signature, found_in
-from tocsin.pipeline.python.worker import Call, LookUp, gives
+from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall, gives
 from tocsin.rules.model.types import Type
 
 KEPT: Final = 512  # functions that Spark knows at once; the least recently used goes
 
 
-class Declared(Protocol):
+class DeclaredFunction(Protocol):
     """A function in Python as the catalog has it; its body is `module:function`."""
 
     @property
@@ -51,7 +51,7 @@ class PythonFunctions:
         self._created = 0
         self._lock = threading.Lock()
 
-    def called(self, function: Declared, arguments: Sequence[Type], *, each: bool = False) -> str:
+    def called(self, function: DeclaredFunction, arguments: Sequence[Type], *, each: bool = False) -> str:
         """The name under which Spark calls it with arguments of these types, with its code as the files are now."""
         signature = Signature(function.name, tuple(arguments), function.returns, function.optional, each)
         key = self._code(function.body), signature
@@ -62,7 +62,7 @@ class PythonFunctions:
                 return name
             self._count += 1
             name = f"{self._prefix}_{self._count}"
-            made = _udf(Call(*key), name, layout.spark_type(gives(signature)))
+            made = _udf(WorkerCall(*key), name, layout.spark_type(gives(signature)))
             self._spark.udf.register(name, made)
             self._names[key] = name
             gone = [self._names.popitem(last=False)[1]] if len(self._names) > KEPT else []
@@ -74,7 +74,7 @@ class PythonFunctions:
         """CallError unless there is such a function. Its module is read anew, with all others of the folder."""
         with self._lock:
             self._created += 1
-        asked: Any = _udf(LookUp(self._code(target), arity), "look_up", "STRING")
+        asked: Any = _udf(FunctionLookUp(self._code(target), arity), "look_up", "STRING")
         try:
             self._spark.range(1, numPartitions=1).select(asked("id")).toArrow()
         except PySparkException as error:

@@ -20,7 +20,7 @@ SAID_LIMIT_BYTES: Final = 8 << 20  # then the file begins anew, and the one befo
 _TEXT_LIMIT: Final = 500
 
 
-class TookTooLong(BaseException):
+class FunctionTimeoutError(BaseException):
     """Not an Exception, so that the code it ends does not catch it by mistake."""
 
 
@@ -40,12 +40,12 @@ def limited(timeout_s: float) -> Iterator[None]:
 
 
 def _up(_number: int, _frame: FrameType | None) -> None:
-    raise TookTooLong
+    raise FunctionTimeoutError
 
 
 def told(error: BaseException, code: Code) -> str:
     """An error in a line: its type, its text, and the place in the folder's files that it came from."""
-    if isinstance(error, TookTooLong):
+    if isinstance(error, FunctionTimeoutError):
         return f"took longer than {code.timeout_s:g} s"
     try:
         text = str(error)
@@ -67,7 +67,7 @@ def _line(text: str) -> str:
     return shown.encode("utf-8", "replace").decode()
 
 
-class Said(io.TextIOBase):
+class CapturedOutput(io.TextIOBase):
     """Standard output of a worker: a file of bounded size, which the workers share."""
 
     def __init__(self, path: str) -> None:
@@ -87,5 +87,5 @@ class Said(io.TextIOBase):
 
 def listen(path: str) -> None:
     """From now on, what this process prints goes there."""
-    if not isinstance(sys.stdout, Said):
-        sys.stdout = sys.stderr = Said(path)
+    if not isinstance(sys.stdout, CapturedOutput):
+        sys.stdout = sys.stderr = CapturedOutput(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.pipeline.python.called import CallError, Code
-from tocsin.pipeline.python.guarding import TookTooLong, limited, told
+from tocsin.pipeline.python.guarding import FunctionTimeoutError, limited, told
 
 Function = Callable[..., Any]
 
@@ -96,7 +96,7 @@ def _imported(name: str, code: Code) -> Any:
             hint = f"put {file} into {code.folder}, or install its package for the cluster's Python"
             raise CallError(f"there is no Python module {name}", hint, usable=False) from None
         raise _unusable(name, error, code) from None
-    except (Exception, SystemExit, TookTooLong) as error:
+    except (Exception, SystemExit, FunctionTimeoutError) as error:
         raise _unusable(name, error, code) from None
     own = Path(code.folder, *name.split("."))
     hidden = own.with_suffix(".py").is_file() or (own / "__init__.py").is_file()

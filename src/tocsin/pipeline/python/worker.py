@@ -25,7 +25,7 @@ def gives(signature: Signature) -> Type:
 
 
 @dataclass(frozen=True)
-class Call:
+class WorkerCall:
     """A function over columns. NULL and MISSING are None as arguments; a field that is MISSING is left out."""
 
     code: Code
@@ -71,7 +71,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class LookUp:
+class FunctionLookUp:
     """Whether the function can be called with so many arguments: a column of texts, empty where it can."""
 
     code: Code

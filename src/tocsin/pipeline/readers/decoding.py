@@ -24,13 +24,21 @@ import orjson
 from tocsin.pipeline.readers import adm_text, delimited, xml_text
 from tocsin.pipeline.readers.found import BadFile, BadRecord, too_long
 from tocsin.pipeline.readers.json_body import json_pieces
-from tocsin.pipeline.readers.pieces import UNREAD, Limits, Piece, empty_body, split_records, too_many, unreadable
+from tocsin.pipeline.readers.pieces import (
+    UNREAD,
+    BodyLimits,
+    BodyPiece,
+    empty_body,
+    split_records,
+    too_many,
+    unreadable,
+)
 from tocsin.rules.model.checking import RecordError
 from tocsin.rules.model.jsonform import reader
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import InputError
 
-__all__ = ["FORMATS", "Decode", "Decoded", "Limits", "decoder"]
+__all__ = ["FORMATS", "BodyLimits", "Decode", "DecodedRecord", "decoder"]
 
 _TEXT_OPTIONS: Final = ("delimiter", "header", "quote", "null")
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -43,7 +51,7 @@ FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
 """Each format, and the options that it takes."""
 
 
-class Decoded(NamedTuple):
+class DecodedRecord(NamedTuple):
     """A record that fits (`record`), or what is wrong (`reason`, at `field`, which is "" for the whole) with `raw`, the
     text that was sent or as near to it as can be had."""
 
@@ -57,7 +65,7 @@ class Decoded(NamedTuple):
 BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 1 << 18
 
-Decode = Callable[[bytes], Iterator[list[Decoded]]]
+Decode = Callable[[bytes], Iterator[list[DecodedRecord]]]
 
 
 def decoder(
@@ -65,7 +73,7 @@ def decoder(
     type: ObjectType,  # noqa: A002
     *,
     options: Mapping[str, str] | None = None,
-    limits: Limits | None = None,
+    limits: BodyLimits | None = None,
 ) -> Decode:
     """A function from a body to its records, in their order and in batches. Make once, use often, from any thread."""
     name = format.lower()
@@ -76,7 +84,7 @@ def decoder(
         if option not in FORMATS[name]:
             known = ", ".join(FORMATS[name]) or "none"
             raise InputError(f"the format {name} has no option {option!r}", hint=f"known: {known}")
-    bounds = limits or Limits()
+    bounds = limits or BodyLimits()
     check = reader(type)
     if name == "json":
         return lambda body: _judged(json_pieces(body, bounds), check, bounds)
@@ -89,8 +97,10 @@ def decoder(
     return lambda body: _judged(_delimited(body, type, form, bounds), check, bounds)
 
 
-def _judged(pieces: Iterator[Piece], check: Callable[[Any], dict[str, Any]], limits: Limits) -> Iterator[list[Decoded]]:
-    batch: list[Decoded] = []
+def _judged(
+    pieces: Iterator[BodyPiece], check: Callable[[Any], dict[str, Any]], limits: BodyLimits
+) -> Iterator[list[DecodedRecord]]:
+    batch: list[DecodedRecord] = []
     batch_bytes = 0
     broken: BadRecord | None = None  # the first one, as long as there was nothing better
     found_any = False
@@ -108,12 +118,12 @@ def _judged(pieces: Iterator[Piece], check: Callable[[Any], dict[str, Any]], lim
         else:
             found_any = True
             try:
-                batch.append(Decoded(index, check(value)))
+                batch.append(DecodedRecord(index, check(value)))
                 reason = ""
             except RecordError as error:
                 field, reason = error.field, error.reason
         if reason:
-            batch.append(Decoded(index, None, field, reason, _raw(value, text)[: limits.record_bytes]))
+            batch.append(DecodedRecord(index, None, field, reason, _raw(value, text)[: limits.record_bytes]))
         batch_bytes += size_bytes
         if len(batch) == BATCH_RECORDS or batch_bytes >= BATCH_BYTES:
             yield batch
@@ -124,7 +134,7 @@ def _judged(pieces: Iterator[Piece], check: Callable[[Any], dict[str, Any]], lim
         yield batch
 
 
-def _explained(pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _explained(pieces: Iterator[BodyPiece]) -> Iterator[BodyPiece]:
     """The same; an InputError where no piece can be told apart any more."""
     try:
         yield from pieces
@@ -144,45 +154,47 @@ def _raw(value: Any, text: bytes | None) -> bytes:
 # ---------------------------------------------------------------- the other formats
 
 
-def _adm(body: bytes, limits: Limits) -> Iterator[Piece]:
+def _adm(body: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
     text = body.removeprefix(BOM_UTF8)
     if not text.strip():
         raise empty_body()
     for line, piece in split_records(text):
         if isinstance(line, BadRecord):
-            yield Piece(line, piece, len(piece))
+            yield BodyPiece(line, piece, len(piece))
         elif len(piece) > limits.record_bytes:
-            yield Piece(UNREAD, piece, len(piece))
+            yield BodyPiece(UNREAD, piece, len(piece))
         else:
             try:
-                yield Piece(adm_text.parse(piece, line), piece, len(piece))
+                yield BodyPiece(adm_text.parse(piece, line), piece, len(piece))
             except BadRecord as error:
-                yield Piece(error, piece, len(piece))
+                yield BodyPiece(error, piece, len(piece))
 
 
-def _delimited(body: bytes, kind: ObjectType, form: delimited.Form, limits: Limits) -> Iterator[Piece]:
+def _delimited(
+    body: bytes, kind: ObjectType, form: delimited.DelimitedFormat, limits: BodyLimits
+) -> Iterator[BodyPiece]:
     if not body.strip():
         raise empty_body()
     try:
         for row in delimited.each(BytesIO(body), kind, form, limit_bytes=limits.record_bytes):
             if isinstance(row, BadRecord):
-                yield Piece(row, row.raw, len(row.raw))
+                yield BodyPiece(row, row.raw, len(row.raw))
             elif row[2] > limits.record_bytes:
-                yield Piece(too_long(row[0], limits.record_bytes), b"", row[2])
+                yield BodyPiece(too_long(row[0], limits.record_bytes), b"", row[2])
             else:
-                yield Piece(row[1], None, row[2])
+                yield BodyPiece(row[1], None, row[2])
     except BadFile as error:
         raise InputError(f"the body cannot be read: {error}") from None
 
 
-def _xml(body: bytes, kind: ObjectType, record: str, limits: Limits) -> Iterator[Piece]:
+def _xml(body: bytes, kind: ObjectType, record: str, limits: BodyLimits) -> Iterator[BodyPiece]:
     if not body.strip():
         raise empty_body()
     for element in xml_text.found(BytesIO(body), record, limits.record_bytes):
         if element.size_bytes > limits.record_bytes:
-            yield Piece(too_long(element.line, limits.record_bytes), b"", element.size_bytes)
+            yield BodyPiece(too_long(element.line, limits.record_bytes), b"", element.size_bytes)
             continue
         try:
-            yield Piece(xml_text.parse(element, kind), None, element.size_bytes)
+            yield BodyPiece(xml_text.parse(element, kind), None, element.size_bytes)
         except BadRecord as error:
-            yield Piece(error, error.raw, element.size_bytes)
+            yield BodyPiece(error, error.raw, element.size_bytes)

@@ -37,7 +37,7 @@ _Cell = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class DelimitedFormat:
     """How the text is written. `null` stands for MISSING in optional and undeclared fields; `quote` "" for none."""
 
     delimiter: str = ","
@@ -46,7 +46,7 @@ class Form:
     null: str | None = None
 
 
-def form_of(given: Mapping[str, str], *, header: bool) -> Form:
+def form_of(given: Mapping[str, str], *, header: bool) -> DelimitedFormat:
     """The options `delimiter`, `quote`, `header` and `null`, understood; InputError where one makes no sense."""
     delimiter = given.get("delimiter", ",").replace("\\t", "\t")
     quote = given.get("quote", '"')
@@ -59,10 +59,10 @@ def form_of(given: Mapping[str, str], *, header: bool) -> Form:
     said = given.get("header", str(header)).strip().lower()
     if said not in ("true", "false"):
         raise InputError(f"the option header must be true or false, got {given['header']!r}")
-    return Form(delimiter, said == "true", quote, given.get("null"))
+    return DelimitedFormat(delimiter, said == "true", quote, given.get("null"))
 
 
-def read(file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = None) -> Iterator[Found]:
+def read(file: BinaryIO, kind: ObjectType, form: DelimitedFormat, generated: str | None = None) -> Iterator[Found]:
     """The rows of a file as objects. Without a header the columns are the declared fields in their order, where the
     file may leave out the `generated` one."""
     for row in each(file, kind, form, generated):
@@ -72,10 +72,14 @@ def read(file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = N
 
 
 def each(
-    file: BinaryIO, kind: ObjectType, form: Form, generated: str | None = None, limit_bytes: int = RECORD_LIMIT_BYTES
+    file: BinaryIO,
+    kind: ObjectType,
+    form: DelimitedFormat,
+    generated: str | None = None,
+    limit_bytes: int = RECORD_LIMIT_BYTES,
 ) -> Iterator[Found | BadRecord]:
     """The same, but a row that cannot be read is handed over as what is wrong with it, and the next ones follow."""
-    lines = _Lines(file, limit_bytes)
+    lines = _LineIterator(file, limit_bytes)
     rows = csv.reader(
         lines,
         delimiter=form.delimiter,
@@ -120,7 +124,7 @@ def each(
         yield first_line, record, sum(map(len, row))
 
 
-def _names(row: Sequence[str], kind: ObjectType, form: Form, generated: str | None) -> Sequence[str]:
+def _names(row: Sequence[str], kind: ObjectType, form: DelimitedFormat, generated: str | None) -> Sequence[str]:
     if form.header:
         repeated = next((name for place, name in enumerate(row) if name in row[:place]), None)
         if repeated is not None:
@@ -134,11 +138,11 @@ def _names(row: Sequence[str], kind: ObjectType, form: Form, generated: str | No
     return names
 
 
-def _hint(row: Sequence[str], columns: Sequence[object], form: Form) -> str:
+def _hint(row: Sequence[str], columns: Sequence[object], form: DelimitedFormat) -> str:
     return f' (is "{form.delimiter}" the delimiter?)' if len(row) == 1 < len(columns) else ""
 
 
-def _column(name: str, kind: ObjectType, form: Form) -> tuple[str, bool, _Cell]:
+def _column(name: str, kind: ObjectType, form: DelimitedFormat) -> tuple[str, bool, _Cell]:
     field = kind.find(name)
     if field is not None:
         return name, field.optional, cell(field.type)
@@ -149,7 +153,7 @@ def _column(name: str, kind: ObjectType, form: Form) -> tuple[str, bool, _Cell]:
     return name, True, _text
 
 
-class _Lines:
+class _LineIterator:
     """The lines of a file. Not a generator, which would end with the first line that is not text."""
 
     def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
@@ -159,7 +163,7 @@ class _Lines:
         self.last = b""
         self._is_inside = False  # of a line that was too long
 
-    def __iter__(self) -> _Lines:
+    def __iter__(self) -> _LineIterator:
         return self
 
     def __next__(self) -> str:

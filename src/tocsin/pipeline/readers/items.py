@@ -20,7 +20,7 @@ from typing import Any, Final
 from tocsin.pipeline.readers import geojson, json_text, syndication
 from tocsin.pipeline.readers.found import BadRecord, too_long
 from tocsin.pipeline.readers.json_body import array_spans, extra_data, item_pieces, past_space
-from tocsin.pipeline.readers.pieces import UNREAD, Limits
+from tocsin.pipeline.readers.pieces import UNREAD, BodyLimits
 from tocsin.rules.model import adm
 from tocsin.rules.model.checking import shown
 from tocsin.rules.model.json_spans import Spans, TooManyItemsError, object_fields
@@ -89,11 +89,11 @@ def _features(body: bytes) -> Iterator[dict[str, Any]]:
     return geojson.records(json_text.parse_quickly(text))
 
 
-def _limits() -> Limits:
-    return Limits(ITEM_LIMIT_BYTES, ITEMS_LIMIT)
+def _limits() -> BodyLimits:
+    return BodyLimits(ITEM_LIMIT_BYTES, ITEMS_LIMIT)
 
 
-def _values(text: bytes, spans: Spans, limits: Limits) -> Iterator[Any]:
+def _values(text: bytes, spans: Spans, limits: BodyLimits) -> Iterator[Any]:
     for place, piece in enumerate(item_pieces(text, spans, limits)):
         if piece.value is UNREAD:
             raise ValueError(f"item {place}: {too_long(0, limits.record_bytes).reason}")

@@ -10,13 +10,21 @@ from typing import Final
 
 from tocsin.pipeline.readers import json_text
 from tocsin.pipeline.readers.found import BadRecord
-from tocsin.pipeline.readers.pieces import UNREAD, Limits, Piece, empty_body, split_records, too_many, unreadable
+from tocsin.pipeline.readers.pieces import (
+    UNREAD,
+    BodyLimits,
+    BodyPiece,
+    empty_body,
+    split_records,
+    too_many,
+    unreadable,
+)
 from tocsin.rules.model.json_spans import BrokenArrayError, Spans, TooManyItemsError, array_items
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 
 
-def json_pieces(body: bytes, limits: Limits) -> Iterator[Piece]:
+def json_pieces(body: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
     """An array, or a record per line, or records one after the other over any lines. Where the last two both leave
     something broken, the lines decide if one of them is a record."""
     text = body.removeprefix(BOM_UTF8)
@@ -38,7 +46,7 @@ def json_pieces(body: bytes, limits: Limits) -> Iterator[Piece]:
     return _running(text, limits)
 
 
-def array_spans(text: bytes, begin: int, limits: Limits) -> Spans:
+def array_spans(text: bytes, begin: int, limits: BodyLimits) -> Spans:
     """Where the items of the array are that begins there; BadRecord where it is not one, TooManyItemsError."""
     try:
         return array_items(text, begin, most=limits.records)
@@ -46,12 +54,12 @@ def array_spans(text: bytes, begin: int, limits: Limits) -> Spans:
         raise _broken_array(text, error, limits) from None
 
 
-def extra_data(text: bytes, at: int, spans: Spans, limits: Limits) -> BadRecord:
+def extra_data(text: bytes, at: int, spans: Spans, limits: BodyLimits) -> BadRecord:
     """There is something at `at`, behind the array."""
     return _broken_array(text, BrokenArrayError("Extra data", at, spans), limits)
 
 
-def item_pieces(text: bytes, spans: Spans, limits: Limits, line: int = 1) -> Iterator[Piece]:
+def item_pieces(text: bytes, spans: Spans, limits: BodyLimits, line: int = 1) -> Iterator[BodyPiece]:
     """A broken object is refused alone. What else is broken, or breaks off, leaves nothing of the array: who sends
     that does not expect that what came through counts."""
     counted_at = line_begin = 0
@@ -75,17 +83,17 @@ def _move(error: BadRecord, line: int, columns: int) -> None:
     error.place += line - 1
 
 
-def _piece(text: bytes, limits: Limits, line: int = 1) -> Piece:
+def _piece(text: bytes, limits: BodyLimits, line: int = 1) -> BodyPiece:
     """One value. Longer than a record may be, it is not parsed."""
     if len(text) > limits.record_bytes:
-        return Piece(UNREAD, text, len(text))
+        return BodyPiece(UNREAD, text, len(text))
     try:
-        return Piece(json_text.parse_quickly(text), text, len(text))
+        return BodyPiece(json_text.parse_quickly(text), text, len(text))
     except ValueError as error:
-        return Piece(_broken(error, line), text, len(text))
+        return BodyPiece(_broken(error, line), text, len(text))
 
 
-def _running(text: bytes, limits: Limits) -> Iterator[Piece]:
+def _running(text: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
     """By lines, as long as they are whole. From the first that is not, it is seen what the rest is."""
     is_plain = True  # nothing but objects so far, or arrays of them: balanced braces would find the same
     begun = False
@@ -106,7 +114,7 @@ def _running(text: bytes, limits: Limits) -> Iterator[Piece]:
             yield piece
 
 
-def _is_by_brace(text: bytes, limits: Limits, *, has_record: bool) -> bool:
+def _is_by_brace(text: bytes, limits: BodyLimits, *, has_record: bool) -> bool:
     """Whether balanced braces tell more of the text than its lines."""
     if _is_whole_by_line(text, limits):
         return False
@@ -126,7 +134,7 @@ def _lines(text: bytes, first: int = 1) -> Iterator[tuple[int, int, int]]:
         begin, number = end + 1, number + 1
 
 
-def line_pieces(line: bytes, number: int, limits: Limits) -> Iterator[Piece]:
+def line_pieces(line: bytes, number: int, limits: BodyLimits) -> Iterator[BodyPiece]:
     """The value of a line, or the items of its array; LimitError where those are too many."""
     if not line.startswith(b"["):
         yield _piece(line, limits, number)
@@ -138,42 +146,42 @@ def line_pieces(line: bytes, number: int, limits: Limits) -> Iterator[Piece]:
     except TooManyItemsError:
         raise too_many(limits) from None
     except BrokenArrayError as error:
-        yield Piece(_broken_array(line, error, limits, number), line, len(line))
+        yield BodyPiece(_broken_array(line, error, limits, number), line, len(line))
         return
     try:
         yield from item_pieces(line, spans, limits, number)
     except BadRecord as error:
-        yield Piece(error, line, len(line))
+        yield BodyPiece(error, line, len(line))
 
 
-def _by_line(text: bytes, limits: Limits, first: int = 1) -> Iterator[Piece]:
+def _by_line(text: bytes, limits: BodyLimits, first: int = 1) -> Iterator[BodyPiece]:
     for number, begin, end in _lines(text, first):
         yield from line_pieces(text[begin:end], number, limits)
 
 
-def _by_brace(text: bytes, limits: Limits, first: int = 1) -> Iterator[Piece]:
+def _by_brace(text: bytes, limits: BodyLimits, first: int = 1) -> Iterator[BodyPiece]:
     for line, piece in split_records(text):
         if isinstance(line, BadRecord):
             line.place += first - 1
-            yield Piece(line, piece, len(piece))
+            yield BodyPiece(line, piece, len(piece))
         else:
             yield _piece(piece, limits, line + first - 1)
 
 
-def _is_whole_by_line(text: bytes, limits: Limits) -> bool:
+def _is_whole_by_line(text: bytes, limits: BodyLimits) -> bool:
     return all(_is_whole(piece) for piece in islice(_by_line(text, limits), limits.records + 1))
 
 
-def _is_whole_by_brace(text: bytes, limits: Limits) -> bool:
+def _is_whole_by_brace(text: bytes, limits: BodyLimits) -> bool:
     pieces = islice(_by_brace(text, limits), limits.records + 1)
     return all(piece.value is UNREAD or _is_whole(piece) for piece in pieces)
 
 
-def _has_record_by_line(text: bytes, limits: Limits) -> bool:
+def _has_record_by_line(text: bytes, limits: BodyLimits) -> bool:
     return any(piece.value.__class__ is dict for piece in _by_line(text, limits))
 
 
-def _is_whole(piece: Piece) -> bool:
+def _is_whole(piece: BodyPiece) -> bool:
     return piece.value is not UNREAD and not isinstance(piece.value, BadRecord)
 
 
@@ -183,7 +191,7 @@ def past_space(text: bytes, at: int, end: int | None = None) -> int:
     return found.end()
 
 
-def _broken_array(text: bytes, error: BrokenArrayError, limits: Limits, line: int = 1) -> BadRecord:
+def _broken_array(text: bytes, error: BrokenArrayError, limits: BodyLimits, line: int = 1) -> BadRecord:
     """What is wrong first: with an item, or there, in the words of the parser where an item has no end."""
     try:
         for piece in item_pieces(text, error.spans, limits, line):

@@ -14,7 +14,7 @@ from tocsin.pipeline.readers import adm_text
 from tocsin.pipeline.readers.found import RECORD_LIMIT_BYTES, BadRecord, Found, too_long
 from tocsin.pipeline.readers.json_body import line_pieces
 from tocsin.pipeline.readers.json_text import NotJson, parse_quickly
-from tocsin.pipeline.readers.pieces import Limits
+from tocsin.pipeline.readers.pieces import BodyLimits
 from tocsin.rules.model.checking import shown
 from tocsin.rules.model.framing import Braces, FrameError
 
@@ -74,7 +74,7 @@ def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[Found | BadRecord]:
             continue
         if line.startswith(b"["):
             # Its items are parsed one by one: as values, all at once, they would take many times its bytes.
-            for piece in line_pieces(line, number, Limits(record_bytes=limit_bytes, records=len(line))):
+            for piece in line_pieces(line, number, BodyLimits(record_bytes=limit_bytes, records=len(line))):
                 yield _item(piece.value, number, piece.text or b"")
             continue
         try:

@@ -14,14 +14,14 @@ _FRAMED_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BodyLimits:
     """A longer record is refused by itself; with more records the body is refused."""
 
     record_bytes: int = 1 << 20
     records: int = 100_000
 
 
-class Piece(NamedTuple):
+class BodyPiece(NamedTuple):
     """A value, or why there is none; its text (None where it is not at hand), and about how long that is."""
 
     value: Any
@@ -49,7 +49,7 @@ def split_records(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
         yield BadRecord(braces.begun_on, "the body ends inside of the record that begins here"), rest
 
 
-def too_many(limits: Limits) -> LimitError:
+def too_many(limits: BodyLimits) -> LimitError:
     return LimitError(f"the body holds more than {limits.records} records", hint="send it in parts")
 
 

@@ -10,32 +10,32 @@ from typing import Any
 import orjson
 
 from tocsin.pipeline.readers import decoding
-from tocsin.pipeline.readers.decoding import BATCH_RECORDS, Decode, Decoded, Limits
+from tocsin.pipeline.readers.decoding import BATCH_RECORDS, BodyLimits, Decode, DecodedRecord
 from tocsin.pipeline.readers.found import too_long
 from tocsin.pipeline.readers.items import items
 from tocsin.rules.model.checking import RecordError
 from tocsin.rules.model.jsonform import plain, reader
 from tocsin.rules.model.types import ObjectType
 
-Judge = Callable[[Iterable[dict[str, Any]]], list[Decoded]]
+Judge = Callable[[Iterable[dict[str, Any]]], list[DecodedRecord]]
 
 
-def judge(kind: ObjectType, limits: Limits | None = None) -> Judge:
+def judge(kind: ObjectType, limits: BodyLimits | None = None) -> Judge:
     """A function from items to what they are as records, in their order. Make once, use often, from any thread."""
     check = reader(kind)
-    limit_bytes = (limits or Limits()).record_bytes
+    limit_bytes = (limits or BodyLimits()).record_bytes
 
-    def judged(found: Iterable[dict[str, Any]]) -> list[Decoded]:
+    def judged(found: Iterable[dict[str, Any]]) -> list[DecodedRecord]:
         decoded = []
         for index, item in enumerate(found):
             text = _text(item)
             if len(text) > limit_bytes:
-                decoded.append(Decoded(index, None, "", too_long(0, limit_bytes).reason, text[:limit_bytes]))
+                decoded.append(DecodedRecord(index, None, "", too_long(0, limit_bytes).reason, text[:limit_bytes]))
                 continue
             try:
-                decoded.append(Decoded(index, check(item)))
+                decoded.append(DecodedRecord(index, check(item)))
             except RecordError as error:
-                decoded.append(Decoded(index, None, error.field, error.reason, text))
+                decoded.append(DecodedRecord(index, None, error.field, error.reason, text))
         return decoded
 
     return judged
@@ -47,7 +47,7 @@ def decoder(format: str, kind: ObjectType) -> Decode:  # noqa: A002 - what it is
         return decoding.decoder(format, kind)
     judged = judge(kind)
 
-    def decode(body: bytes) -> Iterator[list[Decoded]]:
+    def decode(body: bytes) -> Iterator[list[DecodedRecord]]:
         found = (record for _, record in items(body, format))
         index = 0
         while batch := judged(islice(found, BATCH_RECORDS)):

@@ -16,14 +16,14 @@ from operator import attrgetter
 from typing import Final
 
 from tocsin.rules.caching.admission import admission
-from tocsin.rules.caching.by_result import ByResult, MostHits
-from tocsin.rules.caching.entries import Entry, Missing, Result, Run, size_bytes
+from tocsin.rules.caching.by_result import MostHits, PerResultPolicy
+from tocsin.rules.caching.entries import BrokerResult, CacheEntry, MissingRun, Run, size_bytes
 from tocsin.rules.caching.eviction import EVICTION, TIES, Eviction, FirstInFirstOut
 from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS, set_times_to_live
-from tocsin.rules.caching.figures import CachingFigures
+from tocsin.rules.caching.figures import CacheCounters
 from tocsin.rules.caching.latency import LatencyEstimate
 from tocsin.rules.caching.ranking import Rank, RankHeap
-from tocsin.rules.caching.reckoning import PAUSE_S, Reckoning
+from tocsin.rules.caching.reckoning import PAUSE_S, TtlRefresh
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
@@ -37,9 +37,9 @@ class ResultCaches:
     def __init__(self, settings: CachingSettings, now_s: float) -> None:
         self.resident_bytes = 0
         self.ttl_due_s = now_s + settings.ttl_every_s
-        self.figures_of: dict[str, CachingFigures] = {}
-        self._reckoning: Reckoning | None = None
-        self._by_result: ByResult | None = None
+        self.figures_of: dict[str, CacheCounters] = {}
+        self._reckoning: TtlRefresh | None = None
+        self._by_result: PerResultPolicy | None = None
         self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
         # What caches without a fetch of their own are ranked by: it changes only when all are ranked anew.
         self._usual_latency_s = settings.latency_first_s
@@ -85,7 +85,7 @@ class ResultCaches:
 
     # --- results
 
-    def put(self, cache: ResultCache, result: Result, now_s: float) -> bool:
+    def put(self, cache: ResultCache, result: BrokerResult, now_s: float) -> bool:
         """The next result of an interest. True when it is resident afterwards; else it has left a hole."""
         figures, size = self.figures, result.size_bytes
         figures.arrived += 1
@@ -136,7 +136,7 @@ class ResultCaches:
         if self._eviction.weighs_latency:
             self._ranks_changed(cache)
 
-    def fill(self, cache: ResultCache, missing: Missing, results: Sequence[Result], now_s: float) -> None:
+    def fill(self, cache: ResultCache, missing: MissingRun, results: Sequence[BrokerResult], now_s: float) -> None:
         """Keeps what was fetched because it was missing, where the settings want that and there can be room."""
         if not self.settings.fetched_enters or not self._keeps_any or not results:
             return
@@ -219,8 +219,8 @@ class ResultCaches:
         chosen = EVICTION[settings.eviction]()
         self._keeps_any = chosen.keeps
         if before is None or (settings.eviction, settings.fresh_s) != (before.eviction, before.fresh_s):
-            self._by_result = chosen if isinstance(chosen, ByResult) else None
-            self._eviction: Eviction = FirstInFirstOut() if isinstance(chosen, ByResult) else chosen
+            self._by_result = chosen if isinstance(chosen, PerResultPolicy) else None
+            self._eviction: Eviction = FirstInFirstOut() if isinstance(chosen, PerResultPolicy) else chosen
             if isinstance(chosen, MostHits):
                 chosen.fresh_s = settings.fresh_s
             self._tell_all(now_s)
@@ -231,7 +231,7 @@ class ResultCaches:
         if before is None or (settings.admission, learns) != (before.admission, before.buffer_learns_first):
             self._admission = admission(settings.admission, learns_first=learns)
         self.limit_bytes = self._expiry.limit_bytes(settings.budget_bytes, settings.ceiling_bytes)
-        self.figures = self.figures_of.setdefault(settings.policy, CachingFigures())
+        self.figures = self.figures_of.setdefault(settings.policy, CacheCounters())
         self._evictable: RankHeap[ResultCache] = RankHeap(self._rank)
         self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
 
@@ -239,7 +239,7 @@ class ResultCaches:
         """True when that was all."""
         if self._reckoning is None:
             self._usual_latency_s = self._latency.all_s
-            self._reckoning = Reckoning(self, self.settings)
+            self._reckoning = TtlRefresh(self, self.settings)
         for cache in self._reckoning.go_on(now_s):
             if self._caches.get(cache.interest) is cache:
                 self._ranks_changed(cache)
@@ -264,7 +264,7 @@ class ResultCaches:
     def _tell_all(self, now_s: float) -> None:
         """A policy that looks at every result is told of all that are there, in the order in which they came."""
         policy = self._by_result
-        residents: list[Entry] = []
+        residents: list[CacheEntry] = []
         for cache in self:
             cache.on_gone = None if policy is None else policy.gone
             cache.count_needed()
@@ -277,7 +277,7 @@ class ResultCaches:
             for entry in sorted(residents, key=_SEQUENCE):
                 self._came(entry.owner, entry, now_s)
 
-    def _came(self, cache: ResultCache, entry: Entry, now_s: float) -> None:
+    def _came(self, cache: ResultCache, entry: CacheEntry, now_s: float) -> None:
         assert self._by_result is not None, "somebody is to be told"
         self._told += 1
         entry.owner, entry.order = cache, self._told

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from tocsin.rules.model.cursors import Cursor
 
 
-class Result(NamedTuple):
+class BrokerResult(NamedTuple):
     """One result of an interest. The payload is never looked at; the lab leaves it out."""
 
     cursor: Cursor
@@ -25,11 +25,11 @@ class Result(NamedTuple):
 _SIZE: Final = itemgetter(1)
 
 
-def size_bytes(results: Iterable[Result]) -> int:
+def size_bytes(results: Iterable[BrokerResult]) -> int:
     return sum(map(_SIZE, results))
 
 
-class Entry:
+class CacheEntry:
     """A result that is kept, or a hole: results known to be there whose bytes are not.
 
     A hole stands for all results after the entry before it and up to its cursor; neighbouring holes are one.
@@ -42,7 +42,7 @@ class Entry:
         "worth",
     )  # fmt: skip
 
-    def __init__(self, result: Result, *, resident: bool, inserted_s: float, sequence: int) -> None:
+    def __init__(self, result: BrokerResult, *, resident: bool, inserted_s: float, sequence: int) -> None:
         self.cursor = result.cursor
         self.size_bytes = result.size_bytes
         self.result = result if resident else None
@@ -61,16 +61,16 @@ class Entry:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Cached:
+class CachedRun:
     """Everything that there is in this range; maybe nothing."""
 
     after: Cursor
     to: Cursor
-    results: tuple[Result, ...]
+    results: tuple[BrokerResult, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Missing:
+class MissingRun:
     """A range that has to be fetched. `size_bytes`: at most so much of it, where it is of holes and that is known."""
 
     after: Cursor
@@ -78,4 +78,4 @@ class Missing:
     size_bytes: int = field(default=0, compare=False)
 
 
-Run = Cached | Missing
+Run = CachedRun | MissingRun

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Final, Protocol
 
-from tocsin.rules.caching.by_result import ByResult, GreedyDual, MostBytes, MostHits
-from tocsin.rules.caching.entries import Entry
+from tocsin.rules.caching.by_result import GreedyDual, MostBytes, MostHits, PerResultPolicy
+from tocsin.rules.caching.entries import CacheEntry
 from tocsin.rules.caching.queues import Sieve, SmallThenMain, WindowedFrequency
 from tocsin.rules.caching.result_cache import ResultCache
 
@@ -22,7 +22,7 @@ class Eviction(Protocol):
     weighs_latency: ClassVar[bool]
     """False: another estimate of the latency changes no rank."""
 
-    def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:
+    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
         """What keeping this cache's tail is worth. `latency_s`: what fetching it again would take."""
 
 
@@ -32,7 +32,7 @@ class LeastRecentlyUsed:
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
 
-    def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
+    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
         return cache.last_access_s
 
 
@@ -42,7 +42,7 @@ class FewestSubscribers:
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
 
-    def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
+    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
         return cache.needed
 
 
@@ -52,7 +52,7 @@ class FewestSubscribersPerByte:
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
 
-    def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
+    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
         return cache.needed / max(1, tail.size_bytes)
 
 
@@ -62,7 +62,7 @@ class LeastDelayPerByte:
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = True
 
-    def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:
+    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
         return latency_s * cache.needed / max(1, tail.size_bytes)
 
 
@@ -72,7 +72,7 @@ class EarliestToExpire:
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
 
-    def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
+    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
         return tail.inserted_s + cache.ttl_s
 
 
@@ -82,7 +82,7 @@ class FirstInFirstOut:
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
 
-    def value(self, cache: ResultCache, tail: Entry, latency_s: float) -> float:  # noqa: ARG002
+    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
         return tail.sequence
 
 
@@ -92,7 +92,7 @@ class NoCaching(FirstInFirstOut):
     keeps: ClassVar[bool] = False
 
 
-EVICTION: Final[dict[str, type[Eviction] | type[ByResult]]] = {
+EVICTION: Final[dict[str, type[Eviction] | type[PerResultPolicy]]] = {
     "lru": LeastRecentlyUsed,
     "lsc": FewestSubscribers,
     "lscz": FewestSubscribersPerByte,
@@ -109,7 +109,7 @@ EVICTION: Final[dict[str, type[Eviction] | type[ByResult]]] = {
 }
 
 # Between tails of equal value: which goes first.
-TIES: Final[dict[str, Callable[[Entry], float]]] = {
+TIES: Final[dict[str, Callable[[CacheEntry], float]]] = {
     "oldest": lambda tail: tail.sequence,
     "newest": lambda tail: -tail.sequence,
     "largest": lambda tail: -tail.size_bytes,

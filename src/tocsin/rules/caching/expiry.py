@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Final, Protocol
 
-from tocsin.rules.caching.entries import Entry
+from tocsin.rules.caching.entries import CacheEntry
 from tocsin.rules.caching.result_cache import ResultCache
 
 
@@ -14,7 +14,7 @@ class Expiry(Protocol):
     expires: ClassVar[bool]
     """False: nothing ever goes because of its age."""
 
-    def due_s(self, cache: ResultCache, tail: Entry) -> float:
+    def due_s(self, cache: ResultCache, tail: CacheEntry) -> float:
         """When this cache's oldest result has to go."""
 
     def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:
@@ -26,7 +26,7 @@ class Never:
 
     expires: ClassVar[bool] = False
 
-    def due_s(self, cache: ResultCache, tail: Entry) -> float:  # noqa: ARG002
+    def due_s(self, cache: ResultCache, tail: CacheEntry) -> float:  # noqa: ARG002
         return math.inf
 
     def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:  # noqa: ARG002
@@ -38,7 +38,7 @@ class TimeToLive:
 
     expires: ClassVar[bool] = True
 
-    def due_s(self, cache: ResultCache, tail: Entry) -> float:
+    def due_s(self, cache: ResultCache, tail: CacheEntry) -> float:
         return tail.inserted_s + cache.ttl_s
 
     def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:  # noqa: ARG002

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class CachingFigures:
+class CacheCounters:
     """Counts under one policy. A result that goes to five subscribers is five hits or five misses.
 
     What is pushed to subscribers the moment it arrives is no hit: nobody had to look for it.

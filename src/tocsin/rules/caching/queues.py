@@ -10,25 +10,25 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import ClassVar, Final
 
-from tocsin.rules.caching.by_result import ByResult
-from tocsin.rules.caching.entries import Entry
+from tocsin.rules.caching.by_result import PerResultPolicy
+from tocsin.rules.caching.entries import CacheEntry
 
 
-class Sieve(ByResult):
+class Sieve(PerResultPolicy):
     """One queue and a hand that goes from the oldest to the newest, and passes over whom it finds read since."""
 
     reads: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._visited: dict[Entry, bool] = {}
+        self._visited: dict[CacheEntry, bool] = {}
         # Newer and older neighbours; None is the end. The hand stands at who is looked at next.
-        self._newer: dict[Entry, Entry | None] = {}
-        self._older: dict[Entry, Entry | None] = {}
-        self._oldest: Entry | None = None
-        self._newest: Entry | None = None
-        self._hand: Entry | None = None
+        self._newer: dict[CacheEntry, CacheEntry | None] = {}
+        self._older: dict[CacheEntry, CacheEntry | None] = {}
+        self._oldest: CacheEntry | None = None
+        self._newest: CacheEntry | None = None
+        self._hand: CacheEntry | None = None
 
-    def came(self, entry: Entry, now_s: float) -> None:  # noqa: ARG002
+    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         self._visited[entry] = False
         self._older[entry], self._newer[entry] = self._newest, None
         if self._newest is not None:
@@ -37,10 +37,10 @@ class Sieve(ByResult):
             self._oldest = entry
         self._newest = entry
 
-    def read(self, entry: Entry, readers: int) -> None:  # noqa: ARG002
+    def read(self, entry: CacheEntry, readers: int) -> None:  # noqa: ARG002
         self._visited[entry] = True
 
-    def gone(self, entry: Entry) -> None:
+    def gone(self, entry: CacheEntry) -> None:
         del self._visited[entry]
         newer, older = self._newer.pop(entry), self._older.pop(entry)
         if self._hand is entry:
@@ -54,7 +54,7 @@ class Sieve(ByResult):
         else:
             self._oldest = newer
 
-    def victim(self, spared: Entry | None, now_s: float) -> Entry:  # noqa: ARG002
+    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
         while True:
             entry = self._hand if self._hand is not None else self._oldest
             assert entry is not None, "somebody is resident"
@@ -75,18 +75,18 @@ _MOST_READS: Final = 3
 _AGE_AT: Final = 1_000
 
 
-class SmallThenMain(ByResult):
+class SmallThenMain(PerResultPolicy):
     """S3-FIFO: newcomers stand in a small queue; who is read there moves on to the main one, where reads are lives."""
 
     reads: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._small: OrderedDict[Entry, int] = OrderedDict()
-        self._main: OrderedDict[Entry, int] = OrderedDict()
+        self._small: OrderedDict[CacheEntry, int] = OrderedDict()
+        self._main: OrderedDict[CacheEntry, int] = OrderedDict()
         self._small_bytes = self._main_bytes = 0
         self._ghosts: OrderedDict[Hashable, None] = OrderedDict()
 
-    def came(self, entry: Entry, now_s: float) -> None:  # noqa: ARG002
+    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         if self._ghosts.pop((entry.owner.number, entry.cursor), 0) is None:
             self._main[entry] = 0
             self._main_bytes += entry.size_bytes
@@ -94,17 +94,17 @@ class SmallThenMain(ByResult):
             self._small[entry] = 0
             self._small_bytes += entry.size_bytes
 
-    def read(self, entry: Entry, readers: int) -> None:
+    def read(self, entry: CacheEntry, readers: int) -> None:
         queue = self._small if entry in self._small else self._main
         queue[entry] = min(_MOST_READS, queue[entry] + readers)
 
-    def gone(self, entry: Entry) -> None:
+    def gone(self, entry: CacheEntry) -> None:
         if self._small.pop(entry, None) is not None:
             self._small_bytes -= entry.size_bytes
         elif self._main.pop(entry, None) is not None:
             self._main_bytes -= entry.size_bytes
 
-    def victim(self, spared: Entry | None, now_s: float) -> Entry:  # noqa: ARG002
+    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
         while True:
             total = self._small_bytes + self._main_bytes
             if self._small and (self._small_bytes > _SMALL * total or not self._main):
@@ -122,13 +122,13 @@ class SmallThenMain(ByResult):
                 if not reads and entry is not spared:
                     return entry
 
-    def _remember(self, entry: Entry) -> None:
+    def _remember(self, entry: CacheEntry) -> None:
         self._ghosts[entry.owner.number, entry.cursor] = None
         if len(self._ghosts) > _GHOSTS:
             self._ghosts.popitem(last=False)
 
 
-class WindowedFrequency(ByResult):
+class WindowedFrequency(PerResultPolicy):
     """W-TinyLFU: who leaves a small window stays only if its interest is read more often than that of who would go.
 
     Results are new every time, so it is interests whose reads are counted; there are few enough to count them exactly
@@ -138,16 +138,16 @@ class WindowedFrequency(ByResult):
     reads: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._window: OrderedDict[Entry, None] = OrderedDict()
-        self._probation: OrderedDict[Entry, None] = OrderedDict()
-        self._protected: OrderedDict[Entry, None] = OrderedDict()
+        self._window: OrderedDict[CacheEntry, None] = OrderedDict()
+        self._probation: OrderedDict[CacheEntry, None] = OrderedDict()
+        self._protected: OrderedDict[CacheEntry, None] = OrderedDict()
         self._bytes = {0: 0, 1: 0, 2: 0}
         # Who has just left the window and was not compared yet.
-        self._candidates: deque[Entry] = deque()
+        self._candidates: deque[CacheEntry] = deque()
         self._reads: dict[int, int] = {}
         self._counted = 0
 
-    def came(self, entry: Entry, now_s: float) -> None:  # noqa: ARG002
+    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         self._window[entry] = None
         self._bytes[0] += entry.size_bytes
         # Who left the window before this one came had room, and is not compared any more.
@@ -157,7 +157,7 @@ class WindowedFrequency(ByResult):
             self._move(candidate, self._window, self._probation, 0, 1)
             self._candidates.append(candidate)
 
-    def read(self, entry: Entry, readers: int) -> None:
+    def read(self, entry: CacheEntry, readers: int) -> None:
         number: int = entry.owner.number
         self._reads[number] = self._reads.get(number, 0) + readers
         self._counted += readers
@@ -173,7 +173,7 @@ class WindowedFrequency(ByResult):
             while self._bytes[2] > _PROTECTED * (self._bytes[1] + self._bytes[2]) and len(self._protected) > 1:
                 self._move(next(iter(self._protected)), self._protected, self._probation, 2, 1)
 
-    def gone(self, entry: Entry) -> None:
+    def gone(self, entry: CacheEntry) -> None:
         for number, queue in enumerate((self._window, self._probation, self._protected)):
             if entry in queue:
                 del queue[entry]
@@ -182,7 +182,7 @@ class WindowedFrequency(ByResult):
     def closed(self, number: int) -> None:
         self._counted -= self._reads.pop(number, 0)
 
-    def victim(self, spared: Entry | None, now_s: float) -> Entry:  # noqa: ARG002
+    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
         main = next((one for queue in (self._probation, self._protected) for one in queue if one is not spared), None)
         while self._candidates:
             candidate = self._candidates.popleft()
@@ -195,11 +195,16 @@ class WindowedFrequency(ByResult):
             return main
         return next(one for one in self._window if one is not spared)
 
-    def _frequency(self, entry: Entry) -> int:
+    def _frequency(self, entry: CacheEntry) -> int:
         return self._reads.get(entry.owner.number, 0)
 
     def _move(
-        self, entry: Entry, source: OrderedDict[Entry, None], target: OrderedDict[Entry, None], before: int, after: int
+        self,
+        entry: CacheEntry,
+        source: OrderedDict[CacheEntry, None],
+        target: OrderedDict[CacheEntry, None],
+        before: int,
+        after: int,
     ) -> None:
         del source[entry]
         target[entry] = None

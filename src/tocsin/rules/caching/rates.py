@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-class Rates:
+class GrowthRates:
     """Counts bytes between two looks; a look folds them into averages that forget with the window's time constant."""
 
     __slots__ = ("arrived_bytes", "arriving_bytes_s", "consumed_bytes", "consuming_bytes_s", "estimated", "since_s")

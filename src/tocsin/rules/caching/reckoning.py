@@ -18,7 +18,7 @@ PAUSE_S: Final = 0.02
 """Where there are more, the pieces are so far apart."""
 
 
-class Reckoning:
+class TtlRefresh:
     """First it looks at every cache, to know the sum of all weights; then each gets its time to live.
 
     Caches that come meanwhile are not in it; those that go are, and nobody sees them any more.

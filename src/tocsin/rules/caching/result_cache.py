@@ -5,9 +5,9 @@
     ──┴───────────────┴────────────────────────────────────────┴──▶ cursor
 
 There is no set of subscribers per result. Whoever's marker (the last cursor it acknowledged) lies below a result still
-needs it, so markers are counted: in `counts` per marker, and between the entries (`Entry.reached`, and `needed` for
-those below the tail). A move of any number of subscribers from one marker to another costs two look-ups. The tail is
-always resident: what lies before it, holes too, is merely missing.
+needs it, so markers are counted: in `counts` per marker, and between the entries (`CacheEntry.reached`, and
+`needed` for those below the tail). A move of any number of subscribers from one marker to another costs two look-ups.
+The tail is always resident: what lies before it, holes too, is merely missing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
-from tocsin.rules.caching.entries import Cached, Entry, Missing, Result, Run
-from tocsin.rules.caching.rates import Rates
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, CacheEntry, MissingRun, Run
+from tocsin.rules.caching.rates import GrowthRates
 from tocsin.rules.model.cursors import Cursor
 
 _TRIM_AT: Final = 32
@@ -46,33 +46,33 @@ class ResultCache:
         self.last_access_s = now_s
         self.latency_s: float | None = None
         self.ttl_s = ttl_s
-        self.rates = Rates(now_s)
+        self.rates = GrowthRates(now_s)
         # Who wants to know of every resident that goes, for whatever reason.
-        self.on_gone: Callable[[Entry], None] | None = None
-        self._entries: list[Entry] = []
+        self.on_gone: Callable[[CacheEntry], None] | None = None
+        self._entries: list[CacheEntry] = []
         self._start = 0
 
     # --- looking
 
     @property
-    def tail(self) -> Entry | None:
+    def tail(self) -> CacheEntry | None:
         """The oldest resident result: the only one that a policy has to look at."""
         return self._entries[self._start] if self._start < len(self._entries) else None
 
     @property
-    def oldest(self) -> Entry:
+    def oldest(self) -> CacheEntry:
         """The tail of a cache with residents."""
         return self._entries[self._start]
 
     @property
-    def newest(self) -> Entry | None:
+    def newest(self) -> CacheEntry | None:
         return self._entries[-1] if self._start < len(self._entries) else None
 
     def lowest_marker(self) -> Cursor:
         """What every subscriber has; the head when there is none."""
         return min(self.counts, default=self.head)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CacheEntry]:
         """Residents and holes, oldest first."""
         return iter(self._entries[self._start :])
 
@@ -83,7 +83,7 @@ class ResultCache:
         """How many subscribers still need the entry with this place, oldest = 0. Linear: not for ranking."""
         return self.needed + sum(entry.reached for entry in self._entries[self._start : self._start + index])
 
-    def between(self, after: Cursor, to: Cursor) -> Iterator[Entry]:
+    def between(self, after: Cursor, to: Cursor) -> Iterator[CacheEntry]:
         """The residents in this range, oldest first."""
         for index in range(bisect_right(self._entries, after, self._start, key=_CURSOR), len(self._entries)):
             entry = self._entries[index]
@@ -92,7 +92,7 @@ class ResultCache:
             if entry.resident:
                 yield entry
 
-    def place(self, entry: Entry) -> int:
+    def place(self, entry: CacheEntry) -> int:
         """The entry's place, oldest = 0."""
         return bisect_right(self._entries, entry.cursor, self._start, key=_CURSOR) - 1 - self._start
 
@@ -113,8 +113,8 @@ class ResultCache:
         place = after
         if place < self.floor:
             place = min(self.floor, to)
-            runs.append(Missing(after, place))
-        found: list[Result] = []
+            runs.append(MissingRun(after, place))
+        found: list[BrokerResult] = []
         begun = place
         for index in range(bisect_right(self._entries, place, self._start, key=_CURSOR), len(self._entries)):
             entry = self._entries[index]
@@ -127,33 +127,33 @@ class ResultCache:
             if place >= to:
                 break
             if place > begun:
-                runs.append(Cached(begun, place, tuple(found)))
+                runs.append(CachedRun(begun, place, tuple(found)))
                 found = []
             begun = min(entry.cursor, to)
-            runs.append(Missing(place, begun, entry.size_bytes))
+            runs.append(MissingRun(place, begun, entry.size_bytes))
             place = begun
         known = min(to, self.head)
         if begun < known:
-            runs.append(Cached(begun, known, tuple(found)))
+            runs.append(CachedRun(begun, known, tuple(found)))
             begun = known
         if begun < to:
-            runs.append(Missing(begun, to))
+            runs.append(MissingRun(begun, to))
         return joined(runs)
 
     def _get_unbroken(self, after: Cursor) -> list[Run]:
         """The same up to the head, where there are no holes: at most one missing run, and all that is after it."""
         entries, floor, head = self._entries, self.floor, self.head
         if after < floor:
-            missing = Missing(after, floor)
+            missing = MissingRun(after, floor)
             if floor == head:
                 return [missing]
-            return [missing, Cached(floor, head, tuple([entry.result for entry in entries[self._start :]]))]  # type: ignore[misc]
+            return [missing, CachedRun(floor, head, tuple([entry.result for entry in entries[self._start :]]))]  # type: ignore[misc]
         begin = bisect_right(entries, after, self._start, key=_CURSOR)
-        return [Cached(after, head, tuple([entry.result for entry in entries[begin:]]))]  # type: ignore[misc]
+        return [CachedRun(after, head, tuple([entry.result for entry in entries[begin:]]))]  # type: ignore[misc]
 
     # --- results come and go
 
-    def put(self, result: Result, *, resident: bool, now_s: float, sequence: int) -> None:
+    def put(self, result: BrokerResult, *, resident: bool, now_s: float, sequence: int) -> None:
         """The next result, after the head. One that is not resident leaves a hole."""
         cursor = result.cursor
         assert cursor > self.head, f"{cursor} comes after {self.head}"
@@ -162,13 +162,13 @@ class ResultCache:
             # Nobody needs it: an object leaves when everybody attached to it has it.
             self.floor = self.head
         elif resident:
-            self._entries.append(Entry(result, resident=True, inserted_s=now_s, sequence=sequence))
+            self._entries.append(CacheEntry(result, resident=True, inserted_s=now_s, sequence=sequence))
             self.resident_bytes += result.size_bytes
             self.residents += 1
         elif self._start == len(self._entries):
             self.floor = self.head
         elif self._entries[-1].resident:
-            self._entries.append(Entry(result, resident=False, inserted_s=now_s, sequence=sequence))
+            self._entries.append(CacheEntry(result, resident=False, inserted_s=now_s, sequence=sequence))
         else:
             # Who stood at the hole's end stands inside the longer hole now, which is the place of the entry before.
             hole = self._entries[-1]
@@ -180,7 +180,7 @@ class ResultCache:
     def skip(self, to: Cursor) -> None:
         """Results up to there may exist and will not come: whoever asks for them has to fetch."""
         if to > self.head:
-            self.put(Result(to, 0), resident=False, now_s=0.0, sequence=0)
+            self.put(BrokerResult(to, 0), resident=False, now_s=0.0, sequence=0)
 
     def reach(self, to: Cursor) -> None:
         """There is nothing between the head and there."""
@@ -215,9 +215,9 @@ class ResultCache:
                 self._merge(first)
         return freed
 
-    def fill(self, after: Cursor, to: Cursor, results: Sequence[Result], *, now_s: float, sequence: int) -> None:
+    def fill(self, after: Cursor, to: Cursor, results: Sequence[BrokerResult], *, now_s: float, sequence: int) -> None:
         """What was fetched of this range takes its place, as far as it is missing and touches what is here."""
-        entries: list[Entry] = []
+        entries: list[CacheEntry] = []
         place = self.floor
         if after < self.floor <= to:
             entries += self._residents(results, after, self.floor, now_s, sequence)
@@ -229,7 +229,7 @@ class ResultCache:
             else:
                 if low > place:
                     entries.append(
-                        Entry(Result(low, 0), resident=False, inserted_s=entry.inserted_s, sequence=sequence)
+                        CacheEntry(BrokerResult(low, 0), resident=False, inserted_s=entry.inserted_s, sequence=sequence)
                     )
                 found = self._residents(results, low, high, now_s, sequence)
                 entries += found
@@ -283,7 +283,7 @@ class ResultCache:
         else:
             entries[bisect_right(entries, marker, start, key=_CURSOR) - 1].reached += count
 
-    def _let_go(self, entry: Entry) -> None:
+    def _let_go(self, entry: CacheEntry) -> None:
         """The first entry leaves the list."""
         self._start += 1
         self.floor = entry.cursor
@@ -326,14 +326,14 @@ class ResultCache:
         del self._entries[first]
 
     def _residents(
-        self, results: Sequence[Result], after: Cursor, to: Cursor, now_s: float, sequence: int
-    ) -> list[Entry]:
+        self, results: Sequence[BrokerResult], after: Cursor, to: Cursor, now_s: float, sequence: int
+    ) -> list[CacheEntry]:
         found = [one for one in results if after < one.cursor <= to]
         self.resident_bytes += sum(one.size_bytes for one in found)
         self.residents += len(found)
-        return [Entry(one, resident=True, inserted_s=now_s, sequence=sequence) for one in found]
+        return [CacheEntry(one, resident=True, inserted_s=now_s, sequence=sequence) for one in found]
 
-    def _rebuild(self, entries: list[Entry]) -> None:
+    def _rebuild(self, entries: list[CacheEntry]) -> None:
         self._entries, self._start = entries, 0
         for entry in entries:
             entry.reached = 0
@@ -350,8 +350,8 @@ def joined(runs: list[Run]) -> list[Run]:
     whole: list[Run] = []
     for run in runs:
         last = whole[-1] if whole else None
-        if isinstance(run, Missing) and isinstance(last, Missing):
-            whole[-1] = Missing(last.after, run.to, last.size_bytes + run.size_bytes)
+        if isinstance(run, MissingRun) and isinstance(last, MissingRun):
+            whole[-1] = MissingRun(last.after, run.to, last.size_bytes + run.size_bytes)
         else:
             whole.append(run)
     return whole

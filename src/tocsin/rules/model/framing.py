@@ -28,7 +28,7 @@ class FrameError(ValueError):
         return f"line {self.line}: {self.reason}"
 
 
-class Framing(Protocol):
+class RecordFraming(Protocol):
     @property
     def is_begun(self) -> bool:
         """Whether there are bytes of a record that has not ended."""

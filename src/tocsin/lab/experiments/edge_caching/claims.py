@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Claim, Judged, Value
+from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.edge_caching import judges, reasons
 from tocsin.lab.experiments.edge_caching.dependence import Holds, laws, table, verdict
 from tocsin.lab.experiments.edge_caching.model import LAWS, OPTIMUM
 from tocsin.lab.experiments.edge_caching.points import Points, span
 from tocsin.lab.experiments.judging import UndecidedError, surely
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
 _ROUNDING: Final = 1 + 1e-9
-Reason = str | Callable[[Results], str]
+Reason = str | Callable[[RunResults], str]
 
 
-def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) -> Callable[[Results], Judged]:
-    def judged(results: Results) -> Judged:
+def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) -> Callable[[RunResults], Judgement]:
+    def judged(results: RunResults) -> Judgement:
         found: list[Estimate] = []
         said = []
         for law in laws(results):
@@ -41,12 +41,12 @@ def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) ->
         good = surely(found)
         if good is None:
             raise UndecidedError(f"the error is too large; take more replications. {'; '.join(said)}")
-        return Judged("reproduced" if good else "not reproduced", "; ".join(said))
+        return Judgement("reproduced" if good else "not reproduced", "; ".join(said))
 
     return judged
 
 
-def _distance(results: Results) -> Judged:
+def _distance(results: RunResults) -> Judgement:
     """How much of the bounds each policy reaches, averaged over sizes. It holds if none passes one in any run.
 
     Who holds more than the allowed size on average, as `ttl` may, is held to as much more: the bounds are concave.
@@ -70,12 +70,12 @@ def _distance(results: Results) -> Judged:
                     else f"at {sizes[0]} MB: {ranked}"
                 )
     if passes:
-        return Judged("not reproduced", "; ".join(said), f"the bound is wrong: passed by {', '.join(passes)}")
-    return Judged("reproduced", "; ".join(said))
+        return Judgement("not reproduced", "; ".join(said), f"the bound is wrong: passed by {', '.join(passes)}")
+    return Judgement("reproduced", "; ".join(said))
 
 
 def _shares(
-    results: Results, where: tuple[str, Value], sizes: Sequence[Value], metric: str, passes: list[str]
+    results: RunResults, where: tuple[str, Value], sizes: Sequence[Value], metric: str, passes: list[str]
 ) -> dict[str, float]:
     """The mean share of the bound for each policy; who passes it is noted."""
     sweep, law = where
@@ -127,7 +127,7 @@ _PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
 )  # fmt: skip
 
 
-def _judge(holds: Holds, because: Reason) -> Callable[[Results], Judged]:
+def _judge(holds: Holds, because: Reason) -> Callable[[RunResults], Judgement]:
     return lambda results: verdict(results, holds, because if isinstance(because, str) else because(results))
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Axis, Experiment, Metric, Parameter, Plot, Sweep, Value, along
+from tocsin.lab.experiments.declaration import (
+    Axis,
+    Experiment,
+    ExperimentParameter,
+    Metric,
+    Plot,
+    Sweep,
+    Value,
+    along,
+)
 from tocsin.lab.experiments.edge_caching.claims import CLAIMS, TABLES
 from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS, MODERN, OPTIMUM, OURS, PAPER, check, model
 from tocsin.lab.experiments.edge_caching.points import CACHING, TOUCHED, USUAL
@@ -61,16 +70,17 @@ EXPERIMENT: Final = Experiment(
     model=model,
     check=check,
     parameters=(
-        Parameter("policy", "lsc", f"one of {', '.join(_PLAYED)}; {OPTIMUM} is the bound of all",
+        ExperimentParameter("policy", "lsc", f"one of {', '.join(_PLAYED)}; {OPTIMUM} is the bound of all",
                   among=(*_PLAYED, OPTIMUM)),
-        Parameter("size_mb", 200, "the cache's budget, in megabytes of the whole table", least=1),
-        Parameter("popularity", "uniform", "which interests subscribers choose: uniform or zipf", among=LAWS),
-        Parameter("choice", "usual", "what the paper leaves open, one at a time", among=tuple(CHOICES)),
-        Parameter("as_much_as", "", "if given: the budget is what this policy holds on average with `size_mb`",
+        ExperimentParameter("size_mb", 200, "the cache's budget, in megabytes of the whole table", least=1),
+        ExperimentParameter("popularity", "uniform", "which interests subscribers choose: uniform or zipf", among=LAWS),
+        ExperimentParameter("choice", "usual", "what the paper leaves open, one at a time", among=tuple(CHOICES)),
+        ExperimentParameter("as_much_as",
+            "", "if given: the budget is what this policy holds on average with `size_mb`",
                   among=("", *_PLAYED)),
-        Parameter("span_s", 6 * 3600.0, "simulated time", quick=1800.0, least=1, most=1e7),
-        Parameter("warm_up_s", 900.0, "time before counting begins", quick=600.0, least=0, most=1e7),
-        Parameter("scale", 1.0, "the share of Table II: of its subscribers, interests and bytes", quick=0.03,
+        ExperimentParameter("span_s", 6 * 3600.0, "simulated time", quick=1800.0, least=1, most=1e7),
+        ExperimentParameter("warm_up_s", 900.0, "time before counting begins", quick=600.0, least=0, most=1e7),
+        ExperimentParameter("scale", 1.0, "the share of Table II: of its subscribers, interests and bytes", quick=0.03,
                   least=0.02, most=10),
     ),
     sweeps=(

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Judged, Table, Value
+from tocsin.lab.experiments.declaration import Judgement, ReportTable, Value
 from tocsin.lab.experiments.edge_caching.points import USUAL, Points
 from tocsin.lab.experiments.judging import UndecidedError
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 
 Holds = Callable[[Points], tuple[bool | None, str]]
 _SURE: Final = (True, False)
 _WORDS: Final[dict[bool | None, str]] = {True: "holds", False: "does not", None: "open"}
 
 
-def laws(results: Results) -> list[Value]:
+def laws(results: RunResults) -> list[Value]:
     """Those under which claims are judged. Of a run in which nobody got anything none is."""
     if not any(row.metrics["hit_gb"] or row.metrics["miss_gb"] for row in results.select("sizes", {})):
         raise MissingCellsError("sizes: a result that anybody retrieved")
     return results.points("sizes", "popularity")
 
 
-def verdict(results: Results, holds: Holds, because: str) -> Judged:
+def verdict(results: RunResults, holds: Holds, because: str) -> Judgement:
     """Reproduced or not at every size as usual; dependent where the sweep of choices surely has the other answer.
 
     There a choice is held against the usual one under the same law, and the usual one against that under another law.
@@ -49,14 +49,14 @@ def verdict(results: Results, holds: Holds, because: str) -> Judged:
     open_ = ", ".join(str(law) for law, one in answers.items() if one is None)
     left = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
     if holding and failing:
-        return Judged("depends", figures, _joined(f"It holds {holding}; it does not {failing}.", left, because))
+        return Judgement("depends", figures, _joined(f"It holds {holding}; it does not {failing}.", left, because))
     if open_ and False not in answers.values():
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
     reproduced = False not in answers.values()
     otherwise = _otherwise(swept, not reproduced, results)
     if reproduced:
-        return Judged("reproduced", figures, otherwise)
-    return Judged("not reproduced", figures, _joined(because, left, otherwise))
+        return Judgement("reproduced", figures, otherwise)
+    return Judgement("not reproduced", figures, _joined(because, left, otherwise))
 
 
 def _joined(*sentences: str) -> str:
@@ -67,12 +67,12 @@ def _named(choice: str, law: Value) -> str:
     return f"as usual ({law})" if choice == USUAL else f"with `{choice}` ({law})"
 
 
-def _listed(everywhere: Sequence[str], swept: Sequence[str], results: Results) -> str:
+def _listed(everywhere: Sequence[str], swept: Sequence[str], results: RunResults) -> str:
     parts = [", ".join(everywhere)] if everywhere else []
     return " and ".join([*parts, f"{_place(results)} {', '.join(swept)}"] if swept else parts)
 
 
-def _otherwise(swept: Mapping[Value, Mapping[str, bool | None]], answer: bool, results: Results) -> str:
+def _otherwise(swept: Mapping[Value, Mapping[str, bool | None]], answer: bool, results: RunResults) -> str:
     """Where the sweep of choices surely has this answer, which is not the verdict's."""
     told = []
     for law, by in swept.items():
@@ -86,12 +86,12 @@ def _otherwise(swept: Mapping[Value, Mapping[str, bool | None]], answer: bool, r
     return f"But {_place(results)} {word} {', '.join(told)}." if told else ""
 
 
-def _place(results: Results) -> str:
+def _place(results: RunResults) -> str:
     (size,), (span_s,) = (results.points("choices", name) for name in ("size_mb", "span_s"))
     return f"at {size} MB over {float(span_s):g} s"
 
 
-def by_choice(results: Results, holds: Holds, law: Value) -> dict[str, bool | None]:
+def by_choice(results: RunResults, holds: Holds, law: Value) -> dict[str, bool | None]:
     """Whether it holds with each choice for which the run has the cells; a claim that needs several sizes has none."""
     found: dict[str, bool | None] = {}
     for choice in _swept(results):
@@ -102,24 +102,24 @@ def by_choice(results: Results, holds: Holds, law: Value) -> dict[str, bool | No
     return found
 
 
-def _swept(results: Results) -> list[str]:
+def _swept(results: RunResults) -> list[str]:
     try:
         return [str(choice) for choice in results.points("choices", "choice")]
     except MissingCellsError:
         return []
 
 
-def table(law: str, judged: Mapping[str, Holds]) -> Table:
+def table(law: str, judged: Mapping[str, Holds]) -> ReportTable:
     """Every claim with every choice, under one law of popularity."""
 
-    def made(results: Results) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def made(results: RunResults) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         results.select("choices", {"popularity": law})
         choices = _swept(results)
         found = {says: by_choice(results, holds, law) for says, holds in judged.items()}
         rows = [[says, *(_cell(by, choice) for choice in choices)] for says, by in found.items() if by]
         return ("claim", *choices), rows
 
-    return Table(f"Which claim depends on which choice, {law}", _ABOUT, made)
+    return ReportTable(f"Which claim depends on which choice, {law}", _ABOUT, made)
 
 
 _ABOUT: Final = (

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tocsin.lab.bodies.edge import Edge, RoundTrips, core_settings
+from tocsin.lab.bodies.edge import FastBrokerSim, RoundTrips, core_settings
 from tocsin.lab.bodies.policies import named
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.optimum import bound, requests
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
-from tocsin.lab.workloads.events import Events
+from tocsin.lab.workloads.events import WorkloadEvents
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.figures import CachingFigures
+from tocsin.rules.caching.figures import CacheCounters
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError
 
@@ -101,9 +101,9 @@ def caching_of(run: Run) -> CachingSettings:
 
 
 def _played(
-    settings: CachingSettings, workload: EdgeWorkload, events: Events, window: tuple[float, float], run: Run
+    settings: CachingSettings, workload: EdgeWorkload, events: WorkloadEvents, window: tuple[float, float], run: Run
 ) -> dict[str, float]:
-    edge = Edge(core_settings(settings), workload.interests, trace=run.trace)
+    edge = FastBrokerSim(core_settings(settings), workload.interests, trace=run.trace)
     begin_s, end_s = window
     number = edge.play(events, begin_s)
     before = _Counts.of(edge)
@@ -124,7 +124,7 @@ def _played(
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    figures: CachingFigures
+    figures: CacheCounters
     retrievals: int
     retrievals_missed: int
     area_bytes_s: float
@@ -132,17 +132,17 @@ class _Counts:
     lives_s: float
 
     @classmethod
-    def of(cls, edge: Edge) -> _Counts:
+    def of(cls, edge: FastBrokerSim) -> _Counts:
         figures = replace(edge.broker.caches.figures)
         return cls(
             figures, edge.retrievals, edge.retrievals_missed, edge.area_bytes_s, edge.area_results_s, edge.lives_s
         )
 
     def since(self, before: _Counts) -> _Counts:
-        names = CachingFigures.__dataclass_fields__
+        names = CacheCounters.__dataclass_fields__
         passed = {name: getattr(self.figures, name) - getattr(before.figures, name) for name in names}
         return _Counts(
-            CachingFigures(**passed),
+            CacheCounters(**passed),
             self.retrievals - before.retrievals,
             self.retrievals_missed - before.retrievals_missed,
             self.area_bytes_s - before.area_bytes_s,
@@ -177,7 +177,7 @@ def _in_expectation(caches: ResultCaches) -> float:
     return sum(cache.rates.growth_bytes_s * cache.ttl_s for cache in caches)
 
 
-def _bound(run: Run, events: Events, window: tuple[float, float]) -> dict[str, float]:
+def _bound(run: Run, events: WorkloadEvents, window: tuple[float, float]) -> dict[str, float]:
     """A bound has no latency, no holding time and no largest size: those are not numbers."""
     scale = run.number("scale")
     all_of_them = requests(events, answered_s(RoundTrips()), *window)

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.lab.workloads.events import Events, Kind
+from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 
 Floats = NDArray[np.float64]
 _SEARCH: Final = 40
@@ -67,7 +67,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class UpperBound:
     """What no policy passes: the share of hits, their number and their bytes; and how few bytes can be missed."""
 
     hit_ratio: float
@@ -76,10 +76,10 @@ class Bound:
     miss_bytes: float
 
 
-def requests(events: Events, answered_s: float, begin_s: float, end_s: float) -> list[Requests]:
+def requests(events: WorkloadEvents, answered_s: float, begin_s: float, end_s: float) -> list[Requests]:
     """All requests between two moments, by interest. Who stays for `answered_s` has its answer by then, in any case."""
     sessions = _sessions(events)
-    produced = events.of(Kind.PRODUCED)
+    produced = events.of(WorkloadEventKind.PRODUCED)
     at_s, interest, size = events.at_s[produced], events.interest[produced], events.size_bytes[produced]
     order = np.argsort(interest, kind="stable")
     bounds = np.searchsorted(interest[order], np.arange(int(interest.max(initial=-1)) + 2))
@@ -94,7 +94,7 @@ def requests(events: Events, answered_s: float, begin_s: float, end_s: float) ->
     return found
 
 
-def bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> Bound:
+def bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> UpperBound:
     """The bounds of the hit ratio and of the bytes served from the cache, each with its own best price."""
     total = sum(one.requests for one in all_of_them)
     total_bytes = sum(one.requested_bytes for one in all_of_them)
@@ -110,11 +110,11 @@ def bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> Bo
         )
 
     if not total:
-        return Bound(0.0, 0.0, 0.0, 0.0)
+        return UpperBound(0.0, 0.0, 0.0, 0.0)
     most, most_bytes = min(total, _lowest(hits) * _ROUNDING), min(total_bytes, _lowest(hit_bytes) * _ROUNDING)
     sure, sure_bytes = (sum(getattr(one, name) for one in all_of_them) for name in ("sure_requests", "sure_bytes"))
     # Hits are requests: a run with more hits than what surely comes has had more requests as well.
-    return Bound(min(1.0, most / sure) if sure else 1.0, most, most_bytes, max(0.0, sure_bytes - most_bytes))
+    return UpperBound(min(1.0, most / sure) if sure else 1.0, most, most_bytes, max(0.0, sure_bytes - most_bytes))
 
 
 def _best(one: Requests, price: Floats, weight: Floats | None = None) -> float:
@@ -149,10 +149,10 @@ Sessions = dict[int, tuple[Floats, Floats]]
 Holds = dict[int, list[tuple[int, float, float]]]
 
 
-def _sessions(events: Events) -> Sessions:
+def _sessions(events: WorkloadEvents) -> Sessions:
     """When each subscriber logs in and out."""
     moments: list[dict[int, Floats]] = []
-    for kind in (Kind.LOGGED_IN, Kind.LOGGED_OUT):
+    for kind in (WorkloadEventKind.LOGGED_IN, WorkloadEventKind.LOGGED_OUT):
         chosen = events.of(kind)
         who, at_s = events.subscriber[chosen], events.at_s[chosen]
         order = np.argsort(who, kind="stable")
@@ -163,14 +163,14 @@ def _sessions(events: Events) -> Sessions:
     return {who: (moments[0].get(who, nothing), moments[1].get(who, nothing)) for who in {*moments[0], *moments[1]}}
 
 
-def _subscriptions(events: Events) -> Holds:
+def _subscriptions(events: WorkloadEvents) -> Holds:
     """Who holds which interest from when to when."""
     holds: Holds = {}
     begun: dict[tuple[int, int], float] = {}
-    chosen = events.of(Kind.SUBSCRIBED) | events.of(Kind.UNSUBSCRIBED)
+    chosen = events.of(WorkloadEventKind.SUBSCRIBED) | events.of(WorkloadEventKind.UNSUBSCRIBED)
     columns = (events.at_s, events.kind, events.subscriber, events.interest)
     for at_s, kind, who, interest in zip(*(column[chosen].tolist() for column in columns), strict=True):
-        if kind == Kind.SUBSCRIBED:
+        if kind == WorkloadEventKind.SUBSCRIBED:
             begun[who, interest] = at_s
         else:
             holds.setdefault(interest, []).append((who, begun.pop((who, interest)), at_s))

@@ -8,7 +8,7 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
 from tocsin.lab.experiments.edge_caching.model import PAPER
-from tocsin.lab.experiments.results import Place, Results, Row, quotient
+from tocsin.lab.experiments.results import Place, ResultsRow, RunResults, quotient
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 CACHING: Final = tuple(policy for policy in PAPER if policy != "nc")
@@ -42,7 +42,7 @@ TOUCHED: Final[dict[str, tuple[str, ...]]] = {
 class Points:
     """Without a choice: the sweep of sizes. With one: a policy that it cannot touch counts as usual."""
 
-    results: Results
+    results: RunResults
     law: Value
     choice: Value | None = None
 
@@ -60,7 +60,7 @@ class Points:
             where["choice"] = self.choice if policy in TOUCHED[str(self.choice)] else USUAL
         return self.sweep, where
 
-    def rows(self, policy: str, size: Value) -> list[Row]:
+    def rows(self, policy: str, size: Value) -> list[ResultsRow]:
         return self.results.select(*self.at(policy, size))
 
     def mean(self, metric: str, policy: str, size: Value) -> Estimate:
@@ -86,7 +86,7 @@ class Points:
             for size in self.sizes
         }
 
-    def quotient(self, row: Row, metric: str, other: str) -> float:
+    def quotient(self, row: ResultsRow, metric: str, other: str) -> float:
         values = dict(row.cell.values)
         what = f"{self.sweep}: {other} of {values['policy']} at {values['size_mb']} MB"
         return quotient(row.metrics[metric], row.metrics[other], what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 
 _C: Final = "choices"
 
@@ -42,11 +42,11 @@ LIVES_CONTRAST: Final = (
 )
 
 
-def _mean(results: Results, policy: Value, choice: Value, law: Value) -> str:
+def _mean(results: RunResults, policy: Value, choice: Value, law: Value) -> str:
     return str(results.mean("hit_ratio", _C, policy=policy, choice=choice, popularity=law))
 
 
-def _told(results: Results, words: str, *asked: tuple[str, str]) -> str:
+def _told(results: RunResults, words: str, *asked: tuple[str, str]) -> str:
     """The words and the figures of the choices they speak of; the words alone where those were not run."""
     try:
         laws = results.points(_C, "popularity")
@@ -61,7 +61,7 @@ def _told(results: Results, words: str, *asked: tuple[str, str]) -> str:
     return f"{words} At {size} MB: {figures}."
 
 
-def ttl_highest(results: Results) -> str:
+def ttl_highest(results: RunResults) -> str:
     return _told(
         results,
         "A hit needs somebody to return within the seconds that a result can be kept, and those are as many whichever "
@@ -71,7 +71,7 @@ def ttl_highest(results: Results) -> str:
     )  # fmt: skip
 
 
-def lsc_over_lru(results: Results) -> str:
+def lsc_over_lru(results: RunResults) -> str:
     return _told(
         results,
         "Where interests differ in popularity, LSC drops a newcomer of an unpopular interest before its online readers "
@@ -80,7 +80,7 @@ def lsc_over_lru(results: Results) -> str:
     )  # fmt: skip
 
 
-def exp_lowest(results: Results) -> str:
+def exp_lowest(results: RunResults) -> str:
     return _told(
         results,
         "Schemes that weigh size drop large newcomers unread and are far below, and so is LRU where a PUT is no "

@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Claim, Judged, Value
+from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.judging import UndecidedError, about
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
 _S: Final = "sizes"
@@ -25,11 +25,11 @@ def _at(policy: Value, size: Value) -> dict[str, Value]:
     return {"policy": policy, "size_kb": size}
 
 
-def _all_sizes(results: Results) -> list[Value]:
+def _all_sizes(results: RunResults) -> list[Value]:
     return sorted(results.points(_S, "size_kb"), key=float)
 
 
-def _sizes(results: Results) -> list[Value]:
+def _sizes(results: RunResults) -> list[Value]:
     """Those of the paper, which begins at 100 KB; others only where there are none."""
     every = _all_sizes(results)
     return [size for size in every if float(size) >= _SMALLEST_KB] or every
@@ -43,13 +43,13 @@ def _beyond(found: Iterable[Estimate], least: float = 0.0) -> bool | None:
     return False if any(one.high < least for one in every) else None
 
 
-def _judged(holds: bool | None, figures: str, because: str) -> Judged:
+def _judged(holds: bool | None, figures: str, because: str) -> Judgement:
     if holds is None:
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
-    return Judged("reproduced", figures) if holds else Judged("not reproduced", figures, because)
+    return Judgement("reproduced", figures) if holds else Judgement("not reproduced", figures, because)
 
 
-def reduces(results: Results) -> Judged:
+def reduces(results: RunResults) -> Judgement:
     """Against no cache at all, at every size of the paper."""
     said, all_of_them = [], []
     for metric in ("latency_s", "fetch_kb"):
@@ -65,7 +65,7 @@ def reduces(results: Results) -> Judged:
     return _judged(_beyond(all_of_them), "; ".join(said), _ONE_FETCH)
 
 
-def grows(results: Results) -> Judged:
+def grows(results: RunResults) -> Judgement:
     """From the smallest size of the paper to its largest more than nothing, and no fall at a step in between."""
     sizes = _sizes(results)
     if len(sizes) < 2:
@@ -92,7 +92,7 @@ def grows(results: Results) -> Judged:
     return _judged(False if False in found else None if None in found else True, figures, _ONE_FETCH)
 
 
-def _gains(results: Results, sweep: str, one: str, other: str) -> dict[Value, Estimate]:
+def _gains(results: RunResults, sweep: str, one: str, other: str) -> dict[Value, Estimate]:
     return {size: results.difference("hit_ratio", sweep, _at(one, size), _at(other, size)) for size in _sizes(results)}
 
 
@@ -100,7 +100,7 @@ def _said(gains: Mapping[Value, Estimate]) -> str:
     return ", ".join(f"{size} KB {one}" for size, one in gains.items())
 
 
-def lsc_over_lru(results: Results) -> Judged:
+def lsc_over_lru(results: RunResults) -> Judgement:
     """At every size at which anything had to go: where all results fit, policies are the same."""
     usual, strict = (_gains(results, sweep, "lsc", "lru") for sweep in (_S, "choices"))
     short = [size for size in usual if any(one[size].mean or one[size].half_width for one in (usual, strict))]
@@ -116,13 +116,13 @@ def lsc_over_lru(results: Results) -> Judged:
     return _with_choice(far, far_strict, figures, "whether a PUT is an access for LRU", because)
 
 
-def _with_choice(usual: bool | None, other: bool | None, figures: str, choice: str, because: str) -> Judged:
+def _with_choice(usual: bool | None, other: bool | None, figures: str, choice: str, because: str) -> Judgement:
     if None not in (usual, other) and usual != other:
-        return Judged("depends", figures, f"{choice}: it holds {'only as usual' if usual else 'as usual not'}")
+        return Judgement("depends", figures, f"{choice}: it holds {'only as usual' if usual else 'as usual not'}")
     return _judged(usual if usual == other else None, figures, because)
 
 
-def ttl_small(results: Results) -> Judged:
+def ttl_small(results: RunResults) -> Judgement:
     small = _sizes(results)[0]
     found = {"ten minutes": _over(results, _S, small), "an hour": _over(results, "long-lives", small)}
     said = [
@@ -139,12 +139,12 @@ def ttl_small(results: Results) -> Judged:
     return _with_choice(short, long, figures, "the longest time to live", because)
 
 
-def _over(results: Results, sweep: str, size: Value) -> dict[str, Estimate]:
+def _over(results: RunResults, sweep: str, size: Value) -> dict[str, Estimate]:
     places = {other: (_S, _at(other, size)) for other in ("lru", "lsc")}
     return {other: results.between("hit_ratio", (sweep, _at("ttl", size)), place) for other, place in places.items()}
 
 
-def hundred(results: Results) -> Judged:
+def hundred(results: RunResults) -> Judgement:
     """At 100 KB: are more than half of the results hits, and is around half of the latency saved, or more?"""
     size = next((one for one in _all_sizes(results) if float(one) == _SMALLEST_KB), None)
     if size is None:
@@ -159,18 +159,20 @@ def hundred(results: Results) -> Judged:
     figures = f"at {size} KB, of a latency of {bare} s without a cache: " + "; ".join(said)
     good, bad = ([name for name, one in holds.items() if one is wanted] for wanted in (True, False))
     if good and bad:
-        return Judged("depends", figures, f"the policy: it holds for {', '.join(good)}, and not for {', '.join(bad)}")
+        return Judgement(
+            "depends", figures, f"the policy: it holds for {', '.join(good)}, and not for {', '.join(bad)}"
+        )
     why = "how much of the hour 100 KB hold depends on what the channels find, which the paper does not say"
     return _judged(None if None in holds.values() else bool(good), figures, why)
 
 
-def _shares(results: Results, policy: str, size: Value) -> tuple[Estimate, Estimate]:
+def _shares(results: RunResults, policy: str, size: Value) -> tuple[Estimate, Estimate]:
     """How many of the results are hits, and how much of the latency without a cache is saved."""
     left = results.ratio("latency_s", (_S, _at(policy, size)), (_S, _at("nc", size)))
     return results.mean("hit_ratio", _S, **_at(policy, size)), replace(left, mean=1 - left.mean)
 
 
-def _from(results: Results, policy: str, which: int) -> str:
+def _from(results: RunResults, policy: str, which: int) -> str:
     """From which size on, of all that were swept, a share is surely half at each."""
     first = None
     for size in reversed(_all_sizes(results)):
@@ -180,7 +182,7 @@ def _from(results: Results, policy: str, which: int) -> str:
     return "at no size" if first is None else f"from {first} KB on"
 
 
-def setting(results: Results) -> Judged:
+def setting(results: RunResults) -> Judgement:
     where = {"policy": "nc", "size_kb": _all_sizes(results)[0]}
     interests, volume, got = (results.mean(metric, _S, **where) for metric in ("interests", "vol_kb", "results"))
     return _judged(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Experiment, Metric, Parameter, Plot, Sweep, along
+from tocsin.lab.experiments.declaration import Experiment, ExperimentParameter, Metric, Plot, Sweep, along
 from tocsin.lab.experiments.edge_caching_prototype.claims import CLAIMS
 from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES, model
 
@@ -21,13 +21,15 @@ EXPERIMENT: Final = Experiment(
     source="Uddin, Venkatasubramanian, Edge Caching for Enriched Notifications Delivery in Big Active Data, 2018, §VI",
     model=model,
     parameters=(
-        Parameter("policy", "lsc", f"nc or one of {', '.join(POLICIES)}", among=("nc", *POLICIES)),
-        Parameter("size_kb", 100, "the cache's budget", least=0),
-        Parameter("put_is_access", True, "for lru: does a new result count as an access of its cache"),
-        Parameter("ttl_cap_s", 600.0, "for ttl: the longest time to live", least=1),
-        Parameter("span_s", 3600.0, "simulated time", quick=1800.0, least=120, most=1e6),
-        Parameter("subscriber_s", 0.01, "round trip to a subscriber, in the same house", least=0, most=1e6),
-        Parameter("cluster_s", 0.1, "round trip to the cluster, of which a push takes half", least=0, most=1e6),
+        ExperimentParameter("policy", "lsc", f"nc or one of {', '.join(POLICIES)}", among=("nc", *POLICIES)),
+        ExperimentParameter("size_kb", 100, "the cache's budget", least=0),
+        ExperimentParameter("put_is_access", True, "for lru: does a new result count as an access of its cache"),
+        ExperimentParameter("ttl_cap_s", 600.0, "for ttl: the longest time to live", least=1),
+        ExperimentParameter("span_s", 3600.0, "simulated time", quick=1800.0, least=120, most=1e6),
+        ExperimentParameter("subscriber_s", 0.01, "round trip to a subscriber, in the same house", least=0, most=1e6),
+        ExperimentParameter(
+            "cluster_s", 0.1, "round trip to the cluster, of which a push takes half", least=0, most=1e6
+        ),
     ),
     sweeps=(
         Sweep(

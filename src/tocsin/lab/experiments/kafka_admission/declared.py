@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Axis, Experiment, Metric, Parameter, Plot, Sweep, along
+from tocsin.lab.experiments.declaration import (
+    Axis,
+    Experiment,
+    ExperimentParameter,
+    Metric,
+    Plot,
+    Sweep,
+    along,
+)
 from tocsin.lab.experiments.kafka_admission.claims import CLAIMS
 from tocsin.lab.experiments.kafka_admission.model import model
 
@@ -19,29 +27,35 @@ EXPERIMENT = Experiment(
     source="Effect of Caching in a Content-Based Pub/Sub System over Kafka (CS237, UCI, 2021)",
     model=model,
     parameters=(
-        Parameter("policy", "threshold", f"the admission policy: {', '.join(POLICIES)}", among=POLICIES),
-        Parameter("records", 1_000, "records of a benchmark", least=1),
-        Parameter("shared", 0.7, "share of records that two consumers want; the others are for one", least=0, most=1),
-        Parameter(
+        ExperimentParameter("policy", "threshold", f"the admission policy: {', '.join(POLICIES)}", among=POLICIES),
+        ExperimentParameter("records", 1_000, "records of a benchmark", least=1),
+        ExperimentParameter(
+            "shared", 0.7, "share of records that two consumers want; the others are for one", least=0, most=1
+        ),
+        ExperimentParameter(
             "rise",
             0.3,
             "threshold policy: λ, by which the threshold rises with a record that is let in",
             least=0,
             most=1e9,
         ),
-        Parameter(
+        ExperimentParameter(
             "fall", 0.2, "threshold policy: μ, by which it falls with one that is turned away", least=0, most=1e9
         ),
-        Parameter("batch", 50, "mean policy: records whose mean is the next threshold", least=1),
-        Parameter("last", 0.8, "buffer policy: γ, the weight of the last record", least=0, most=1e9),
-        Parameter("before", 0.2, "buffer policy: α, the weight of the one before", least=0, most=1e9),
-        Parameter("learns_first", False, "buffer policy: does a record move the threshold before it is judged by it"),
-        Parameter("publish_every_s", 0.002, "mean time between records", least=1e-6, most=1e6),
-        Parameter("broker_s", 0.0005, "time of the broker for a record", least=0, most=1e6),
-        Parameter("append_s", 0.0001, "time to append a copy to a consumer's log", least=0, most=1e6),
-        Parameter("database_write_s", 0.001, "time of the database to write a record", least=0, most=1e6),
-        Parameter("database_read_s", 0.002, "time of the database to read one for one consumer", least=0, most=1e6),
-        Parameter("poll_s", 0.01, "how often consumers poll", least=1e-6, most=1e6),
+        ExperimentParameter("batch", 50, "mean policy: records whose mean is the next threshold", least=1),
+        ExperimentParameter("last", 0.8, "buffer policy: γ, the weight of the last record", least=0, most=1e9),
+        ExperimentParameter("before", 0.2, "buffer policy: α, the weight of the one before", least=0, most=1e9),
+        ExperimentParameter(
+            "learns_first", False, "buffer policy: does a record move the threshold before it is judged by it"
+        ),
+        ExperimentParameter("publish_every_s", 0.002, "mean time between records", least=1e-6, most=1e6),
+        ExperimentParameter("broker_s", 0.0005, "time of the broker for a record", least=0, most=1e6),
+        ExperimentParameter("append_s", 0.0001, "time to append a copy to a consumer's log", least=0, most=1e6),
+        ExperimentParameter("database_write_s", 0.001, "time of the database to write a record", least=0, most=1e6),
+        ExperimentParameter(
+            "database_read_s", 0.002, "time of the database to read one for one consumer", least=0, most=1e6
+        ),
+        ExperimentParameter("poll_s", 0.01, "how often consumers poll", least=1e-6, most=1e6),
     ),
     sweeps=(
         Sweep(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Judged, Value
+from tocsin.lab.experiments.declaration import Judgement, Value
 from tocsin.lab.experiments.judging import depending, several, surely, surely_ordered, verdict
 from tocsin.lab.experiments.kafka_admission.keeping import B, largest_of, of, told, unless_tuned
-from tocsin.lab.experiments.results import Place, Results
+from tocsin.lab.experiments.results import Place, RunResults
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 
 
-def latency_order(results: Results) -> Judged:
+def latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
     order = [of(name) for name in _BY_LATENCY]
     holds = surely_ordered(results, "latency_s", B, order, where={"records": records})
@@ -26,7 +26,7 @@ def latency_order(results: Results) -> Judged:
 _FASTER: Final = 1.01
 
 
-def throughput_order(results: Results) -> Judged:
+def throughput_order(results: RunResults) -> Judgement:
     records = largest_of(results)
 
     def falls(*policies: str) -> bool | None:
@@ -47,7 +47,7 @@ def throughput_order(results: Results) -> Judged:
     )
 
 
-def throughput_far(results: Results) -> Judged:
+def throughput_far(results: RunResults) -> Judgement:
     """As the paper counts it, inverting the latency: far above is at least twice as much."""
     records = largest_of(results)
     times = {
@@ -64,7 +64,7 @@ def throughput_far(results: Results) -> Judged:
     )
 
 
-def hundredfold(results: Results) -> Judged:
+def hundredfold(results: RunResults) -> Judgement:
     times = {
         float(every_s): results.ratio(
             "latency_s",
@@ -77,7 +77,7 @@ def hundredfold(results: Results) -> Judged:
     on = "the load: a hundredfold and more where records come faster than the database takes them, else a few times"
     holds = [surely([one], than=100) for one in times.values()]
     if True in holds and False in holds:
-        return Judged("depends", figures, on)
+        return Judgement("depends", figures, on)
     return verdict(None if None in holds else holds[0], figures, "at no load")
 
 
@@ -85,7 +85,7 @@ def hundredfold(results: Results) -> Judged:
 _GROWN: Final = 1.2
 
 
-def _gaps(results: Results, sweep: str) -> dict[Value, dict[int, float]]:
+def _gaps(results: RunResults, sweep: str) -> dict[Value, dict[int, float]]:
     """By how much no caching is slower than unlimited caching, by size of benchmark and seed."""
     found = {}
     for size in several(results, sweep, "records"):
@@ -101,7 +101,7 @@ def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
     return [estimate([after[seed] / before[seed] for seed in before]) for before, after in steps]
 
 
-def grows(results: Results) -> Judged:
+def grows(results: RunResults) -> Judgement:
     loaded, idle = _gaps(results, B), _gaps(results, "light-load")
     said = {"above the database's rate": loaded, "below it": idle}
     figures = "; ".join(

@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Mapping
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Judged, Value
+from tocsin.lab.experiments.declaration import Judgement, Value
 from tocsin.lab.experiments.judging import both, depending, inside, several, surely, surely_ordered, verdict
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 NOVEL: Final = ("threshold", "mean", "buffer")
 B: Final = "benchmarks"
 
 
-def largest_of(results: Results) -> Value:
+def largest_of(results: RunResults) -> Value:
     return results.points(B, "records")[-1]
 
 
@@ -23,28 +23,28 @@ def of(name: str) -> Mapping[str, Value]:
     return {"policy": name}
 
 
-def told(results: Results, metric: str, policies: tuple[str, ...], **where: Value) -> str:
+def told(results: RunResults, metric: str, policies: tuple[str, ...], **where: Value) -> str:
     return ", ".join(f"{name} {results.mean(metric, B, policy=name, **where)}" for name in policies)
 
 
-def ahead(results: Results, metric: str, one: str, other: str, records: Value) -> Estimate:
+def ahead(results: RunResults, metric: str, one: str, other: str, records: Value) -> Estimate:
     """How much more one policy has than another, on benchmarks of one size."""
     return results.difference(metric, B, {"policy": one, "records": records}, {"policy": other, "records": records})
 
 
-def ends(results: Results) -> Judged:
+def ends(results: RunResults) -> Judgement:
     records = largest_of(results)
     none, all_ = (results.mean("hit_rate", B, policy=name, records=records) for name in ("none", "all"))
     return verdict(none.mean == 0 and all_.mean == 1, f"none {none}, all {all_}", "a rate is not 0, or not 1")
 
 
-def unlimited_duplication(results: Results) -> Judged:
+def unlimited_duplication(results: RunResults) -> Judgement:
     found = {shared: results.mean("duplication", "shared", policy="all", shared=shared) for shared in (0.5, 0.7)}
     figures = ", ".join(f"{shared:.0%} shared: {one}" for shared, one in found.items())
     return verdict(inside([found[0.7]], 1.65, 1.75), figures, "further than 0.05 from 1.7")
 
 
-def constant(results: Results) -> Judged:
+def constant(results: RunResults) -> Judgement:
     first, *others = several(results, B, "records")
     changes = {
         policy: [
@@ -59,13 +59,13 @@ def constant(results: Results) -> Judged:
     return verdict(holds, figures, "one changes by more than 0.08")
 
 
-def hit_order(results: Results) -> Judged:
+def hit_order(results: RunResults) -> Judgement:
     records = largest_of(results)
     holds = surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
     return unless_tuned(results, holds, told(results, "hit_rate", NOVEL, records=records))
 
 
-def unless_tuned(results: Results, holds: bool | None, figures: str, because: str = "") -> Judged:
+def unless_tuned(results: RunResults, holds: bool | None, figures: str, because: str = "") -> Judgement:
     """Where the order holds, it does so with the usual tuning; with another one the threshold policy may pass mean."""
     loose = "tuning-threshold", {"fall": 0.8, "rise": 0.2}
     small = "tuning-mean", {"batch": 20}
@@ -82,7 +82,7 @@ def unless_tuned(results: Results, holds: bool | None, figures: str, because: st
 _SAID: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
 
 
-def hit_rates(results: Results) -> Judged:
+def hit_rates(results: RunResults) -> Judgement:
     near, figures = {}, []
     for shared in (0.5, 0.7):
         found = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in NOVEL}
@@ -100,7 +100,7 @@ def hit_rates(results: Results) -> Judged:
 _AROUND: Final = 0.75, 0.85
 
 
-def buffer_hits(results: Results) -> Judged:
+def buffer_hits(results: RunResults) -> Judgement:
     rates = {size: results.mean("hit_rate", B, policy="buffer", records=size) for size in results.points(B, "records")}
     first = "tuning-buffer", {"learns_first": True, "last": 0.8, "before": 0.2}
     learning = results.mean("hit_rate", first[0], **first[1])
@@ -129,7 +129,7 @@ def buffer_hits(results: Results) -> Judged:
 _LEAD: Final = 0.01
 
 
-def shared_kept(results: Results) -> Judged:
+def shared_kept(results: RunResults) -> Judgement:
     """Of all records, the share that is kept and shared: hit rate × (duplication − 1)."""
     records = largest_of(results)
     kept = {
@@ -153,7 +153,7 @@ def shared_kept(results: Results) -> Judged:
 _SEEN: Final = 1.02
 
 
-def fluctuates(results: Results) -> Judged:
+def fluctuates(results: RunResults) -> Judgement:
     dips = _dips(results, "duplication", 2_000)
     found = {size: results.mean("duplication", B, policy="all", records=size) for size in results.points(B, "records")}
     figures = "unlimited caching: " + ", ".join(f"{size} records {one}" for size, one in found.items())
@@ -168,7 +168,7 @@ def fluctuates(results: Results) -> Judged:
     return verdict(both(dips, same, _dips(results, "throughput_per_s", 1_000)), figures, against)
 
 
-def _dips(results: Results, metric: str, at: int) -> bool | None:
+def _dips(results: RunResults, metric: str, at: int) -> bool | None:
     """Whether it is lower with so many records than with the next sizes below and above; one of them can decide that
     it is not."""
     sizes = sorted(map(int, results.points(B, "records")))
@@ -179,11 +179,11 @@ def _dips(results: Results, metric: str, at: int) -> bool | None:
     return lower
 
 
-def _times(results: Results, metric: str, records: int, at: int) -> Estimate:
+def _times(results: RunResults, metric: str, records: int, at: int) -> Estimate:
     return results.ratio(metric, (B, {"policy": "all", "records": records}), (B, {"policy": "all", "records": at}))
 
 
-def follows_share(results: Results) -> Judged:
+def follows_share(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"shared": share} for share in several(results, "shared", "shared")]
     policies = ("all", *NOVEL)
     ordered = {name: surely_ordered(results, "duplication", "shared", points, where=of(name)) for name in policies}
@@ -199,7 +199,7 @@ def follows_share(results: Results) -> Judged:
 _CLOSE_TO_2: Final = 1.9
 
 
-def duplication_high(results: Results) -> Judged:
+def duplication_high(results: RunResults) -> Judgement:
     records = largest_of(results)
     near = [results.mean("duplication", B, policy=name, records=records) for name in ("threshold", "mean")]
     above = [ahead(results, "duplication", name, "all", records) for name in NOVEL]
@@ -214,7 +214,7 @@ def duplication_high(results: Results) -> Judged:
     )
 
 
-def equal_value(results: Results) -> Judged:
+def equal_value(results: RunResults) -> Judgement:
     records = largest_of(results)
     gaps = [ahead(results, "value", one, other, records) for one, other in itertools.combinations(NOVEL, 2)]
     why = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
@@ -225,7 +225,7 @@ def equal_value(results: Results) -> Judged:
 _AS_MANY: Final = 0.02
 
 
-def ranking(results: Results) -> Judged:
+def ranking(results: RunResults) -> Judgement:
     records = largest_of(results)
     figures = "; ".join(
         f"{name} keeps {results.mean('hit_rate', B, policy=name, records=records)} of the records, "

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tocsin.lab.engine.engine import Engine
-from tocsin.lab.engine.network import Link, LinkSettings
+from tocsin.lab.engine.engine import SimulationEngine
+from tocsin.lab.engine.network import LinkSettings, SimulatedLink
 from tocsin.lab.experiments.declaration import Run
 from tocsin.rules.caching.admission import Admission, admission
 
@@ -36,14 +36,14 @@ def policy_of(run: Run) -> Admission:
 
 class _Benchmark:
     def __init__(self, run: Run) -> None:
-        self.engine = Engine(run.seed, trace=run.trace)
+        self.engine = SimulationEngine(run.seed, trace=run.trace)
         self._policy = policy_of(run)
         self._records = run.whole("records")
         chance = self.engine.streams.of("records")
         # Of three consumers two want the same: a record is for both of them or for the third.
         self._consumers = (1 + (chance.random(self._records) < run.number("shared"))).tolist()
         # Servers are links on which a second of service is a byte.
-        self._broker, self._database = (Link(LinkSettings(0.0, 1.0)) for _ in range(2))
+        self._broker, self._database = (SimulatedLink(LinkSettings(0.0, 1.0)) for _ in range(2))
         self._broker_s, self._append_s = run.number("broker_s"), run.number("append_s")
         self._write_s, self._read_s = run.number("database_write_s"), run.number("database_read_s")
         self._poll_s, every_s = run.number("poll_s"), run.number("publish_every_s")

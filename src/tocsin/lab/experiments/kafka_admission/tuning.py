@@ -6,23 +6,23 @@ import itertools
 from collections.abc import Mapping
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Judged, Value
+from tocsin.lab.experiments.declaration import Judgement, Value
 from tocsin.lab.experiments.judging import both, inside, several, surely, surely_more, surely_ordered, verdict
-from tocsin.lab.experiments.results import MissingCellsError, Results
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
 _T: Final = "tuning-threshold"
 _BUFFER: Final = "tuning-buffer"
 
 
-def _tunings(results: Results) -> dict[tuple[Value, Value], Estimate]:
+def _tunings(results: RunResults) -> dict[tuple[Value, Value], Estimate]:
     """The latency of the threshold policy by (μ, λ)."""
     rows = [dict(row.cell.values) for row in results.select(_T, {})]
     pairs = dict.fromkeys((values["fall"], values["rise"]) for values in rows)
     return {pair: results.mean("latency_s", _T, fall=pair[0], rise=pair[1]) for pair in pairs}
 
 
-def threshold_best(results: Results) -> Judged:
+def threshold_best(results: RunResults) -> Judgement:
     latency = _tunings(results)
     figures = ", ".join(f"({fall}, {rise}) {one} s" for (fall, rise), one in latency.items())
     first, second = (0.8, 0.2), (0.3, 0.1)
@@ -32,7 +32,7 @@ def threshold_best(results: Results) -> Judged:
     return verdict(both(_slower(results, second, first), *holds), figures, against)
 
 
-def threshold_worst(results: Results) -> Judged:
+def threshold_worst(results: RunResults) -> Judgement:
     latency = _tunings(results)
     said = (0.8, 0.8)
     worst = max(latency, key=lambda pair: latency[pair].mean)
@@ -42,7 +42,7 @@ def threshold_worst(results: Results) -> Judged:
     return verdict(holds, figures, why)
 
 
-def threshold_rates(results: Results) -> Judged:
+def threshold_rates(results: RunResults) -> Judgement:
     """All pairs of the list that differ in one of the two."""
     pairs = list(itertools.permutations(_tunings(results), 2))
     by_rise = [(fast, slow) for fast, slow in pairs if fast[0] == slow[0] and float(fast[1]) < float(slow[1])]
@@ -64,11 +64,11 @@ def _pair(pair: tuple[Value, Value]) -> dict[str, Value]:
     return {"fall": pair[0], "rise": pair[1]}
 
 
-def _slower(results: Results, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool | None:
+def _slower(results: RunResults, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool | None:
     return surely_more(results, "latency_s", _T, _pair(one), _pair(other))
 
 
-def mean(results: Results) -> Judged:
+def mean(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"batch": batch} for batch in several(results, "tuning-mean", "batch")]
     rates = ", ".join(f"batch {one['batch']}: {results.mean('hit_rate', 'tuning-mean', **one)}" for one in points)
     rises = surely_ordered(results, "hit_rate", "tuning-mean", points, where={})
@@ -77,7 +77,7 @@ def mean(results: Results) -> Judged:
     return verdict(both(falls, rises), f"hit rates: {rates}", against)
 
 
-def buffer_all(results: Results) -> Judged:
+def buffer_all(results: RunResults) -> Judgement:
     """Everything is everything in every run: no error is asked."""
     figures: list[str] = []
     holds: dict[bool, bool | None] = {}
@@ -94,7 +94,7 @@ def buffer_all(results: Results) -> Judged:
 _ORDERS: Final = {False: "deciding", True: "learning"}
 
 
-def _latencies(results: Results, first: bool) -> dict[tuple[Value, Value], Estimate]:
+def _latencies(results: RunResults, first: bool) -> dict[tuple[Value, Value], Estimate]:
     """Of the buffer policy by (γ, α)."""
     rows = [dict(row.cell.values) for row in results.select(_BUFFER, {"learns_first": first})]
     pairs = dict.fromkeys((values["last"], values["before"]) for values in rows)
@@ -105,20 +105,20 @@ def _weights(pair: tuple[Value, Value]) -> dict[str, Value]:
     return {"last": pair[0], "before": pair[1]}
 
 
-def _gap(results: Results, first: bool, one: tuple[Value, Value], other: tuple[Value, Value]) -> Estimate:
+def _gap(results: RunResults, first: bool, one: tuple[Value, Value], other: tuple[Value, Value]) -> Estimate:
     """By how much slower the buffer policy is with one pair than with the other."""
     where, there = ({"learns_first": first, **_weights(pair)} for pair in (one, other))
     return results.difference("latency_s", _BUFFER, where, there)
 
 
-def _by_order(holds: Mapping[bool, bool | None], figures: str, against: str) -> Judged:
+def _by_order(holds: Mapping[bool, bool | None], figures: str, against: str) -> Judgement:
     good = [_ORDERS[first] for first, one in holds.items() if one]
     if None not in holds.values() and len(good) == 1:
-        return Judged("depends", figures, f"the order of deciding and learning: it holds {good[0]} first")
+        return Judgement("depends", figures, f"the order of deciding and learning: it holds {good[0]} first")
     return verdict(None if None in holds.values() else bool(good), figures, against)
 
 
-def buffer_best(results: Results) -> Judged:
+def buffer_best(results: RunResults) -> Judgement:
     holds, said = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (1.0, 0.0)) for pair in _latencies(results, first) if pair[0] != 1}
@@ -128,7 +128,7 @@ def buffer_best(results: Results) -> Judged:
     return _by_order(holds, "; ".join(said), "another pair is faster")
 
 
-def buffer_local(results: Results) -> Judged:
+def buffer_local(results: RunResults) -> Judgement:
     holds, said = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (0.8, 0.2)) for pair in ((0.9, 0.1), (0.7, 0.3))}
@@ -139,7 +139,7 @@ def buffer_local(results: Results) -> Judged:
     return _by_order(holds, "; ".join(said), why)
 
 
-def buffer_flat(results: Results) -> Judged:
+def buffer_flat(results: RunResults) -> Judgement:
     """Not much is at most a tenth more than the least."""
     holds, said = {}, []
     for first, word in _ORDERS.items():

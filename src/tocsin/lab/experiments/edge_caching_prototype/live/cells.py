@@ -20,7 +20,7 @@ _A_DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Cell:
+class LiveCell:
     policy: str
     size_kb: float
 
@@ -44,10 +44,10 @@ class Cell:
         }
 
 
-def cells(policies: Sequence[str], sizes_kb: Sequence[float]) -> list[Cell]:
+def cells(policies: Sequence[str], sizes_kb: Sequence[float]) -> list[LiveCell]:
     """Every policy with every size, and first, where it is asked for, no cache at all, which has no size to vary."""
-    made = [Cell(policy, size) for policy in policies if policy != "nc" for size in sizes_kb]
-    return [Cell("nc", 0.0), *made] if "nc" in policies else made
+    made = [LiveCell(policy, size) for policy in policies if policy != "nc" for size in sizes_kb]
+    return [LiveCell("nc", 0.0), *made] if "nc" in policies else made
 
 
 def policies_of(text: str) -> tuple[str, ...]:

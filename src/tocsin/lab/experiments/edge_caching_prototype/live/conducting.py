@@ -18,14 +18,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.expected import Expected, expect, parse_expected
-from tocsin.lab.experiments.edge_caching_prototype.live.hour import Lived, live
-from tocsin.lab.experiments.edge_caching_prototype.live.options import Options, options
-from tocsin.lab.experiments.edge_caching_prototype.live.report import Measured, Outcome, write
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.experiments.edge_caching_prototype.live.expected import (
+    StatedFigures,
+    expect,
+    parse_expected,
+)
+from tocsin.lab.experiments.edge_caching_prototype.live.hour import LiveHour, live
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveOptions, options
+from tocsin.lab.experiments.edge_caching_prototype.live.report import LiveOutcome, MeasuredFigures, write
 from tocsin.lab.experiments.journal import Journal
 from tocsin.lab.experiments.results import write_json
-from tocsin.lab.replacing import replacing
+from tocsin.lab.replacing import AtomicFile
 from tocsin.lab.scenarios.city import city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, save
 from tocsin.wire.errors import InputError, NotFoundError
@@ -37,14 +41,14 @@ _STATED: Final = "stated.json"
 Say = Callable[[str], None]
 
 
-def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say) -> Outcome:
+def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say) -> LiveOutcome:
     """Live through what the folder does not have yet, then write the report. Finished hours are kept in any case."""
     wanted = options(settings, quick=quick, seed=seed)
     folder = _folder(out, quick=quick).resolve()
     cells = wanted.cells()
     made = city_scenario(wanted.city, wanted.seed)
     with Journal(folder, fresh=fresh) as journal:
-        with replacing(folder / "scenario.jsonl") as path:
+        with AtomicFile(folder / "scenario.jsonl") as path:
             save(made, path)
         stated = _state(made, wanted, cells, folder, say)
         missing = [cell for cell in cells if journal.known(wanted.key(cell)) is None]
@@ -72,7 +76,7 @@ def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, f
         return _report(wanted, stated, journal, folder / "report.md", quick=quick, table=folder / "results.csv")
 
 
-def report(out: Path, *, quick: bool, to: Path | None) -> Outcome:
+def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
     """Write the report of a finished run again. `NotFoundError` where there is none."""
     folder = _folder(out, quick=quick)
     if not (folder / _RUN).exists():
@@ -94,8 +98,8 @@ def _folder(out: Path, *, quick: bool) -> Path:
 
 
 def _state(
-    made: Scenario, wanted: Options, cells: Sequence[Cell], folder: Path, say: Say
-) -> dict[Cell, dict[str, Expected]]:
+    made: Scenario, wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
+) -> dict[LiveCell, dict[str, StatedFigures]]:
     """What the simulation expects: on disk before the first hour begins, and the same when a run goes on."""
     known = _known(wanted, cells, folder)
     new = [cell for cell in cells if cell not in known]
@@ -113,7 +117,7 @@ def _state(
     return known
 
 
-def _known(wanted: Options, cells: Sequence[Cell], folder: Path) -> dict[Cell, dict[str, Expected]]:
+def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict[LiveCell, dict[str, StatedFigures]]:
     path = folder / _STATED
     if not path.exists():
         return {}
@@ -123,20 +127,20 @@ def _known(wanted: Options, cells: Sequence[Cell], folder: Path) -> dict[Cell, d
 
 
 def _report(
-    wanted: Options,
-    stated: Mapping[Cell, Mapping[str, Expected]],
+    wanted: LiveOptions,
+    stated: Mapping[LiveCell, Mapping[str, StatedFigures]],
     journal: Journal,
     path: Path,
     *,
     quick: bool,
     table: Path | None,
-) -> Outcome:
+) -> LiveOutcome:
     measured = {cell: known for cell in wanted.cells() if (known := journal.known(wanted.key(cell))) is not None}
-    rows = [Measured(cell, numbers, stated[cell]) for cell, numbers in measured.items()]
+    rows = [MeasuredFigures(cell, numbers, stated[cell]) for cell, numbers in measured.items()]
     return write(wanted, rows, path, quick=quick, table=table)
 
 
-def numbers(lived: Lived, together: int) -> dict[str, float]:
+def numbers(lived: LiveHour, together: int) -> dict[str, float]:
     """All figures of an hour at one broker, of so many that lived through it."""
     seen = lived.seen
     figures = {name: value for name, value in lived.figures.items() if name not in ("most_bytes", "hit_ratio")}

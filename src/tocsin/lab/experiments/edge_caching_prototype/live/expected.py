@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from tocsin.lab.bodies.edge import core_settings
-from tocsin.lab.bodies.town import Links, Town, play_town
+from tocsin.lab.bodies.town import Links, NetworkBrokerSim, play_town
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.experiments.statistics import estimate, student_t
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.scenario import Scenario
-from tocsin.lab.workloads.city_channels import CityRun, Found, find
+from tocsin.lab.workloads.city_channels import CityResult, CityRun, find
 
 CONFIDENCE: Final = 0.99
 RUNS: Final = 20
@@ -43,7 +43,7 @@ TOLERANCE: Final = {"hit_ratio": 0.01, "found": 0.01, "miss_kb": 0.01, "fetch_kb
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class StatedFigures:
     """A figure from `low` to `high`; in between is where the simulations' mean is."""
 
     mean: float
@@ -60,13 +60,13 @@ class Expected:
 def expect(
     made: Scenario,
     end_s: float,
-    cells: Sequence[Cell],
+    cells: Sequence[LiveCell],
     *,
     late_s: float,
     seed: int,
-) -> dict[Cell, dict[str, Expected]]:
+) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Of every cell, what each figure will be. `late_s`: executions are over so many seconds late at most."""
-    found: dict[Cell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
+    found: dict[LiveCell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
     for number in range(RUNS):
         streams = Streams(seed).within("timing").within(str(number))
         run = timed(made, streams.of("channels"), late_s)
@@ -88,7 +88,7 @@ def timed(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun
     channels = {number: channel for (channel, _), number in run.interests.items()}
     over_s: dict[tuple[str, float], float] = {}
     last_s: dict[str, float] = {}
-    later: list[Found] = []
+    later: list[CityResult] = []
     for one in run.found:
         channel = channels[one.interest]
         if (channel, one.at_s) not in over_s:
@@ -100,7 +100,7 @@ def timed(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun
     return run
 
 
-def _measured(town: Town) -> dict[str, float]:
+def _measured(town: NetworkBrokerSim) -> dict[str, float]:
     figures = town.broker.caches.figures
     return {
         "found": float(figures.arrived),
@@ -111,7 +111,7 @@ def _measured(town: Town) -> dict[str, float]:
     }
 
 
-def _stated(runs: Sequence[Mapping[str, float]], far: float) -> dict[str, Expected]:
+def _stated(runs: Sequence[Mapping[str, float]], far: float) -> dict[str, StatedFigures]:
     told = {name: _interval([run[name] for run in runs], name, far) for name in TOLERANCE}
     # Here those who are told together ask at the same moment and share a fetch of what they lack. Live they ask moments
     # apart: some share it, some do not, so there is more to fetch, at most what everybody got that way.
@@ -120,15 +120,15 @@ def _stated(runs: Sequence[Mapping[str, float]], far: float) -> dict[str, Expect
     return told
 
 
-def _interval(values: Sequence[float], name: str, far: float) -> Expected:
+def _interval(values: Sequence[float], name: str, far: float) -> StatedFigures:
     """The mean, so many standard deviations and the tolerance."""
     mean = estimate(values).mean
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     half = far * math.sqrt(variance)
     half += TOLERANCE[name] * (1.0 if name == "hit_ratio" else mean)
-    return Expected(mean, max(0.0, mean - half), mean + half)
+    return StatedFigures(mean, max(0.0, mean - half), mean + half)
 
 
-def parse_expected(said: Mapping[str, Any]) -> dict[str, Expected]:
+def parse_expected(said: Mapping[str, Any]) -> dict[str, StatedFigures]:
     """What was stated, read back."""
-    return {name: Expected(**one) for name, one in said.items()}
+    return {name: StatedFigures(**one) for name, one in said.items()}

@@ -11,16 +11,16 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final
 
-from tocsin.lab.bodies.recorded import relive
+from tocsin.lab.bodies.recorded import replay_trace
 from tocsin.lab.experiments.edge_caching_prototype.live import schema
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
-from tocsin.lab.experiments.edge_caching_prototype.live.people import PASSWORD, Seen, Town
-from tocsin.lab.experiments.edge_caching_prototype.live.servers import Server, Servers
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.experiments.edge_caching_prototype.live.people import PASSWORD, ClientFigures, LiveClients
+from tocsin.lab.experiments.edge_caching_prototype.live.servers import LiveServer, LiveServers
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.driver import WallClock, play
 from tocsin.lab.scenarios.scenario import Act, Scenario
-from tocsin.sdk import Client, Notification
-from tocsin.sdk.door import Door
+from tocsin.sdk import Client, Result
+from tocsin.sdk.door import BrokerSession
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import TocsinError, UnavailableError
 
@@ -34,14 +34,14 @@ _TELL_EVERY: Final = 0.05  # of the hour
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
+class LiveHour:
     """What an hour at one broker came to: the broker's own counts within it, and what its people saw.
 
     `late_s` and everything about executions are in seconds of the scenario.
     """
 
     figures: Mapping[str, float]
-    seen: Seen
+    seen: ClientFigures
     late_s: float
     lag_s: tuple[float, float, float]
     """Of what came to those who were there: how long after its execution half, 95 % and all of them had it."""
@@ -52,45 +52,45 @@ class Lived:
 
 
 async def live(
-    made: Scenario, end_s: float, cells: Sequence[Cell], speed: float, *, folder: Path, traces: Path, say: Say
-) -> dict[Cell, Lived]:
+    made: Scenario, end_s: float, cells: Sequence[LiveCell], speed: float, *, folder: Path, traces: Path, say: Say
+) -> dict[LiveCell, LiveHour]:
     """Live through it at a broker for each cell. `folder` is for the servers and goes; traces stay."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        async with Servers(folder) as servers:
+        async with LiveServers(folder) as servers:
             lived = await _lived(made, end_s, cells, speed, servers=servers, traces=traces, say=say)
     except BaseExceptionGroup as group:
         raise _first(group) from group
     # The servers' last lines are in the traces only now.
-    relived = {cell: relive(_trace(traces, cell)) for cell in cells}
+    relived = {cell: replay_trace(_trace(traces, cell)) for cell in cells}
     for cell, done in relived.items():
         for difference in done.differences:
             say(f"{cell.name}: relived, not the same: {difference}")
     shutil.rmtree(folder, ignore_errors=True)
-    return {cell: Lived(*counted, relived=relived[cell].same) for cell, counted in lived.items()}
+    return {cell: LiveHour(*counted, relived=relived[cell].same) for cell, counted in lived.items()}
 
 
 _Three = tuple[float, float, float]
-_Counted = tuple[Mapping[str, float], Seen, float, _Three, _Three]
+_Counted = tuple[Mapping[str, float], ClientFigures, float, _Three, _Three]
 
 
 async def _lived(
     made: Scenario,
     end_s: float,
-    cells: Sequence[Cell],
+    cells: Sequence[LiveCell],
     speed: float,
     *,
-    servers: Servers,
+    servers: LiveServers,
     traces: Path,
     say: Say,
-) -> dict[Cell, _Counted]:
+) -> dict[LiveCell, _Counted]:
     began_s = perf_counter()
     say("starting a cluster")
     cluster = await servers.cluster()
     say(f"the cluster is ready after {perf_counter() - began_s:.0f} s; creating the seven channels")
     await servers.run(cluster, schema.script(speed))
     say(f"starting {len(cells)} broker{'s' if len(cells) > 1 else ''}")
-    brokers: dict[Cell, Server] = {}
+    brokers: dict[LiveCell, LiveServer] = {}
     for cell in cells:
         _trace(traces, cell).unlink(missing_ok=True)
         name = f"Default.{cell.name.replace('-', '_').replace('.', '_')}"
@@ -98,7 +98,7 @@ async def _lived(
     urls = {cell.name: one.url for cell, one in brokers.items()}
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(servers.ended())
-        async with Town(made, urls, tasks) as town:
+        async with LiveClients(made, urls, tasks) as town:
             say("everybody registers, at every broker")
             await town.register(_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))
             await _rehearse(town, list(urls.values()), say)
@@ -130,7 +130,7 @@ async def _lived(
 class _Told:
     """Says how far it is while it hands acts on."""
 
-    def __init__(self, town: Town, end_s: float, speed: float, say: Say) -> None:
+    def __init__(self, town: LiveClients, end_s: float, speed: float, say: Say) -> None:
         self._town, self._end_s, self._speed, self._say = town, end_s, speed, say
         self._next = _TELL_EVERY
         self._lags = 0
@@ -150,7 +150,7 @@ class _Told:
         self._say(f"{at_s / self._end_s:4.0%} of the hour, {sum(one.results for one in everybody):,} results{late}")
 
 
-async def _rehearse(town: Town, urls: Sequence[str], say: Say) -> None:
+async def _rehearse(town: LiveClients, urls: Sequence[str], say: Say) -> None:
     """A few reports that concern nobody of the city pass through all channels: what runs first takes longer."""
     say("the channels rehearse")
     await town.publish("LocationFeed", schema.location_record(_DRILL, _FAR_M, _FAR_M), visible=True)
@@ -187,16 +187,16 @@ def _drills() -> list[tuple[str, list[Any]]]:
 
 async def _heard(client: Client, count: int) -> None:
     async for told in client.notifications():
-        if isinstance(told, Notification):
+        if isinstance(told, Result):
             count -= 1
             await client.ack(told)
             if not count:
                 return
 
 
-async def _figures(broker: Server) -> dict[str, float]:
+async def _figures(broker: LiveServer) -> dict[str, float]:
     """What its caches have done so far."""
-    door = Door(broker.url, None, token="-")  # noqa: S106 - on loopback everybody is the operator
+    door = BrokerSession(broker.url, None, token="-")  # noqa: S106 - on loopback everybody is the operator
     door.open()
     try:
         said = await door.call("GET", "/v1/policies", token=None)
@@ -205,7 +205,7 @@ async def _figures(broker: Server) -> dict[str, float]:
     return {name: float(value) for name, value in said["figures"][said["policy"]].items()}
 
 
-def _cpu_s(cluster: Server, brokers: Mapping[Cell, Server]) -> dict[str, float]:
+def _cpu_s(cluster: LiveServer, brokers: Mapping[LiveCell, LiveServer]) -> dict[str, float]:
     """Processor time so far, of each broker and of all the rest."""
     used = {cell.name: one.cpu_s() for cell, one in brokers.items()}
     return {"cluster": cluster.cpu_s(), "clients": process_time(), **used}
@@ -215,7 +215,7 @@ def _tenths(tell: Callable[[int, int], None]) -> Callable[[int, int], None]:
     return lambda done, all_: tell(done, all_) if done * 10 // all_ > (done - 1) * 10 // all_ else None
 
 
-def _trace(traces: Path, cell: Cell) -> Path:
+def _trace(traces: Path, cell: LiveCell) -> Path:
     return traces / f"{cell.name}.jsonl"
 
 

@@ -8,7 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell, above_0, cells, policies_of, sizes_of
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import (
+    LiveCell,
+    above_0,
+    cells,
+    policies_of,
+    sizes_of,
+)
 from tocsin.lab.experiments.running import code_digest
 from tocsin.lab.scenarios.city import CHANNELS, City, city
 from tocsin.wire.errors import InputError
@@ -23,7 +29,7 @@ _QUICK: Final = City(
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LiveOptions:
     """`at_once`: so many brokers, each with a policy and a size of its own, live through one hour together. `late_s`:
     so late, in seconds of the scenario, executions may be for the stated error to count. `code` names
     the code that cells come from, as it does for simulated ones."""
@@ -43,10 +49,10 @@ class Options:
         """When everything that was published within the hour has been told: the longest period after it, and some."""
         return self.city.span_s + max(period_s for _, _, period_s in CHANNELS) + self.late_s
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[LiveCell]:
         return cells(self.policies, self.sizes_kb)
 
-    def key(self, cell: Cell) -> str:
+    def key(self, cell: LiveCell) -> str:
         """Names what its figures come from, but the hours of others."""
         said = {**self.to_json(), "cell": asdict(cell), "code": self.code}
         return json.dumps(said, sort_keys=True)
@@ -55,10 +61,10 @@ class Options:
         return {"city": asdict(self.city), "speed": self.speed, "late_s": self.late_s, "seed": self.seed}
 
 
-def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> Options:
+def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> LiveOptions:
     """`InputError` names the setting that does not fit."""
     left = dict(settings)
-    made = Options(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed, code=code_digest(EXPERIMENT))
+    made = LiveOptions(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed, code=code_digest(EXPERIMENT))
     if quick:
         made = replace(made, policies=("nc", "lsc"), sizes_kb=(10.0,), speed=5.0)
     chosen: dict[str, Any] = {"given": tuple(f"{name}={value}" for name, value in settings.items())}

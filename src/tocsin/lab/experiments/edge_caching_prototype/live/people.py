@@ -15,8 +15,17 @@ from time import perf_counter, time
 from typing import Any, Final
 
 from tocsin.lab.experiments.edge_caching_prototype.live import schema
-from tocsin.lab.scenarios.scenario import Act, LogIn, LogOut, Move, Publish, Scenario, Subscribe, Unsubscribe
-from tocsin.sdk import Available, Client, Notification
+from tocsin.lab.scenarios.scenario import (
+    Act,
+    LogInStep,
+    LogOutStep,
+    MoveStep,
+    PublishStep,
+    Scenario,
+    SubscribeStep,
+    UnsubscribeStep,
+)
+from tocsin.sdk import Available, Client, Result
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 
 PASSWORD: Final = "a good secret"  # noqa: S105 - of people who do not exist
@@ -25,7 +34,7 @@ _AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
-class Seen:
+class ClientFigures:
     """What the people of one broker saw. `waited_s` is summed over results; `lags_s`: from the moment of an execution
     until a subscriber who was there had its result."""
 
@@ -36,10 +45,10 @@ class Seen:
     interests: set[int] = field(default_factory=set)
 
 
-class Person:
+class LiveClient:
     """One subscriber at one broker. What it is asked to do happens in order."""
 
-    def __init__(self, name: str, url: str, seen: Seen) -> None:
+    def __init__(self, name: str, url: str, seen: ClientFigures) -> None:
         self._name, self._url, self._seen = name, url, seen
         self._desk = Client(url, name, PASSWORD, register=True, patience_s=_PATIENCE_S)
         self._open = False
@@ -53,7 +62,7 @@ class Person:
         self._open = True
 
     async def perform(self, act: Act) -> None:
-        if isinstance(act, Move):
+        if isinstance(act, MoveStep):
             # Nobody stays longer because a place is still being told.
             async with self._places:
                 record = schema.location_record(self._name, act.east_m, act.north_m)
@@ -61,15 +70,15 @@ class Person:
             return
         async with self._order:
             match act:
-                case LogIn():
+                case LogInStep():
                     await self._come()
-                case LogOut():
+                case LogOutStep():
                     await self._go()
-                case Subscribe(_, channel, parameters):
+                case SubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
                     made = await self._desk.subscribe(full, parameters, mode="notify")
                     self._seen.interests.add(made.interest)
-                case Unsubscribe(_, channel, parameters):
+                case UnsubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
                     for one in list(self._desk.known.values()):
                         if one.channel == full and tuple(one.parameters) == parameters:
@@ -122,7 +131,7 @@ class Person:
         seen, began_s, waited_s, count = self._seen, perf_counter(), 0.0, 0
         async for one in self._desk.pull(told):
             waited_s = perf_counter() - began_s
-            if isinstance(one, Notification):
+            if isinstance(one, Result):
                 count += 1
                 executed_s = one.executed_at.timestamp()
                 if executed_s > self._since_s:
@@ -133,22 +142,24 @@ class Person:
             seen.waited_s += waited_s * count
 
 
-class Town:
+class LiveClients:
     """A target of the driver. An act has begun when `perform` returns; `tasks` gets whatever goes wrong with it.
 
     Everybody is at every broker, but publishes once: places through the brokers in turn, reports through the first.
     """
 
     def __init__(self, made: Scenario, brokers: Mapping[str, str], tasks: asyncio.TaskGroup) -> None:
-        names = sorted({act.subscriber for step in made.steps if not isinstance(act := step.act, Publish)})
-        self.seen = {broker: Seen() for broker in brokers}
-        self._at = {name: [Person(name, url, self.seen[broker]) for broker, url in brokers.items()] for name in names}
+        names = sorted({act.subscriber for step in made.steps if not isinstance(act := step.act, PublishStep)})
+        self.seen = {broker: ClientFigures() for broker in brokers}
+        self._at = {
+            name: [LiveClient(name, url, self.seen[broker]) for broker, url in brokers.items()] for name in names
+        }
         self._of_place = {name: number % len(brokers) for number, name in enumerate(names)}
         self._agency = Client(next(iter(brokers.values())), "agency", PASSWORD, register=True, patience_s=_PATIENCE_S)
         self._tasks = tasks
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Town:
+    async def __aenter__(self) -> LiveClients:
         await self._agency.__aenter__()
         return self
 
@@ -160,7 +171,7 @@ class Town:
         everybody = [one for people in self._at.values() for one in people]
         done = 0
 
-        async def register(one: Person) -> None:
+        async def register(one: LiveClient) -> None:
             nonlocal done
             await one.register()
             done += 1
@@ -173,11 +184,11 @@ class Town:
 
     async def perform(self, act: Act, at_s: float) -> None:  # noqa: ARG002 - the clock has waited for it
         match act:
-            case Publish("ReportFeed", record):
+            case PublishStep("ReportFeed", record):
                 self._begin(self.publish("ReportFeed", schema.report_record(record)))
-            case Publish(feed, record):
+            case PublishStep(feed, record):
                 self._begin(self.publish(feed, schema.shelter_record(record)))
-            case Move(name):
+            case MoveStep(name):
                 self._begin(self._at[name][self._of_place[name]].perform(act))
             case _:
                 for one in self._at[act.subscriber]:

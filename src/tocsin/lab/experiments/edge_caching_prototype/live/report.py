@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import Cell
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.expected import (
     CONFIDENCE,
     FETCH_S,
@@ -17,10 +17,10 @@ from tocsin.lab.experiments.edge_caching_prototype.live.expected import (
     SPREAD,
     SUBSCRIBER_S,
     TOLERANCE,
-    Expected,
+    StatedFigures,
 )
-from tocsin.lab.experiments.edge_caching_prototype.live.options import Options
-from tocsin.lab.replacing import replacing
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveOptions
+from tocsin.lab.replacing import AtomicFile
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 
@@ -33,19 +33,19 @@ _TOLD: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredFigures:
     """A cell that was lived through, and what had been stated of it."""
 
-    cell: Cell
+    cell: LiveCell
     numbers: Mapping[str, float]
-    stated: Mapping[str, Expected]
+    stated: Mapping[str, StatedFigures]
 
     def agrees(self, name: str) -> bool:
         return self.stated[name].holds(self.numbers[name])
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LiveOutcome:
     """`in_time`: executions were late by no more than the stated error allows for."""
 
     report: Path
@@ -67,21 +67,23 @@ class Outcome:
         return self.verdict == "agree" and self.relived
 
 
-def write(wanted: Options, rows: Sequence[Measured], path: Path, *, quick: bool, table: Path | None) -> Outcome:
+def write(
+    wanted: LiveOptions, rows: Sequence[MeasuredFigures], path: Path, *, quick: bool, table: Path | None
+) -> LiveOutcome:
     """Write the report, and the figures as CSV where a path for them is given."""
     agreed = sum(one.agrees(name) for one in rows for name in TOLERANCE)
     in_time = all(one.numbers["lag_95_s"] <= wanted.late_s for one in rows)
     relived = all(one.numbers["relived"] for one in rows)
-    outcome = Outcome(path, agreed, len(rows) * len(TOLERANCE), in_time, relived)
+    outcome = LiveOutcome(path, agreed, len(rows) * len(TOLERANCE), in_time, relived)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as place:
+    with AtomicFile(path) as place:
         place.write_text("\n".join(_lines(wanted, rows, outcome, quick=quick)) + "\n", "utf-8")
     if table is not None:
         _write_csv(rows, table)
     return outcome
 
 
-def _lines(wanted: Options, rows: Sequence[Measured], outcome: Outcome, *, quick: bool) -> list[str]:
+def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOutcome, *, quick: bool) -> list[str]:
     city = wanted.city
     words = [*(["--quick"] if quick else []), f"--seed {wanted.seed}"]
     words += [f"--set {shlex.quote(one)}" for one in wanted.given]
@@ -137,7 +139,7 @@ def _lines(wanted: Options, rows: Sequence[Measured], outcome: Outcome, *, quick
     return lines
 
 
-def _unlike_the_sweep(wanted: Options) -> str:
+def _unlike_the_sweep(wanted: LiveOptions) -> str:
     usual = asdict(City())
     other = [
         f"`{name}` is {now} (there {usual[name]})" for name, now in asdict(wanted.city).items() if now != usual[name]
@@ -156,7 +158,7 @@ def _unlike_the_sweep(wanted: Options) -> str:
     )
 
 
-def _relived(rows: Sequence[Measured], outcome: Outcome) -> list[str]:
+def _relived(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str]:
     said = "the same hits, misses, evictions and bytes as its live broker had"
     different = [one.cell.name for one in rows if not one.numbers["relived"]]
     return [
@@ -165,7 +167,7 @@ def _relived(rows: Sequence[Measured], outcome: Outcome) -> list[str]:
     ]
 
 
-def _time(wanted: Options, rows: Sequence[Measured]) -> list[str]:
+def _time(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
     hours = dict.fromkeys((one.numbers["lag_50_s"], one.numbers["lag_95_s"], one.numbers["late_s"]) for one in rows)
     lines = ["## Did it keep its time?", "", *_cost(wanted, rows), ""]
     for half_s, most_s, late_s in hours:
@@ -177,7 +179,7 @@ def _time(wanted: Options, rows: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def _cost(wanted: Options, rows: Sequence[Measured]) -> list[str]:
+def _cost(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
     """In processor time, which tells better than the clock how fast it could have gone."""
     if not rows:
         return []
@@ -195,7 +197,7 @@ def _cost(wanted: Options, rows: Sequence[Measured]) -> list[str]:
     return [said]
 
 
-def _figure_7(rows: Sequence[Measured]) -> list[str]:
+def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
     bare = next((one.numbers for one in rows if one.cell.policy == "nc"), None)
     about = (
         "Latency is from asking until a result is there, as the clients measured it: within one machine, where all "
@@ -233,8 +235,8 @@ def _figure_7(rows: Sequence[Measured]) -> list[str]:
     return [*lines, *_table(head, body)]
 
 
-def _write_csv(rows: Sequence[Measured], path: Path) -> None:
-    with replacing(path) as place, place.open("w", newline="", encoding="utf-8") as file:
+def _write_csv(rows: Sequence[MeasuredFigures], path: Path) -> None:
+    with AtomicFile(path) as place, place.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         names = sorted(rows[0].numbers) if rows else []
         writer.writerow(

@@ -23,7 +23,7 @@ _TOCSIN: Final = (sys.executable, "-P", "-m", "tocsin.cli.main")
 
 
 @dataclass(slots=True)
-class Server:
+class LiveServer:
     """A process that serves until it is stopped."""
 
     name: str
@@ -61,12 +61,12 @@ class Server:
         return self.log.read_bytes()[-2_000:].decode(errors="replace").strip() or "it said nothing"
 
 
-class Servers:
+class LiveServers:
     """Leaving the block stops them all, whatever happened inside."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self._started: list[Server] = []
+        self._started: list[LiveServer] = []
 
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True)
@@ -75,7 +75,7 @@ class Servers:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def cluster(self) -> Server:
+    async def cluster(self) -> LiveServer:
         """A cluster that is ready."""
         # A life of minutes does not repay what Java's second compiler costs: two fifths of all CPU.
         variables = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
@@ -83,7 +83,7 @@ class Servers:
             "cluster", ("up", "--data", str(self.folder / "cluster"), "--port", "0", "--beside"), variables
         )
 
-    async def broker(self, name: str, cluster: Server, trace: Path, settings: Mapping[str, str]) -> Server:
+    async def broker(self, name: str, cluster: LiveServer, trace: Path, settings: Mapping[str, str]) -> LiveServer:
         """A broker that is ready; `settings` by their paths, such as `broker.cache.eviction`."""
         arguments = (
             "broker", "--name", name, "--data", str(self.folder / "brokers"), "--port", "0",
@@ -92,7 +92,7 @@ class Servers:
         variables = {f"TOCSIN_{path.replace('.', '__').upper()}": value for path, value in settings.items()}
         return await self._start("broker", arguments, variables, label=f"broker {name}")
 
-    async def run(self, cluster: Server, script: str) -> None:
+    async def run(self, cluster: LiveServer, script: str) -> None:
         """Run statements. `TocsinError` with what was said where one fails."""
         process = await asyncio.create_subprocess_exec(
             *_TOCSIN, "sql", "--url", cluster.url, env=_environment({}), cwd=self.folder,
@@ -123,7 +123,7 @@ class Servers:
 
     async def _start(
         self, what: str, arguments: Iterable[str], variables: Mapping[str, str], label: str = ""
-    ) -> Server:
+    ) -> LiveServer:
         name = label or what
         log = self.folder / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as file:
@@ -132,7 +132,7 @@ class Servers:
                 *_TOCSIN, *arguments, env=_environment(variables), cwd=self.folder, start_new_session=True,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=file,
             )  # fmt: skip
-        made = Server(name, process, log)
+        made = LiveServer(name, process, log)
         self._started.append(made)
         assert process.stdout is not None
         try:
@@ -145,7 +145,7 @@ class Servers:
         return made
 
 
-async def _all_stopped(servers: Iterable[Server]) -> None:
+async def _all_stopped(servers: Iterable[LiveServer]) -> None:
     await asyncio.gather(*(one.stop() for one in servers))
 
 
