@@ -22,18 +22,18 @@ from pyspark.sql import SparkSession
 
 from benchmarks.baselines.channel import BareJoin, kinds, records
 from benchmarks.harness import Bench, beside, with_children_cpu_s
-from tocsin.language.channels import SharedQuery, shared_query
-from tocsin.language.script import parsed_body
+from tocsin.language.channels.compiler import SharedQuery, shared_query
+from tocsin.language.syntax.script import parsed_body
 from tocsin.pipeline import session
 from tocsin.pipeline.analysis import SparkTypeAnalyser
-from tocsin.pipeline.channels import running
+from tocsin.pipeline.channels import run_query
 from tocsin.pipeline.channels.interests import InterestTable
-from tocsin.pipeline.channels.running import ExecutionMoment, ExecutionResults
+from tocsin.pipeline.channels.run_query import ExecutionMoment, ExecutionResults
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.store.channel_rows import BackendRequest, BrokerName, Execution
-from tocsin.store.sqlite_channels import SqliteChannelStore
+from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution
+from tocsin.store.channels.sqlite.store import SqliteChannelStore
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 BODY: Final = "SELECT VALUE r FROM Records AS r WHERE r.kind = wanted AND is_new(r)"
@@ -89,18 +89,18 @@ class Channel:
         choice = kinds(count)
         self.interests.change(((i, (f"k{i % choice}",)) for i in range(count)), ())
         self.interests.prepared()
-        self.grouping = running.UNGROUPED
+        self.grouping = run_query.UNGROUPED
 
     def join(self, rows: pa.Table) -> pa.Table:
         self.spark.createDataFrame(rows).createOrReplaceTempView("tocsin_records")
         moment = ExecutionMoment(NOW, NOW, {one.since: 1 for one in self.query.watched})
-        return running.answer(
+        return run_query.answer(
             self.spark, self.query, self.interests, lambda _: "tocsin_records", moment, how=self.grouping
         )
 
     def encode(self, table: pa.Table) -> ExecutionResults:
-        found = running.encoded(table, self.query, self.interests.gone)
-        self.grouping = running.choose_grouping(len(self.interests), found)
+        found = run_query.encoded(table, self.query, self.interests.gone)
+        self.grouping = run_query.choose_grouping(len(self.interests), found)
         return found
 
 

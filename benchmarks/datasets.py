@@ -22,10 +22,10 @@ from benchmarks import running
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
 from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_children_cpu_s
 from tocsin.pipeline import session
-from tocsin.pipeline.datasets.durability import entry_path
-from tocsin.pipeline.datasets.log_writer import write_draft
+from tocsin.pipeline.datasets.delta.durability import entry_path
+from tocsin.pipeline.datasets.delta.log_writer import write_draft
+from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.upkeep import FILES_PER_COMPACTION, upkeep
 from tocsin.pipeline.plan_check import check_plan
 

@@ -28,7 +28,7 @@ import orjson
 from benchmarks import stand_in
 from benchmarks.crowd import Crowd, many_files
 from benchmarks.harness import Bench, beside
-from tests.broker_world import world
+from tests.support.sparkless_cluster import world
 from tocsin.cli.logs import log_to_stderr
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.envelopes import EnvelopeWriter, item

@@ -45,10 +45,10 @@ from benchmarks.harness import Bench, Compared
 from benchmarks.hostile_attacks import ATTACKS, WEBHOOKS, Attack
 from benchmarks.hostile_clients import Hostile
 from benchmarks.hostile_others import CHANNELS, SCRIPT, Late, Others
-from tests.broker_world import World, world
+from tests.support.sparkless_cluster import World, world
 from tocsin import compose
 from tocsin.cli.logs import log_to_stderr
-from tocsin.cluster.entries import ChannelEntry
+from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.pipeline.java import ensure_java
 from tocsin.settings import Settings
 

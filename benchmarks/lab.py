@@ -22,7 +22,7 @@ import resource
 from typing import Final
 
 from benchmarks.harness import Bench, beside, process_cpu_s
-from tocsin.lab.bodies.edge import FastBrokerSim, core_settings
+from tocsin.lab.simulators.fast_broker import FastBrokerSim, core_settings
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
 from tocsin.lab.workloads.events import WorkloadEvents
 from tocsin.rules.caching.settings import CachingSettings

@@ -17,12 +17,12 @@ from typing import Any, Final
 import aiohttp
 import psutil
 
-from tests.broker_world import World
+from tests.support.sparkless_cluster import World
 from tocsin.broker.accounts.sessions import SessionTokens
-from tocsin.cluster.entries import ChannelEntry
+from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.compose_broker import broker_file
 from tocsin.settings import Settings
-from tocsin.store.sqlite_broker import SqliteBrokerStore
+from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
 TOKEN_S: Final = 36_000.0

@@ -19,7 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.local_cluster import LocalCluster
+    from tests.support.in_process_cluster import LocalCluster
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,7 +73,7 @@ def _scope(file: str) -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the test run, started when the first test asks for it."""
-    from tests.integration.processes import QUICK_JAVA
+    from tests.support.real_processes import QUICK_JAVA
     from tocsin.pipeline import session
 
     started = session.start(tmp_path_factory.mktemp("spark"), conf=QUICK_JAVA)
@@ -84,7 +84,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One cluster for the whole test run, in this process; a test works in a dataverse of its own (`dataverse`)."""
-    from tests.local_cluster import LocalCluster
+    from tests.support.in_process_cluster import LocalCluster
 
     started = LocalCluster(spark, tmp_path_factory.mktemp("cluster"))
     yield started

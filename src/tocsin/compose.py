@@ -15,40 +15,40 @@ from typing import Any
 
 from aiohttp import web
 
-from tocsin.cluster import holder
-from tocsin.cluster.backup.copying import Progress, no_progress
+from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
-from tocsin.cluster.backup.restoring import restore as restored
-from tocsin.cluster.backup.writing import write_backup
-from tocsin.cluster.catalog import CatalogStore
-from tocsin.cluster.changes import DmlHandler
-from tocsin.cluster.channels.announcer import Announcer, AnnouncerTiming
-from tocsin.cluster.channels.brokers import Brokers
+from tocsin.cluster.backup.progress import Progress, no_progress
+from tocsin.cluster.backup.restore import restore as restored
+from tocsin.cluster.catalog.catalog import CatalogStore
+from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
+from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.lost_channels import LostChannels, refuse_lost_channels
-from tocsin.cluster.channels.procedures import AT_ONCE, Procedures
 from tocsin.cluster.channels.retention import Retention
-from tocsin.cluster.channels.shows import VirtualDatasets
 from tocsin.cluster.channels.subscriptions import Subscriptions
-from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
-from tocsin.cluster.door import BrokerApi
-from tocsin.cluster.engine import Engine
-from tocsin.cluster.engine_watch import EngineWatch
+from tocsin.cluster.channels.virtual_datasets import VirtualDatasets
+from tocsin.cluster.data_folder import lock_owner
+from tocsin.cluster.data_folder.clock_guard import ClockGuard, machine_clocks
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables
+from tocsin.cluster.data_folder.inspection.inspection import Inspection
+from tocsin.cluster.data_folder.lock import FolderLock
+from tocsin.cluster.data_folder.lost_folder import LostFolder, refuse_lost_catalog
+from tocsin.cluster.data_folder.removals import Removals, list_paths
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.engine.engine_watch import EngineWatch
+from tocsin.cluster.engine.watchdog import WatchdogLimits
+from tocsin.cluster.feeds.adapters.sockets import SocketLimits
 from tocsin.cluster.feeds.feeds import Feeds
-from tocsin.cluster.feeds.sockets import SocketLimits
-from tocsin.cluster.http import Backup, cluster_application
-from tocsin.cluster.inspection.inspection import Inspection
-from tocsin.cluster.lock import FolderLock
-from tocsin.cluster.lost_folder import LostFolder, refuse_lost_catalog
-from tocsin.cluster.removals import Removals, list_paths
-from tocsin.cluster.statements import ScriptRunner
-from tocsin.cluster.tables import DatasetTables
-from tocsin.cluster.watchdog import WatchdogLimits
+from tocsin.cluster.http.broker_api import BrokerApi
+from tocsin.cluster.http.routes import Backup, cluster_application
+from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
+from tocsin.cluster.statements.dml import DmlHandler
+from tocsin.cluster.statements.script_runner import ScriptRunner
 from tocsin.pipeline import session
-from tocsin.pipeline.datasets.commits import TableClock
-from tocsin.pipeline.datasets.datafiles import from_us
+from tocsin.pipeline.datasets.data_files import from_us
+from tocsin.pipeline.datasets.delta.delta_log import TableClock
+from tocsin.pipeline.datasets.delta.tombstones import find_newest_time_us
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.tombstones import find_newest_time_us
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import SparkSessions
 from tocsin.serving import tokens as minting
@@ -57,14 +57,14 @@ from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
-from tocsin.store import saved_broker
-from tocsin.store.channel_rows import CommittedExecution
-from tocsin.store.channel_store import ChannelStore
+from tocsin.store.broker import broker_backup
+from tocsin.store.broker.sqlite.store import SqliteBrokerStore
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.channels.rows import CommittedExecution
+from tocsin.store.channels.sqlite.store import SqliteChannelStore
+from tocsin.store.cluster.interface import ClusterStore, TokenRow
+from tocsin.store.cluster.sqlite_store import SqliteStore
 from tocsin.store.private_folder import PRIVATE, make_private
-from tocsin.store.sqlite import SqliteStore
-from tocsin.store.sqlite_broker import SqliteBrokerStore
-from tocsin.store.sqlite_channels import SqliteChannelStore
-from tocsin.store.store import ClusterStore, TokenRow
 from tocsin.wire.errors import NotFoundError, UnauthorizedError
 
 # A statement may be nested as deep as the grammar lets it (language.script.DEPTH_LIMIT), at some thirty frames a level.
@@ -447,7 +447,7 @@ def _backup(
     async def write(destination: Path, on_progress: Progress = no_progress) -> Mapping[str, Any]:
         manifest = await write_backup(
             store, tables, destination, data=settings.data, channels=channels, standstill=feeds.standstill(),
-            save_brokers=lambda held: saved_broker.save_all(settings.data, held), on_progress=on_progress,
+            save_brokers=lambda held: broker_backup.save_all(settings.data, held), on_progress=on_progress,
         )  # fmt: skip
         return manifest.summary()
 
@@ -463,7 +463,7 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: Pro
         try:
             manifest = await write_backup(
                 store, LiveTables(catalog, tables), destination, data=settings.data, channels=channels,
-                save_brokers=lambda held: saved_broker.save_all(settings.data, held), on_progress=on_progress,
+                save_brokers=lambda held: broker_backup.save_all(settings.data, held), on_progress=on_progress,
             )  # fmt: skip
             return manifest.summary()
         finally:
@@ -473,7 +473,7 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: Pro
 async def restore(settings: Settings, source: Path, on_progress: Progress) -> Mapping[str, Any]:
     manifest = await restored(
         source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore,
-        settle_broker=saved_broker.settle, on_progress=on_progress,
+        settle_broker=broker_backup.settle, on_progress=on_progress,
     )  # fmt: skip
     return manifest.summary()
 
@@ -488,6 +488,6 @@ def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, st
     return Inspection(settings.data.absolute(), layouts, deep=deep, on_progress=on_progress).run().to_json()
 
 
-def folder_holder(settings: Settings) -> holder.LockOwner | None:
+def folder_holder(settings: Settings) -> lock_owner.LockOwner | None:
     """The process that works on the data folder now."""
-    return holder.find(settings.data)
+    return lock_owner.find(settings.data)

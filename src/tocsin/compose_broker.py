@@ -10,14 +10,14 @@ from pathlib import Path
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy
-from tocsin.broker.shell.instance import BrokerGeneration
-from tocsin.broker.shell.running import RunningBroker, running
+from tocsin.broker.app import RunningBroker, running
+from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
 from tocsin.serving.application import serve
 from tocsin.settings import BrokerSettings, Settings
-from tocsin.store import saved_broker
-from tocsin.store.broker_files import file_of
+from tocsin.store.broker import broker_backup
+from tocsin.store.broker.files import file_of
+from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.private_folder import make_private
-from tocsin.store.sqlite_broker import SqliteBrokerStore
 from tocsin.wire.errors import FencedError
 
 
@@ -70,16 +70,16 @@ async def broker(
 
 async def back_up(settings: Settings, target: Path) -> None:
     """Saves what the broker of these settings keeps, whether it runs or not."""
-    await saved_broker.save(broker_file(settings), target)
+    await broker_backup.save(broker_file(settings), target)
 
 
 async def restore(settings: Settings, source: Path, *, named: bool) -> tuple[str, str | None]:
     """Brings it back, for a broker that does not run and has no file: the one of these settings where it is `named`
     there, or else the one that was saved. The name, and that of the one that was saved where it says so."""
-    saved = saved_broker.name_in(source)
+    saved = broker_backup.name_in(source)
     name = settings.broker.name if named or saved is None else saved
     make_private(settings.data)
-    await saved_broker.bring_back(source, settings.data / file_of(name))
+    await broker_backup.bring_back(source, settings.data / file_of(name))
     return name, saved
 
 

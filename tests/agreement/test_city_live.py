@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.broker_shell import PASSWORD, BrokerHere, both
-from tests.broker_world import World, world
-from tests.waiting import until
-from tocsin.lab.bodies.edge import core_settings
-from tocsin.lab.bodies.town import Links, play_town
+from tests.support.in_process_broker import PASSWORD, BrokerHere, both
+from tests.support.sparkless_cluster import World, world
+from tests.support.waiting import until
 from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import LogInStep, LogOutStep, Scenario, SubscribeStep, UnsubscribeStep
+from tocsin.lab.simulators.fast_broker import core_settings
+from tocsin.lab.simulators.network_broker import Links, play_town
 from tocsin.lab.workloads.city_channels import CityResult, CityRun, find
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.sdk.client import Client

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.bodies.edge import FastBrokerSim, RoundTrips, core_settings
-from tocsin.lab.bodies.policies import named
 from tocsin.lab.engine.trace import TraceFile
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.conducting import conduct
+from tocsin.lab.experiments.cells import run
+from tocsin.lab.experiments.comparisons import judge
 from tocsin.lab.experiments.declaration import Run, Value
-from tocsin.lab.experiments.edge_caching.declared import EXPERIMENT
+from tocsin.lab.experiments.edge_caching.experiment import EXPERIMENT
 from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, OURS, PAPER, answered_s, model
 from tocsin.lab.experiments.edge_caching.optimum import Requests, bound, requests
-from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.results import ResultsRow, RunResults
-from tocsin.lab.experiments.running import run
+from tocsin.lab.experiments.run_experiment import conduct
+from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings
+from tocsin.lab.simulators.policies import named
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order
 from tocsin.rules.caching.settings import CachingSettings

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tocsin.lab.bodies.edge import core_settings
-from tocsin.lab.bodies.town import Links, play_town
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.conducting import conduct
-from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
+from tocsin.lab.experiments.edge_caching_prototype.experiment import EXPERIMENT
 from tocsin.lab.experiments.plan import plan
+from tocsin.lab.experiments.run_experiment import conduct
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import (
     LogInStep,
@@ -20,6 +18,8 @@ from tocsin.lab.scenarios.scenario import (
     SubscribeStep,
     UnsubscribeStep,
 )
+from tocsin.lab.simulators.fast_broker import core_settings
+from tocsin.lab.simulators.network_broker import Links, play_town
 from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 

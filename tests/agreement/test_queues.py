@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.conducting import conduct
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.queues import EXPERIMENT, model
+from tocsin.lab.experiments.run_experiment import conduct
 from tocsin.lab.experiments.statistics import estimate
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.stores import BACKENDS, StoreBackend, StoreKind, opened
+from tests.support.store_backends import BACKENDS, StoreBackend, StoreKind, opened
 
 
 @pytest.fixture(params=sorted(BACKENDS))

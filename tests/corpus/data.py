@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
-from tests.literals import literal
+from tests.support.literals import literal
 from tocsin.rules.model.values import MISSING, Circle, Line, Multiset, Point, Polygon, Rectangle
 
 Record = dict[str, Any]

@@ -14,8 +14,8 @@ import pytest
 from tests.corpus import data
 from tests.corpus.entry import Entry
 from tests.corpus.queries import CONDITIONS, CONSTANTS, ENTRIES
-from tests.local_cluster import LocalCluster
-from tocsin.rules.model.jsonform import plain
+from tests.support.in_process_cluster import LocalCluster
+from tocsin.rules.model.json_form import plain
 from tocsin.wire.errors import InputError
 
 _AT_ONCE = 20

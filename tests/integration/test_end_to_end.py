@@ -12,9 +12,9 @@ import aiohttp
 import orjson
 import psutil
 
-from tests.integration.broker_processes import FAILURES, QUICK, Subscriber, free_port
-from tests.integration.processes import ClusterProcess
-from tests.waiting import WITHIN_S
+from tests.support.real_brokers import FAILURES, QUICK, Subscriber, free_port
+from tests.support.real_processes import ClusterProcess
+from tests.support.waiting import WITHIN_S
 from tocsin.sdk import Client, Ended
 
 SETUP = """

@@ -24,8 +24,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from examples.emergency import data
-from tests.local_cluster import LocalCluster
-from tests.waiting import WITHIN_S
+from tests.support.in_process_cluster import LocalCluster
+from tests.support.waiting import WITHIN_S
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = WITHIN_S

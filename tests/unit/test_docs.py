@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 
 from examples.emergency import data
-from tests.fake_statements import FakeFeeds, FakeStatements, FakeWatch, fake_backup, idle_door
+from tests.support.fake_cluster import FakeFeeds, FakeStatements, FakeWatch, fake_backup, idle_door
 from tocsin import faults
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
-from tocsin.cli import check
-from tocsin.cluster import metadata
-from tocsin.cluster.clock_guard import ClockGuard, machine_clocks
-from tocsin.cluster.http import cluster_application
-from tocsin.cluster.inspection.inspection import CHECKED, NOT_CHECKED
+from tocsin.cli.commands import check
+from tocsin.cluster.catalog import metadata
+from tocsin.cluster.data_folder.clock_guard import ClockGuard, machine_clocks
+from tocsin.cluster.data_folder.inspection.inspection import CHECKED, NOT_CHECKED
+from tocsin.cluster.http.routes import cluster_application
 from tocsin.lab.experiments import registry
-from tocsin.language import calls, geodesy, grammar, script, spatial, temporal
-from tocsin.language.statements import CreateFunction
+from tocsin.language.functions import calls, geodesy, spatial, temporal
+from tocsin.language.syntax import parser, script
+from tocsin.language.syntax.statements import CreateFunction
 from tocsin.rules.caching.admission import ADMISSION
 from tocsin.rules.caching.eviction import EVICTION
 from tocsin.rules.caching.expiry import EXPIRY
@@ -34,7 +35,7 @@ from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known
 from tocsin.settings.broker import BrokerLimitSettings
-from tocsin.store.broker_checks import PERSON_LIMIT
+from tocsin.store.broker.checks import PERSON_LIMIT
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.subscriber import PASSWORD_LIMIT_BYTES
 
@@ -88,7 +89,7 @@ def test_every_array_aggregate_is_in_the_reference() -> None:
 
 def test_every_statement_is_in_the_reference() -> None:
     told = document("docs/language.md")
-    for opener in grammar.StatementParser.OPENERS:
+    for opener in parser.StatementParser.OPENERS:
         assert re.search(rf"^\| `{opener} ", told, re.MULTILINE), opener
 
 
@@ -99,7 +100,7 @@ def test_every_type_name_is_in_the_reference() -> None:
 
 def test_every_index_kind_is_in_the_reference() -> None:
     table = table_after(document("docs/language.md"), "## Indexes")
-    assert {name.split("`")[0] for name in table} == set(grammar.INDEX_KINDS)
+    assert {name.split("`")[0] for name in table} == set(parser.INDEX_KINDS)
 
 
 def test_every_metadata_dataset_is_in_the_reference() -> None:

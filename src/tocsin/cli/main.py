@@ -24,19 +24,23 @@ Start a cluster, then talk to it:
 """
 
 app = App(name="tocsin", help=_HELP, version=version, help_format="plaintext")
-app.command("tocsin.cli.up:app", name="up", help="Start a cluster and keep it running.")
-app.command("tocsin.cli.broker:app", name="broker", help="Start a broker and keep it running.")
-app.command("tocsin.cli.sql:app", name="sql", help="Run statements: at a prompt, or from -e, -f or a pipe.")
-app.command("tocsin.cli.publish:publish", name="publish", help="Send records to a feed, from a file or a pipe.")
-app.command("tocsin.cli.subscribe:app", name="subscribe", help="Print a channel's notifications as they come.")
-app.command("tocsin.cli.subscriber:app", name="subscriber", help="List and show the subscribers of a broker.")
-app.command("tocsin.cli.token:app", name="token", help="Make, list and revoke tokens.")
-app.command("tocsin.cli.config:app", name="config", help="Show or check the settings.")
-app.command("tocsin.cli.backup:backup", name="backup", help="Save everything of a cluster.")
-app.command("tocsin.cli.backup:restore", name="restore", help="Bring back what a backup saved.")
-app.command("tocsin.cli.clock:app", name="clock", help="Say that a cluster's clock is right.")
-app.command("tocsin.cli.check:app", name="check", help="Look for damage in everything durable.")
-app.command("tocsin.cli.lab:app", name="lab", help="Run experiments: the live system's rules under virtual time.")
+app.command("tocsin.cli.commands.up:app", name="up", help="Start a cluster and keep it running.")
+app.command("tocsin.cli.commands.broker:app", name="broker", help="Start a broker and keep it running.")
+app.command("tocsin.cli.commands.sql:app", name="sql", help="Run statements: at a prompt, or from -e, -f or a pipe.")
+app.command(
+    "tocsin.cli.commands.publish:publish", name="publish", help="Send records to a feed, from a file or a pipe."
+)
+app.command("tocsin.cli.commands.subscribe:app", name="subscribe", help="Print a channel's notifications as they come.")
+app.command("tocsin.cli.commands.subscriber:app", name="subscriber", help="List and show the subscribers of a broker.")
+app.command("tocsin.cli.commands.token:app", name="token", help="Make, list and revoke tokens.")
+app.command("tocsin.cli.commands.config:app", name="config", help="Show or check the settings.")
+app.command("tocsin.cli.commands.backup:backup", name="backup", help="Save everything of a cluster.")
+app.command("tocsin.cli.commands.backup:restore", name="restore", help="Bring back what a backup saved.")
+app.command("tocsin.cli.commands.clock:app", name="clock", help="Say that a cluster's clock is right.")
+app.command("tocsin.cli.commands.check:app", name="check", help="Look for damage in everything durable.")
+app.command(
+    "tocsin.cli.commands.lab:app", name="lab", help="Run experiments: the live system's rules under virtual time."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tocsin.language.phantoms import map_of
-from tocsin.language.typed import FunctionError
+from tocsin.language.types.type_probe import map_of
+from tocsin.language.types.typed_sql import FunctionError
 from tocsin.pipeline.plan_check import analyse_query
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Primitive, Type

@@ -1,8 +1,8 @@
 """Functions of Spark's that match regular expressions, as ours: they count steps and hear when their task is killed.
 
 Java's matcher does neither, and some expressions keep it busy for longer than anybody lives. So the functions that
-Spark has for them are never run: the language calls these (`language/regular_expressions.py`). They are compiled in
-the JVM, by the compiler that Spark has for the code it generates, and reach its executors as a jar.
+Spark has for them are never run: the language calls these (`language/functions/regular_expressions.py`). They are
+compiled in the JVM, by the compiler that Spark has for the code it generates, and reach its executors as a jar.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from tocsin.language.regular_expressions import EXTRACT, EXTRACT_ALL, LIKE, POSITION, REPLACE, SPLIT
+from tocsin.language.functions.regular_expressions import (
+    EXTRACT,
+    EXTRACT_ALL,
+    LIKE,
+    POSITION,
+    REPLACE,
+    SPLIT,
+)
 
 STEPS: Final = 50_000_000
 """So often a character of one value is looked at, which takes a second at most."""

@@ -2,10 +2,10 @@
 and in `tocsin.sdk.sync` for everything else."""
 
 from tocsin.sdk.client import DEFAULT_URL, Client, PublishAnswer, Webhook
-from tocsin.sdk.door import NoBrokerError
 from tocsin.sdk.events import Available, Ended, Event, Gap, Result
-from tocsin.sdk.managed import Application, Group, GroupSubscription, Subscriber
 from tocsin.sdk.manager import Manager
+from tocsin.sdk.models import Application, Group, GroupSubscription, Subscriber
+from tocsin.sdk.session import NoBrokerError
 from tocsin.wire.answers import Subscription
 from tocsin.wire.cursors import START, Cursor
 from tocsin.wire.signatures import verify

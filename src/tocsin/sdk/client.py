@@ -20,10 +20,10 @@ import orjson
 
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.consumer import Consumer
-from tocsin.sdk.door import BrokerSession
 from tocsin.sdk.events import Available, Event, Gap, Result
 from tocsin.sdk.inbox import AckTracker, Inbox, entries
-from tocsin.sdk.managed import Group, parse_group, part, whole_group
+from tocsin.sdk.models import Group, parse_group, part, whole_group
+from tocsin.sdk.session import BrokerSession
 from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, EventStream
 from tocsin.wire.answers import (
     LoginAnswer,

@@ -12,8 +12,7 @@ from ssl import SSLContext
 from typing import Any, Final, Self
 
 from tocsin.sdk.client import DEFAULT_URL
-from tocsin.sdk.door import BrokerSession
-from tocsin.sdk.managed import (
+from tocsin.sdk.models import (
     Application,
     Group,
     Subscriber,
@@ -23,6 +22,7 @@ from tocsin.sdk.managed import (
     part,
     whole_group,
 )
+from tocsin.sdk.session import BrokerSession
 from tocsin.wire.subscriber import Credentials
 
 _AT_ONCE: Final = 1_000

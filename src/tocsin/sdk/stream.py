@@ -10,8 +10,8 @@ from typing import Final
 import aiohttp
 
 from tocsin.sdk.backoff import BackOff
-from tocsin.sdk.door import BrokerSession, passes
 from tocsin.sdk.inbox import AckTracker, Inbox
+from tocsin.sdk.session import BrokerSession, passes
 from tocsin.wire.answers import Reply, parse_message
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError, UnavailableError
 from tocsin.wire.subscriber import AckRequest, Request

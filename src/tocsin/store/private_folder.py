@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from tocsin.store.broker_files import PATTERN as BROKERS
+from tocsin.store.broker.files import PATTERN as BROKERS
 from tocsin.wire.errors import InputError
 
 PRIVATE: Final = 0o700

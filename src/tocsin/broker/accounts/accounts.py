@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from tocsin.store.broker_rows import (
+from tocsin.store.broker.rows import (
     EVERYTHING,
     PAGE,
     ApplicationRights,

@@ -12,8 +12,8 @@ from tocsin.broker.accounts.accounts import NewApplicationToken, Principal, Remo
 from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory, now_us
 from tocsin.broker.accounts.policy import AccountPolicy, check_limits, name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
-from tocsin.store.broker_rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow
-from tocsin.store.broker_store import BrokerStore
+from tocsin.store.broker.interface import BrokerStore
+from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 

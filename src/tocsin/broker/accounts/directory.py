@@ -11,8 +11,8 @@ from typing import Final
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Rights, Session
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, same
 from tocsin.serving.tokens import PREFIX, digest
-from tocsin.store.broker_rows import ApplicationRow, SubscriberRow
-from tocsin.store.broker_store import BrokerStore
+from tocsin.store.broker.interface import BrokerStore
+from tocsin.store.broker.rows import ApplicationRow, SubscriberRow
 from tocsin.wire.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 

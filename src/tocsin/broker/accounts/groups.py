@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tocsin.broker.accounts.accounts import GroupChanged, Principal, Session
 from tocsin.broker.accounts.directory import Directory
 from tocsin.broker.accounts.policy import name_of, names_of
-from tocsin.store.broker_rows import PAGE, ApplicationRow, GroupRow
+from tocsin.store.broker.rows import PAGE, ApplicationRow, GroupRow
 from tocsin.wire.errors import ForbiddenError, NotFoundError
 
 

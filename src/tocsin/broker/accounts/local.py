@@ -10,12 +10,12 @@ from tocsin.broker.accounts.accounts import ManagerIdentity, Principal, Removed,
 from tocsin.broker.accounts.applications import Applications
 from tocsin.broker.accounts.directory import now_us
 from tocsin.broker.accounts.groups import Groups
-from tocsin.broker.accounts.guesses import LoginThrottle
+from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, password_of, same
 from tocsin.broker.accounts.sessions import Claims, SessionTokens
-from tocsin.store.broker_rows import PAGE, ApplicationRow, SubscriberRow
-from tocsin.store.broker_store import BrokerStore
+from tocsin.store.broker.interface import BrokerStore
+from tocsin.store.broker.rows import PAGE, ApplicationRow, SubscriberRow
 from tocsin.wire.answers import LoginAnswer
 from tocsin.wire.errors import (
     ConflictError,

@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from tocsin.broker.accounts.fair_queue import FairQueue
 from tocsin.broker.accounts.policy import PasswordCost
-from tocsin.broker.accounts.turns import FairQueue
 from tocsin.patience import to_the_end
 
 Answer = TypeVar("Answer")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tocsin.broker.accounts.accounts import LIMITS
-from tocsin.store.broker_checks import PERSON_LIMIT
+from tocsin.store.broker.checks import PERSON_LIMIT
 from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.subscriber import PASSWORD_LIMIT_BYTES
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import jwt
 
 from tocsin.broker.accounts.accounts import Session
-from tocsin.store.broker_rows import SESSION_KEY
-from tocsin.store.broker_store import BrokerStore
+from tocsin.store.broker.interface import BrokerStore
+from tocsin.store.broker.rows import SESSION_KEY
 from tocsin.wire.errors import UnauthorizedError
 
 KEY_BYTES: Final = 32

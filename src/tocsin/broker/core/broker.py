@@ -31,11 +31,11 @@ from tocsin.broker.core.actions import (
     Subscribed,
     UnsubscribeBackend,
 )
-from tocsin.broker.core.backend import InterestState
+from tocsin.broker.core.broker_state import BrokerState
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
 from tocsin.broker.core.delivery import Delivery
-from tocsin.broker.core.flights import PendingFetch
-from tocsin.broker.core.looking import BrokerState
+from tocsin.broker.core.fetches import PendingFetch
+from tocsin.broker.core.interest_state import InterestState
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core.timers import Timers
 from tocsin.rules.caching.caches import ResultCaches

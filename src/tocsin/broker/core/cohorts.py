@@ -13,7 +13,7 @@ from tocsin.broker.core.events import Mode
 from tocsin.rules.model.cursors import START, Cursor
 
 if TYPE_CHECKING:
-    from tocsin.broker.core.backend import InterestState
+    from tocsin.broker.core.interest_state import InterestState
 
 
 class FrontendState:

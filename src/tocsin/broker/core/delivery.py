@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, Fetch, NotifyAvailable
-from tocsin.broker.core.backend import InterestState
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
 from tocsin.broker.core.events import FetchSucceeded, Mode
-from tocsin.broker.core.flights import (
+from tocsin.broker.core.fetches import (
     PendingAnswer,
     PendingFetch,
     SharedFetch,
@@ -17,6 +16,7 @@ from tocsin.broker.core.flights import (
     page,
     parts_of,
 )
+from tocsin.broker.core.interest_state import InterestState
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import CachedRun, MissingRun, size_bytes

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from tocsin.store.broker_files import is_brokers
+from tocsin.store.broker.files import is_brokers
 from tocsin.wire.errors import StoreError
 
 FORMAT: Final = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tocsin.store.channel_store import ChannelStore
-from tocsin.store.store import EPOCH, ClusterStore, next_epoch
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.cluster.interface import EPOCH, ClusterStore, next_epoch
 
 
 async def renew_catalog(store: ClusterStore) -> None:

@@ -12,34 +12,40 @@ import structlog
 from sqlglot import exp
 
 from tocsin import faults
-from tocsin.cluster.catalog import CatalogStore, Put, Remove
-from tocsin.cluster.changes import decoded
-from tocsin.cluster.channels.channel import RETRY_S, ChannelContext, RunningChannel, micros, moment
-from tocsin.cluster.channels.compiling import compiled, plan_of, query_of, used_by
-from tocsin.cluster.channels.execution_runs import DEADLINE_S, ExecutionRuns
-from tocsin.cluster.channels.figures import ChannelMetrics
+from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
+from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, FunctionEntry
+from tocsin.cluster.catalog.refs import Ref, broker_ref, channel_ref
+from tocsin.cluster.channels.compiler import compiled, plan_of, query_of, used_by
+from tocsin.cluster.channels.executions.execution_runs import DEADLINE_S, ExecutionRuns
+from tocsin.cluster.channels.executions.execution_snapshot import entry_of
+from tocsin.cluster.channels.executions.new_rows import NewRows
+from tocsin.cluster.channels.executions.running_channel import (
+    RETRY_S,
+    ChannelContext,
+    RunningChannel,
+    micros,
+    moment,
+)
 from tocsin.cluster.channels.lost_channels import LostChannels
-from tocsin.cluster.channels.new_rows import NewRows
+from tocsin.cluster.channels.metrics import ChannelMetrics
 from tocsin.cluster.channels.options import channel_options
 from tocsin.cluster.channels.parameters import ParameterValues
-from tocsin.cluster.channels.reading import entry_of
 from tocsin.cluster.channels.unknown_channels import UnknownChannels
-from tocsin.cluster.engine import Engine
-from tocsin.cluster.entries import BrokerEntry, ChannelEntry, FunctionEntry
-from tocsin.cluster.lost_folder import LostFolder
-from tocsin.cluster.refs import Ref, broker_ref, channel_ref
-from tocsin.cluster.removals import CHANNEL
-from tocsin.cluster.scope import StatementScope
-from tocsin.cluster.tables import DatasetTables
-from tocsin.language import statements as st
-from tocsin.language.channels import SharedQuery
-from tocsin.language.constants import ConstantError, NotConstantError, evaluate
-from tocsin.language.declared import resolved
-from tocsin.language.expressions import TranslationError
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables
+from tocsin.cluster.data_folder.lost_folder import LostFolder
+from tocsin.cluster.data_folder.removals import CHANNEL
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.statements.dml import decoded
+from tocsin.cluster.statements.statement_scope import StatementScope
+from tocsin.language.channels.compiler import SharedQuery
+from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
+from tocsin.language.syntax import statements as st
+from tocsin.language.translate.expressions import TranslationError
+from tocsin.language.types.declarations import resolved
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.settings import ChannelSettings
-from tocsin.store.channel_rows import BackendRequest, BrokerName, CommittedExecution, Execution
-from tocsin.store.channel_store import ChannelStore
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.channels.rows import BackendRequest, BrokerName, CommittedExecution, Execution
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 
 log = structlog.get_logger()

@@ -13,10 +13,10 @@ from typing import Final
 
 import structlog
 
-from tocsin.cluster.catalog import CatalogStore, Put
-from tocsin.cluster.entries import ChannelEntry
-from tocsin.cluster.lost_folder import SET_ASIDE_FLAG
-from tocsin.store.channel_store import ChannelStore
+from tocsin.cluster.catalog.catalog import CatalogStore, Put
+from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.data_folder.lost_folder import SET_ASIDE_FLAG
+from tocsin.store.channels.interface import ChannelStore
 from tocsin.wire.errors import StoreError
 
 _SHOWN: Final = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tocsin.cluster.options import read_options, seconds, whole_number
-from tocsin.language import statements as st
+from tocsin.cluster.statements.options import read_options, seconds, whole_number
+from tocsin.language.syntax import statements as st
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from tocsin.rules.model import jsonform, openform
+from tocsin.rules.model import json_form, open_form
 from tocsin.rules.model import types as t
-from tocsin.rules.model.checking import RecordError, checker
+from tocsin.rules.model.type_check import RecordError, checker
 from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import MISSING, Circle, Line, Point, Polygon, Rectangle
 from tocsin.wire.errors import InputError
@@ -25,7 +25,7 @@ class ParameterValues:
         self.types = tuple(types)
         record = ObjectType(tuple(Field(f"p{i}", kind) for i, kind in enumerate(types)), open=False)
         self._check = checker(record)
-        self._read = jsonform.reader(record)
+        self._read = json_form.reader(record)
 
     def checked(self, values: Sequence[Any]) -> Values:
         """Values of a statement; InputError names the one that does not fit."""
@@ -55,11 +55,11 @@ class ParameterValues:
     @staticmethod
     def text(values: Values) -> str:
         """The canonical text: equal values, equal texts."""
-        return openform.dumps_value(list(values))
+        return open_form.dumps_value(list(values))
 
     @staticmethod
     def values(text: str) -> Values:
-        return tuple(openform.loads_value(text))
+        return tuple(open_form.loads_value(text))
 
 
 def _normal(value: Any, kind: Type) -> Any:

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from tocsin.cluster.catalog import CatalogStore
-from tocsin.cluster.channels.channel import micros
-from tocsin.cluster.entries import ChannelEntry
+from tocsin.cluster.catalog.catalog import CatalogStore
+from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.channels.executions.running_channel import micros
 from tocsin.settings import ChannelSettings
-from tocsin.store.channel_rows import ChannelState
-from tocsin.store.channel_store import ChannelStore
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.channels.rows import ChannelState
 from tocsin.wire.errors import NotFoundError
 
 log = structlog.get_logger()

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tocsin.cluster.catalog import CatalogStore
-from tocsin.cluster.channels.channel import micros
+from tocsin.cluster.catalog.catalog import CatalogStore
+from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.channels.executions.running_channel import micros
 from tocsin.cluster.channels.parameters import ParameterValues
-from tocsin.cluster.entries import ChannelEntry
 from tocsin.settings import ChannelSettings
-from tocsin.store.channel_rows import (
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.channels.rows import (
     BackendRequest,
     BrokerName,
     SubscribeOutcome,
     SubscriptionRow,
     UnsubscribeOutcome,
 )
-from tocsin.store.channel_store import ChannelStore
 from tocsin.wire.errors import InputError, LimitError, NotFoundError
 
 SUBSCRIPTIONS_LIMIT: Final = 100_000

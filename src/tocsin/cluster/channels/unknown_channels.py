@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tocsin.cluster.catalog import CatalogStore
-from tocsin.cluster.lost_folder import LostFolder
-from tocsin.cluster.removals import CHANNEL
-from tocsin.store.channel_store import ChannelStore
-from tocsin.store.store import Removal
+from tocsin.cluster.catalog.catalog import CatalogStore
+from tocsin.cluster.data_folder.lost_folder import LostFolder
+from tocsin.cluster.data_folder.removals import CHANNEL
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.cluster.interface import Removal
 from tocsin.wire.errors import NotFoundError
 
 

@@ -21,8 +21,8 @@ import orjson
 import pyarrow as pa
 
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.readers.decoding import DecodedRecord
-from tocsin.rules.model.openform import dumps_value, loads_value
+from tocsin.pipeline.sources.decoder import DecodedRecord
+from tocsin.rules.model.open_form import dumps_value, loads_value
 from tocsin.rules.model.types import ObjectType
 
 FEW: Final = 16

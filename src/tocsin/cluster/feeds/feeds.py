@@ -11,9 +11,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from tocsin import faults
-from tocsin.cluster.catalog import DEFAULT, CatalogStore, Change, Put, Remove, qualified
-from tocsin.cluster.engine import Engine
-from tocsin.cluster.entries import (
+from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore, Change, Put, Remove, qualified
+from tocsin.cluster.catalog.entries import (
     DatasetEntry,
     FeedConnection,
     FeedEntry,
@@ -24,23 +23,24 @@ from tocsin.cluster.entries import (
     function_ref,
     type_ref,
 )
-from tocsin.cluster.feeds.enriching import AppliedFunction
-from tocsin.cluster.feeds.feed import AcceptedRecords
-from tocsin.cluster.feeds.figures import FeedMetrics
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
+from tocsin.cluster.data_folder.lost_folder import LostFolder
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.feeds.adapters.file_reader import after_last
+from tocsin.cluster.feeds.adapters.sockets import USUAL_LIMITS, SocketLimits
+from tocsin.cluster.feeds.apply_function import AppliedFunction
+from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import REJECTED
-from tocsin.cluster.feeds.moving import LandingTrouble
+from tocsin.cluster.feeds.landing_worker import LandingTrouble
+from tocsin.cluster.feeds.metrics import FeedMetrics
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
-from tocsin.cluster.feeds.sifting import Enrich
-from tocsin.cluster.feeds.sockets import USUAL_LIMITS, SocketLimits
-from tocsin.cluster.feeds.started import AnyFeed, RunningFeeds, decoder_of
-from tocsin.cluster.feeds.watching import after_last
+from tocsin.cluster.feeds.running_feed import AcceptedRecords
+from tocsin.cluster.feeds.running_feeds import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.cluster.lost_folder import LostFolder
-from tocsin.cluster.scope import StatementScope
-from tocsin.cluster.tables import DatasetTables, new_folder
-from tocsin.language import statements as st
-from tocsin.language.constants import NotConstantError, evaluate
-from tocsin.language.expressions import TranslationError
+from tocsin.cluster.statements.statement_scope import StatementScope
+from tocsin.language.functions.constants import NotConstantError, evaluate
+from tocsin.language.syntax import statements as st
+from tocsin.language.translate.expressions import TranslationError
 from tocsin.patience import to_the_end
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard

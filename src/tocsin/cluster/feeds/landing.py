@@ -16,15 +16,15 @@ import orjson
 import pyarrow as pa
 
 from tocsin import faults
-from tocsin.cluster.entries import DatasetEntry, FeedEntry, Ref
+from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry, Ref
 from tocsin.cluster.feeds.batches import refused_in, rows_in
-from tocsin.cluster.feeds.figures import FeedCounts
-from tocsin.cluster.feeds.sifting import Enrich, FailureIsolation
+from tocsin.cluster.feeds.isolate_failures import Enrich, FailureIsolation
+from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.landing.fitting import FittedRows, RefusedRow, checked, fitter
+from tocsin.pipeline.landing.rows import FittedRows, RefusedRow, checked, fitter
 from tocsin.rules.model import types as t
-from tocsin.rules.model.jsonform import plain
+from tocsin.rules.model.json_form import plain
 from tocsin.rules.model.types import Field, ObjectType
 
 REJECTED: ObjectType = ObjectType(

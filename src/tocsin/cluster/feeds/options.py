@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.cluster.feeds import file_options
-from tocsin.cluster.feeds.file_options import FileOptions, watching
-from tocsin.cluster.feeds.polled_options import POLLED, UrlOptions, polling
-from tocsin.pipeline.readers.decoding import FORMATS
+from tocsin.cluster.feeds.adapters import file_options
+from tocsin.cluster.feeds.adapters.file_options import FileOptions, watching
+from tocsin.cluster.feeds.adapters.url_options import POLLED, UrlOptions, polling
+from tocsin.pipeline.sources.decoder import FORMATS
 from tocsin.wire.errors import InputError
 
 HTTP: Final = "http_adapter"

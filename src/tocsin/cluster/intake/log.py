@@ -21,7 +21,14 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.intake import segments as files
-from tocsin.cluster.intake.asked import AppendedRange, Outcome, PendingAppend, ReadWaiter, grouped, tell
+from tocsin.cluster.intake.append_queue import (
+    AppendedRange,
+    Outcome,
+    PendingAppend,
+    ReadWaiter,
+    grouped,
+    tell,
+)
 from tocsin.cluster.intake.frames import (
     FRAME_HEAD_BYTES,
     SEGMENT_HEAD_BYTES,
@@ -29,12 +36,12 @@ from tocsin.cluster.intake.frames import (
     encode_key,
     frame_parts,
 )
-from tocsin.cluster.intake.keys import RememberedAnswer, RememberedKeys
+from tocsin.cluster.intake.idempotency_keys import RememberedAnswer, RememberedKeys
 from tocsin.cluster.intake.limits import check_room, check_size
-from tocsin.cluster.intake.recent import RecentEntries, within
+from tocsin.cluster.intake.log_observer import LogObserver
+from tocsin.cluster.intake.recent_entries import RecentEntries, within
 from tocsin.cluster.intake.segments import Segment, SegmentWriter
-from tocsin.cluster.intake.witness import LogObserver
-from tocsin.pipeline.datasets.durability import sync_folder
+from tocsin.pipeline.datasets.delta.durability import sync_folder
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 __all__ = ["AppendedRange", "IntakeLog", "LogEntry"]

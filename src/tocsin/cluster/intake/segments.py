@@ -29,7 +29,7 @@ from tocsin.cluster.intake.frames import (
     read_segment_head,
     segment_head,
 )
-from tocsin.pipeline.datasets.durability import NO_ROOM, sync_folder
+from tocsin.pipeline.datasets.delta.durability import NO_ROOM, sync_folder
 from tocsin.wire.errors import StorageFullError, StoreError, TocsinError
 
 _NAME: Final = re.compile(r"(\d{20})\.log")

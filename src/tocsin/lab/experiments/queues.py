@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, SimulatedLink
+from tocsin.lab.experiments.comparisons import inside, verdict
 from tocsin.lab.experiments.declaration import (
     Axis,
     Claim,
@@ -18,7 +19,6 @@ from tocsin.lab.experiments.declaration import (
     Sweep,
     along,
 )
-from tocsin.lab.experiments.judging import inside, verdict
 from tocsin.lab.experiments.results import RunResults
 
 _SERVICE_S = 1.0

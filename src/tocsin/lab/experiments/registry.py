@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tocsin.lab.experiments.cells import find
 from tocsin.lab.experiments.declaration import Experiment
-from tocsin.lab.experiments.running import find
 from tocsin.wire.errors import NotFoundError
 
 # Where worker processes find them, too: hence names and not objects.
 EXPERIMENTS: Final = {
-    "edge-caching": "tocsin.lab.experiments.edge_caching.declared:EXPERIMENT",
-    "edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.declared:EXPERIMENT",
-    "kafka-admission": "tocsin.lab.experiments.kafka_admission.declared:EXPERIMENT",
+    "edge-caching": "tocsin.lab.experiments.edge_caching.experiment:EXPERIMENT",
+    "edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.experiment:EXPERIMENT",
+    "kafka-admission": "tocsin.lab.experiments.kafka_admission.experiment:EXPERIMENT",
     "queues": "tocsin.lab.experiments.queues:EXPERIMENT",
 }
 # Experiments that also run live, on a cluster and brokers of their own: modules with the functions of
 # `LiveExperiment`.
-LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.conducting"}
+LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.run_live"}
 
 
 class LiveExperiment(Protocol):

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tocsin.lab.atomic_files import AtomicFile
+from tocsin.lab.experiments.comparisons import judge
 from tocsin.lab.experiments.declaration import Experiment, Sweep, Value
-from tocsin.lab.experiments.drawing import draw
-from tocsin.lab.experiments.judging import judge
 from tocsin.lab.experiments.plan import Plan
+from tocsin.lab.experiments.plots import draw
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
-from tocsin.lab.replacing import AtomicFile
 from tocsin.wire.version import version
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tocsin.lab.atomic_files import AtomicFile
 from tocsin.lab.experiments.declaration import Experiment, Value
 from tocsin.lab.experiments.plan import Cell
 from tocsin.lab.experiments.statistics import Estimate, estimate
-from tocsin.lab.replacing import AtomicFile
 from tocsin.wire.errors import InputError, NotFoundError
 
 # A sweep and a point of it.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.lab.scenarios import one
+from tocsin.lab.scenarios import one_simulator
 from tocsin.lab.scenarios.city import City, CityInputs, chosen
 from tocsin.lab.scenarios.movement import MovementPath
 from tocsin.lab.scenarios.roads import RoadMap, read_wkt
@@ -47,12 +47,12 @@ def city_from(
         base |= {"movement": "roads", "area_m": _area(roads)}
     if movement is not None:
         _refuse(settings, "movement", "people go where the trace says")
-        trace = one.read_movement(movement)
+        trace = one_simulator.read_movement(movement)
         ways = {name: way for name, way in _ways(trace).items() if name not in access_points}
         about["movement"] = movement.name
         base |= {"span_s": trace.about["span_s"], "area_m": trace.about["area_m"]}
     if connections is not None:
-        seen = one.read_connections(connections, access_points)
+        seen = one_simulator.read_connections(connections, access_points)
         online = _sessions(seen)
         about["connections"] = connections.name
         base = {"span_s": seen.about["span_s"], **base}

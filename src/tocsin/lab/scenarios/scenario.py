@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from tocsin.lab.replacing import AtomicFile
+from tocsin.lab.atomic_files import AtomicFile
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.lab.replacing import AtomicFile
+from tocsin.lab.atomic_files import AtomicFile
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1

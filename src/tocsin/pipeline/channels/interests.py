@@ -20,12 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
 
-from tocsin.language import dynamic, openform
-from tocsin.language.channels import SharedQuery
-from tocsin.language.meeting import Quantiles
-from tocsin.language.moments import MICROS_PER_DAY
-from tocsin.language.sharing import ID, parameter_column
-from tocsin.language.spark_text import render
+from tocsin.language.channels.compiler import SharedQuery
+from tocsin.language.channels.joins.sides import Quantiles
+from tocsin.language.channels.shared_query import ID, parameter_column
+from tocsin.language.functions.temporal_functions import MICROS_PER_DAY
+from tocsin.language.translate.spark_text import render
+from tocsin.language.types.variant import encoder
+from tocsin.language.types.variant import values as dynamic
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import check_plan
 from tocsin.rules.model import types as t
@@ -308,7 +309,7 @@ class InterestTable:
         for i, kind in enumerate(self._query.parameters):
             if dynamic.contains_any(kind):
                 name = parameter_column(i)
-                sql = render(openform.stored(exp.column(name, quoted=True), kind))
+                sql = render(encoder.stored(exp.column(name, quoted=True), kind))
                 frame = frame.withColumn(name, f.expr(sql))
         return frame
 

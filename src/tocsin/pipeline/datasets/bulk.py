@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tocsin import faults
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.datafiles import DataFile
+from tocsin.pipeline.datasets.data_files import DataFile
 from tocsin.pipeline.datasets.keys import Hashes
 
 if TYPE_CHECKING:

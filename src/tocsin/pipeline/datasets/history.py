@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.pipeline.datasets.datafiles import to_us
-from tocsin.pipeline.datasets.durability import entry_path, log_versions
-from tocsin.pipeline.datasets.log_entries import split_lines
+from tocsin.pipeline.datasets.data_files import to_us
+from tocsin.pipeline.datasets.delta.durability import entry_path, log_versions
+from tocsin.pipeline.datasets.delta.log_entries import split_lines
 
 # Keys in a Delta commit's own metadata.
 NUMBER_KEY: Final = "tocsin.commit"

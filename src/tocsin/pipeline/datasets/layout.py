@@ -17,7 +17,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
-from tocsin.rules.model.openform import dumps, dumps_value, loads, loads_value
+from tocsin.rules.model.open_form import dumps, dumps_value, loads, loads_value
 from tocsin.rules.model.types import DATETIME, AnyType, ArrayType, MultisetType, ObjectType, Primitive, Type
 from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
 

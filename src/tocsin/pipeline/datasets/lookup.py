@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.commits import DeltaLog
-from tocsin.pipeline.datasets.datafiles import DataFile, DataFolder
-from tocsin.pipeline.datasets.keyindex import KeyIndex
+from tocsin.pipeline.datasets.data_files import DataFile, DataFolder
+from tocsin.pipeline.datasets.delta.delta_log import DeltaLog
+from tocsin.pipeline.datasets.key_index import KeyIndex
 from tocsin.pipeline.datasets.keys import Hashes, KeyColumns, KeyPath, Positions
 
 INDEXED_KEYS_MAX: Final = 1 << 26  # above it, 800 MB: look-ups read the key columns instead

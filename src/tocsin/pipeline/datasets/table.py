@@ -21,8 +21,7 @@ import pyarrow as pa
 from tocsin import faults
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.commits import Commit, DeltaLog, TableClock, TableState
-from tocsin.pipeline.datasets.datafiles import (
+from tocsin.pipeline.datasets.data_files import (
     AT_TYPE,
     LARGEST_FILE_BYTES,
     DataFile,
@@ -31,14 +30,15 @@ from tocsin.pipeline.datasets.datafiles import (
     stored_schema,
     to_us,
 )
-from tocsin.pipeline.datasets.durability import is_full_disk
+from tocsin.pipeline.datasets.delta.delta_log import Commit, DeltaLog, TableClock, TableState
+from tocsin.pipeline.datasets.delta.durability import is_full_disk
+from tocsin.pipeline.datasets.delta.tombstones import LogFiles, OutsideReaders
 from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.pipeline.datasets.keys import Hashes, KeyPath
 from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, KeyLookup, Located, Move
-from tocsin.pipeline.datasets.past import ReadableStates
-from tocsin.pipeline.datasets.recent import RecentRows
+from tocsin.pipeline.datasets.readable_states import ReadableStates
+from tocsin.pipeline.datasets.recent_rows import RecentRows
 from tocsin.pipeline.datasets.snapshots import Snapshot, SnapshotHolds
-from tocsin.pipeline.datasets.tombstones import LogFiles, OutsideReaders
 from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
 
 __all__ = ["Commit", "DatasetTable", "Snapshot"]

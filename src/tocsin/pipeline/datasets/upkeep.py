@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 
 from tocsin import faults
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.datafiles import LARGEST_FILE_BYTES, DataFile
-from tocsin.pipeline.datasets.durability import (
+from tocsin.pipeline.datasets.data_files import LARGEST_FILE_BYTES, DataFile
+from tocsin.pipeline.datasets.delta.durability import (
     LOG_FOLDER,
     checkpoint_path,
     entry_path,
@@ -25,9 +25,9 @@ from tocsin.pipeline.datasets.durability import (
     sync_file,
     sync_folder,
 )
-from tocsin.pipeline.datasets.log_entries import compute_digest
+from tocsin.pipeline.datasets.delta.log_entries import compute_digest
+from tocsin.pipeline.datasets.delta.tombstones import LOG_ENTRIES_MAX, LogFiles
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.tombstones import LOG_ENTRIES_MAX, LogFiles
 from tocsin.rules.model.columns import AT
 from tocsin.wire.errors import StorageFullError
 

@@ -19,7 +19,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.python.called import Code, Signature, found_in
+from tocsin.pipeline.python.protocol import Code, Signature, found_in
 from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall, gives
 from tocsin.rules.model.types import Type
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.python import looking_up
-from tocsin.pipeline.python.called import CallError, Code, Signature
-from tocsin.pipeline.python.guarding import limited, listen, told
-from tocsin.rules.model.checking import RecordError, check_value
+from tocsin.pipeline.python import import_function
+from tocsin.pipeline.python.protocol import CallError, Code, Signature
+from tocsin.pipeline.python.sandbox import limited, listen, told
+from tocsin.rules.model.type_check import RecordError, check_value
 from tocsin.rules.model.types import ANY, STRING, AnyType, ArrayType, Field, MultisetType, ObjectType, Type
 from tocsin.rules.model.values import MISSING
 
@@ -33,7 +33,7 @@ class WorkerCall:
 
     def __call__(self, *columns: pa.Array) -> pa.Array:
         listen(self.code.said)
-        function = looking_up.function(self.code)
+        function = import_function.function(self.code)
         rows = len(columns[0])
         # Spark has no calls without arguments: one without brings a column that nobody reads.
         arguments = [_values(column, kind) for column, kind in zip(columns, self.signature.arguments, strict=False)]
@@ -79,7 +79,7 @@ class FunctionLookUp:
 
     def __call__(self, column: pa.Array) -> pa.Array:
         listen(self.code.said)
-        looking_up.check(self.code, self.arity)
+        import_function.check(self.code, self.arity)
         return pa.array([""] * len(column), pa.string())
 
 

@@ -16,16 +16,16 @@ from operator import attrgetter
 from typing import Final
 
 from tocsin.rules.caching.admission import admission
-from tocsin.rules.caching.by_result import MostHits, PerResultPolicy
+from tocsin.rules.caching.counters import CacheCounters
 from tocsin.rules.caching.entries import BrokerResult, CacheEntry, MissingRun, Run, size_bytes
 from tocsin.rules.caching.eviction import EVICTION, TIES, Eviction, FirstInFirstOut
 from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS, set_times_to_live
-from tocsin.rules.caching.figures import CacheCounters
 from tocsin.rules.caching.latency import LatencyEstimate
-from tocsin.rules.caching.ranking import Rank, RankHeap
-from tocsin.rules.caching.reckoning import PAUSE_S, TtlRefresh
+from tocsin.rules.caching.per_result_policies import MostHits, PerResultPolicy
+from tocsin.rules.caching.rank_heap import Rank, RankHeap
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.caching.ttl_refresh import PAUSE_S, TtlRefresh
 from tocsin.rules.model.cursors import Cursor
 
 _SEQUENCE: Final = attrgetter("sequence")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Final, Protocol
 
-from tocsin.rules.caching.by_result import GreedyDual, MostBytes, MostHits, PerResultPolicy
 from tocsin.rules.caching.entries import CacheEntry
-from tocsin.rules.caching.queues import Sieve, SmallThenMain, WindowedFrequency
+from tocsin.rules.caching.per_result_policies import GreedyDual, MostBytes, MostHits, PerResultPolicy
+from tocsin.rules.caching.queue_policies import Sieve, SmallThenMain, WindowedFrequency
 from tocsin.rules.caching.result_cache import ResultCache
 
 

@@ -18,7 +18,6 @@ from math import isfinite, isnan
 from typing import Any, Final
 from uuid import UUID
 
-from tocsin.rules.model.checking import MAX_OPEN_DEPTH
 from tocsin.rules.model.constructors import (
     CONSTRUCTORS,
     DIGITS_LIMIT,
@@ -28,6 +27,7 @@ from tocsin.rules.model.constructors import (
     quoted,
     whole_number,
 )
+from tocsin.rules.model.type_check import MAX_OPEN_DEPTH
 from tocsin.rules.model.values import (
     MISSING,
     Circle,

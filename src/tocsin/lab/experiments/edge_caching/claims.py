@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tocsin.lab.experiments.comparisons import UndecidedError, surely
 from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.edge_caching import judges, reasons
 from tocsin.lab.experiments.edge_caching.dependence import Holds, laws, table, verdict
 from tocsin.lab.experiments.edge_caching.model import LAWS, OPTIMUM
 from tocsin.lab.experiments.edge_caching.points import Points, span
-from tocsin.lab.experiments.judging import UndecidedError, surely
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 

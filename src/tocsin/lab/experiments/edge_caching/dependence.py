@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from tocsin.lab.experiments.comparisons import UndecidedError
 from tocsin.lab.experiments.declaration import Judgement, ReportTable, Value
 from tocsin.lab.experiments.edge_caching.points import USUAL, Points
-from tocsin.lab.experiments.judging import UndecidedError
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 
 Holds = Callable[[Points], tuple[bool | None, str]]

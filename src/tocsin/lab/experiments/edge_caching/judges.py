@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tocsin.lab.experiments.comparisons import both, inside, several, surely
 from tocsin.lab.experiments.declaration import Value
 from tocsin.lab.experiments.edge_caching.points import CACHING, EVICTING, Points, span
-from tocsin.lab.experiments.judging import both, inside, several, surely
 from tocsin.lab.experiments.results import quotient
 from tocsin.lab.experiments.statistics import Estimate, estimate
 

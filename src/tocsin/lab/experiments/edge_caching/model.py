@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tocsin.lab.bodies.edge import FastBrokerSim, RoundTrips, core_settings
-from tocsin.lab.bodies.policies import named
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.optimum import bound, requests
+from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings
+from tocsin.lab.simulators.policies import named
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
 from tocsin.lab.workloads.events import WorkloadEvents
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.figures import CacheCounters
+from tocsin.rules.caching.counters import CacheCounters
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError
 

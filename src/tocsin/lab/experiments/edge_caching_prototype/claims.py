@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from tocsin.lab.experiments.comparisons import UndecidedError, about
 from tocsin.lab.experiments.declaration import Claim, Judgement, Value
-from tocsin.lab.experiments.judging import UndecidedError, about
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 

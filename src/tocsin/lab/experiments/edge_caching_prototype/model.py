@@ -7,12 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from tocsin.lab.bodies.edge import core_settings
-from tocsin.lab.bodies.policies import named
-from tocsin.lab.bodies.town import Links, Made, play_town
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, kept
+from tocsin.lab.simulators.fast_broker import core_settings
+from tocsin.lab.simulators.network_broker import Links, Made, play_town
+from tocsin.lab.simulators.policies import named
 from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 

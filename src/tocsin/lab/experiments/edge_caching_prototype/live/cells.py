@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.bodies.policies import named
+from tocsin.lab.simulators.policies import named
 from tocsin.rules.caching.eviction import EVICTION
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from tocsin.lab.experiments.edge_caching_prototype.declared import EXPERIMENT
+from tocsin.lab.experiments.cells import code_digest
+from tocsin.lab.experiments.edge_caching_prototype.experiment import EXPERIMENT
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import (
     LiveCell,
     above_0,
@@ -15,7 +16,6 @@ from tocsin.lab.experiments.edge_caching_prototype.live.cells import (
     policies_of,
     sizes_of,
 )
-from tocsin.lab.experiments.running import code_digest
 from tocsin.lab.scenarios.city import CHANNELS, City, city
 from tocsin.wire.errors import InputError
 

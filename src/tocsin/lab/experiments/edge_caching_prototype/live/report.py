@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from tocsin.lab.atomic_files import AtomicFile
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
-from tocsin.lab.experiments.edge_caching_prototype.live.expected import (
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveOptions
+from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     CONFIDENCE,
     FETCH_S,
     RUNS,
@@ -19,8 +21,6 @@ from tocsin.lab.experiments.edge_caching_prototype.live.expected import (
     TOLERANCE,
     StatedFigures,
 )
-from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveOptions
-from tocsin.lab.replacing import AtomicFile
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 

@@ -1,0 +1,57 @@
+"""Which of all brokers that ever had its name this one is: the id of its store, and the generation that the cluster
+gave to its process.
+
+A restore, or `--take-over`, makes another store of it, which takes the name over. A store whose name was taken over
+remembers it: started again, it does not take the name back by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+from tocsin.rules.model.cursors import Position
+from tocsin.store.broker.interface import BrokerStore
+from tocsin.store.broker.rows import FENCED, GENERATION, NAME_SINCE, STORE_ID
+from tocsin.wire.cursors import parse_position, position_text
+from tocsin.wire.errors import FencedError
+
+
+class BrokerGeneration:
+    """`starts`: no generation was given to this process yet. `since_us`: when its store first had the name."""
+
+    def __init__(self, store: BrokerStore, store_id: str, generation: Position | None, since_us: int) -> None:
+        self._store = store
+        self.store_id = store_id
+        self.generation = generation
+        self.since_us = since_us
+        self.starts = True
+
+    @staticmethod
+    async def read(store: BrokerStore) -> BrokerGeneration:
+        """Raises FencedError where another broker has taken the name over."""
+        if said := await store.fact(FENCED):
+            raise FencedError(
+                said, hint="see which of the two is to go on; tocsin broker --take-over takes the name back"
+            )
+        store_id = await store.first_fact(STORE_ID, uuid4().hex)
+        since_us = int(await store.first_fact(NAME_SINCE, str(time.time_ns() // 1_000)))
+        generation = await store.fact(GENERATION)
+        return BrokerGeneration(store, store_id, parse_position(generation) if generation else None, since_us)
+
+    @staticmethod
+    async def renew(store: BrokerStore) -> None:
+        """The store becomes another one, which has never had the name."""
+        await store.set_fact(GENERATION, "")
+        await store.set_fact(STORE_ID, uuid4().hex)
+        await store.set_fact(NAME_SINCE, str(time.time_ns() // 1_000))
+        await store.set_fact(FENCED, "")
+
+    async def was_given(self, generation: Position) -> None:
+        if self.generation != generation:
+            await self._store.set_fact(GENERATION, position_text(generation))
+            self.generation = generation
+        self.starts = False
+
+    async def was_fenced(self, reason: str) -> None:
+        await self._store.set_fact(FENCED, reason)

@@ -1,0 +1,136 @@
+"""Acknowledgements: gathered, known to the core at once and durable together.
+
+Those of many subscribers for the same cursor are one event of the core, those that stand alone are another, and all
+that wait are one transaction. An acknowledgement that is lost in a crash costs a repeated delivery; one whose sender
+was answered is never lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from tocsin import faults
+from tocsin.broker.core import events as ev
+from tocsin.broker.core_runtime import CoreRuntime
+from tocsin.broker.counters import BrokerCounters
+from tocsin.rules.model.cursors import Cursor
+from tocsin.store.broker.interface import BrokerStore
+
+GATHER_S: Final = 0.002
+RETRY_S: Final = 0.5
+
+_log = structlog.get_logger("tocsin.broker.acks")
+
+
+class AckBatcher:
+    def __init__(self, machine: CoreRuntime, store: BrokerStore, figures: BrokerCounters, every_s: float) -> None:
+        self._machine = machine
+        self._store = store
+        self._figures = figures
+        self._every_s = every_s
+        self._gathered: dict[tuple[int, Cursor], list[int]] = {}
+        self._markers: dict[int, Cursor] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def acknowledge(self, subscription: int, interest: int, cursor: Cursor) -> None:
+        key = (interest, cursor)
+        found = self._gathered.get(key)
+        if found is None:
+            self._gathered[key] = [subscription]
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
+        else:
+            found.append(subscription)
+
+    async def durable(self) -> None:
+        """All that was acknowledged so far is durable when this returns."""
+        self._tell()
+        if not self._markers and self._writing is None:
+            return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._write_soon(0.0)
+        await waiting
+
+    async def close(self) -> None:
+        """What was acknowledged is written."""
+        self._tell()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        while self._markers or self._writing is not None:
+            if self._writing is None:
+                self._begin()
+            if self._writing is not None:
+                await asyncio.wait((self._writing,))
+            if self._markers and not await self._once():
+                return
+
+    def _tell(self) -> None:
+        """The core hears of it; what it makes of it is what is written."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        gathered, self._gathered = self._gathered, {}
+        core = self._machine.core
+        alone = tuple([(many[0], cursor) for (_, cursor), many in gathered.items() if len(many) == 1])
+        if alone:
+            self._machine.handle(ev.ResultsAcknowledgedByMany(alone))
+        for (interest, cursor), subscriptions in gathered.items():
+            if len(subscriptions) > 1:
+                self._machine.handle(ev.ResultsAcknowledged(interest, cursor, subscriptions))
+            for one in subscriptions:
+                if core.knows(one):
+                    self._markers[one] = core.marker(one)
+            self._figures.acknowledged += len(subscriptions)
+        if self._markers:
+            self._write_soon(self._every_s)
+
+    def _write_soon(self, within_s: float) -> None:
+        if self._writing is not None:
+            return
+        if self._write_timer is not None:
+            if within_s > 0:
+                return
+            self._write_timer.cancel()
+        self._write_timer = asyncio.get_running_loop().call_later(within_s, self._begin)
+
+    def _begin(self) -> None:
+        self._write_timer = None
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            done = await self._once()
+        finally:
+            self._writing = None
+        if self._waiting:
+            self._write_soon(0.0)
+        elif self._markers:
+            self._write_soon(self._every_s if done else RETRY_S)
+
+    async def _once(self) -> bool:
+        markers, self._markers = self._markers, {}
+        waiting, self._waiting = self._waiting, []
+        try:
+            if markers:
+                await self._store.acknowledge(markers)
+            faults.reach("delivery.acks.kept")
+        except Exception as error:
+            _log.warning("acknowledgements could not be written", count=len(markers), error=repr(error))
+            # What came meanwhile is further.
+            self._markers = {**markers, **self._markers}
+            for one in waiting:
+                if not one.done():
+                    one.set_exception(error)
+            return False
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+        return True

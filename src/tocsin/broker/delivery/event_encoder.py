@@ -1,0 +1,85 @@
+"""Deliveries as events on the wire: each is encoded once, whoever gets it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+
+from tocsin.broker.core import actions as ac
+from tocsin.broker.delivery.outlets import EncodedEvent
+from tocsin.rules.caching.entries import BrokerResult
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.cursors import cursor_text
+from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter
+
+
+class EventEncoder:
+    """`channel_of` names the channel of an interest."""
+
+    def __init__(self, broker: str, channel_of: Callable[[int], str], *, page_results: int, page_bytes: int) -> None:
+        self._writer = EnvelopeWriter(broker)
+        self._channel_of = channel_of
+        self._page_results = page_results
+        self._page_bytes = page_bytes
+
+    def results(self, action: ac.Deliver) -> list[EncodedEvent]:
+        """What is too much for one envelope comes in several, which follow each other."""
+        pages, told, after = self._pages(action.results), [], action.after
+        for place, page in enumerate(pages, 1):
+            last = place == len(pages)
+            to = action.to if last else page[-1].cursor
+            told.append(self._page(action, page, (after, to), action.more or not last))
+            after = to
+        return told
+
+    def first(self, action: ac.Deliver, limit: int | None) -> tuple[list[EncodedEvent], bool]:
+        """For who pulls: as many as were asked for, in one envelope; and whether there is more."""
+        page = self._pages(action.results)[0][:limit]
+        whole = len(page) == len(action.results)
+        to, more = action.to if whole else page[-1].cursor, action.more or not whole
+        if action.after == to and action.gap is None:
+            return [], more
+        return [self._page(action, page, (action.after, to), more)], more
+
+    def available(self, action: ac.NotifyAvailable) -> EncodedEvent:
+        interest = _number(action.interest)
+        channel = self._channel_of(interest)
+        envelope = self._writer.available(channel, interest, action.to, at_us=time.time_ns() // 1_000)
+        return EncodedEvent(AVAILABLE, envelope, interest, None, f"available_{cursor_text(action.to)}")
+
+    def ended(self, action: ac.EndSubscriptions) -> EncodedEvent:
+        interest = _number(action.interest)
+        channel = self._channel_of(interest)
+        at_us = time.time_ns() // 1_000
+        envelope = self._writer.ended(channel, interest, action.reason, at_us=at_us)
+        return EncodedEvent(ENDED, envelope, interest, None, f"ended_{at_us}")
+
+    def _page(
+        self, action: ac.Deliver, page: Sequence[BrokerResult], stretch: tuple[Cursor, Cursor], more: bool
+    ) -> EncodedEvent:
+        interest, (after, to) = _number(action.interest), stretch
+        gap = action.gap if action.gap is not None and action.gap > after else None
+        envelope = self._writer.results(
+            self._channel_of(interest), interest, after, to, [one.payload.item for one in page],
+            at_us=time.time_ns() // 1_000, gap=gap, more=more,
+        )  # fmt: skip
+        return EncodedEvent(RESULTS, envelope, interest, to, f"{cursor_text(after)}_{cursor_text(to)}")
+
+    def _pages(self, results: Sequence[BrokerResult]) -> list[Sequence[BrokerResult]]:
+        if len(results) < 2:
+            return [results]
+        pages: list[Sequence[BrokerResult]] = []
+        begin = size_bytes = 0
+        for place, one in enumerate(results, 1):
+            size_bytes += one.size_bytes
+            if place - begin >= self._page_results or size_bytes >= self._page_bytes:
+                pages.append(results[begin:place])
+                begin, size_bytes = place, 0
+        if begin < len(results):
+            pages.append(results[begin:])
+        return pages
+
+
+def _number(interest: Hashable) -> int:
+    assert isinstance(interest, int)
+    return interest

@@ -1,0 +1,139 @@
+"""Where a subscriber's events go: its connections and its webhook.
+
+One subscriber is one listener, with one outlet or several. An outlet takes bytes of its kind and says whether it has
+room; what it has not been given because it had none, the core sends again once it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
+
+from tocsin.broker.delivery.frames import http_chunk, websocket_frame
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.envelopes import server_sent
+
+if TYPE_CHECKING:
+    from tocsin.broker.delivery.connection_outlets import ConnectionOutlet
+
+
+class OutletForm(IntEnum):
+    """In which form an outlet takes events."""
+
+    WEBSOCKET = 0
+    SERVER_SENT = 1
+    PLAIN = 2
+
+
+class EncodedEvent:
+    """An event in every form, each made when the first outlet needs it. `mark` tells it from every other event of its
+    interest; one that is told again has the same."""
+
+    __slots__ = ("_forms", "envelope", "interest", "kind", "mark", "to")
+
+    def __init__(self, kind: str, envelope: bytes, interest: int, to: Cursor | None, mark: str) -> None:
+        self.kind = kind
+        self.mark = mark
+        self.envelope = envelope
+        self.interest = interest
+        self.to = to
+        self._forms: list[bytes | None] = [None, None, envelope]
+
+    def form(self, kind: OutletForm) -> bytes:
+        form = self._forms[kind]
+        if form is None:
+            if kind is OutletForm.WEBSOCKET:
+                form = websocket_frame(self.envelope)
+            else:
+                form = http_chunk(server_sent(self.kind, self.envelope, interest=self.interest, to=self.to))
+            self._forms[kind] = form
+        return form
+
+
+@runtime_checkable
+class EventOutlet(Protocol):
+    kind: OutletForm
+    listener: Listener | None
+
+    @property
+    def full(self) -> bool:
+        """It takes no more for now; when it does again, it says so by `Presence.room`."""
+
+    def write(self, told: EncodedEvent) -> None:
+        """Never waits."""
+
+    def shed(self) -> None:
+        """It is too slow beside others of its subscriber, and is given up."""
+
+
+NOBODY: Final[set[int]] = set()
+"""Never added to."""
+
+
+class Listener:
+    """A subscriber who is there. `born`: what began to be fanned out before that is not for it. `direct`: where its
+    frames can be written to at once, as nearly everybody's can: it has one outlet, a WebSocket that takes them."""
+
+    __slots__ = ("behind", "born", "direct", "outlets", "patience", "subscriber")
+
+    def __init__(self, subscriber: int, born: int) -> None:
+        self.subscriber = subscriber
+        self.born = born
+        self.outlets: list[EventOutlet] = []
+        self.direct: asyncio.Transport | None = None
+        # Nearly nobody is: a set of its own for each would be most of what a listener takes.
+        self.behind: set[int] = NOBODY
+        self.patience: asyncio.TimerHandle | None = None
+
+    def add(self, outlet: EventOutlet) -> None:
+        self.outlets.append(outlet)
+        outlet.listener = self
+        self.look()
+
+    def remove(self, outlet: EventOutlet) -> None:
+        self.outlets.remove(outlet)
+        outlet.listener = None
+        self.look()
+
+    def look(self) -> None:
+        """An outlet came, went, or takes more or no more."""
+        only = self.outlets[0] if len(self.outlets) == 1 else None
+        websocket = only is not None and only.kind is OutletForm.WEBSOCKET
+        self.direct = cast("ConnectionOutlet", only).direct if websocket else None
+
+    @property
+    def full(self) -> bool:
+        return any(outlet.full for outlet in self.outlets)
+
+    def put_behind(self, subscription: int) -> None:
+        if self.behind is NOBODY:
+            self.behind = set()
+        self.behind.add(subscription)
+
+
+class PlainOutlet:
+    """Hands envelopes to a function: what long polls collect and webhooks send."""
+
+    kind = OutletForm.PLAIN
+
+    __slots__ = ("_is_full", "_on_shed", "_take", "listener")
+
+    def __init__(
+        self, take: Callable[[EncodedEvent], None], is_full: Callable[[], bool], on_shed: Callable[[], None]
+    ) -> None:
+        self.listener: Listener | None = None
+        self._take = take
+        self._is_full = is_full
+        self._on_shed = on_shed
+
+    @property
+    def full(self) -> bool:
+        return self._is_full()
+
+    def write(self, told: EncodedEvent) -> None:
+        self._take(told)
+
+    def shed(self) -> None:
+        self._on_shed()

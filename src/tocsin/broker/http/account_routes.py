@@ -1,0 +1,330 @@
+"""Accounts over HTTP: registering and logging in, and what applications and the operator manage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from aiohttp import web
+
+from tocsin.broker.accounts.accounts import LIMITS as NAMES
+from tocsin.broker.accounts.accounts import (
+    Accounts,
+    GroupChanged,
+    ManagerIdentity,
+    Principal,
+    Removed,
+    Session,
+)
+from tocsin.broker.http.requests import names_of, principal, token_of
+from tocsin.broker.service import BrokerService
+from tocsin.broker.subscriptions import full_name
+from tocsin.broker.transports.webhooks import Webhooks
+from tocsin.serving.addresses import client_address, is_forwarded, place_of
+from tocsin.serving.answers import answer
+from tocsin.serving.rate_limit import RateLimiter
+from tocsin.serving.requests import check_query, read_json, read_object, whole
+from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow, GroupRow, SubscriberRow
+from tocsin.wire.envelopes import moment_text
+from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
+from tocsin.wire.subscriber import name_of, parse_credentials
+
+_CREDENTIALS_BYTES: Final = 16 << 10
+_APPLICATION: Final = '{"name": "…"}, and maybe channels, feeds and limits'
+
+
+class AccountRoutes:
+    def __init__(self, service: BrokerService, webhooks: Webhooks) -> None:
+        self._service = service
+        self._accounts: Accounts = service.accounts
+        self._webhooks = webhooks
+        limits = service.settings.limits
+        self._logins = RateLimiter(limits.logins_per_s, limits.logins_burst, "logins from one address")
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/register", self.register),
+            web.post("/v1/login", self.login),
+            web.post("/v1/token", self.renew),
+            web.post("/v1/logout", self.logout),
+            web.get("/v1/subscribers", self.subscribers, allow_head=False),
+            web.get("/v1/subscribers/{user}", self.subscriber, allow_head=False),
+            web.delete("/v1/subscribers/{user}", self.remove_subscriber),
+            web.put("/v1/subscribers/{user}/password", self.set_password),
+            web.post("/v1/groups", self.create_group),
+            web.get("/v1/groups", self.groups, allow_head=False),
+            web.get("/v1/groups/{name}", self.group, allow_head=False),
+            web.delete("/v1/groups/{name}", self.remove_group),
+            web.post("/v1/groups/{name}/members", self.add_members),
+            web.delete("/v1/groups/{name}/members/{user}", self.remove_member),
+            web.delete("/v1/groups/{name}/subscriptions/{id}", self.unsubscribe_group),
+            web.post("/v1/applications", self.create_application),
+            web.get("/v1/applications", self.applications, allow_head=False),
+            web.get("/v1/applications/{name}", self.application, allow_head=False),
+            web.patch("/v1/applications/{name}", self.change_application),
+            web.delete("/v1/applications/{name}", self.remove_application),
+            web.post("/v1/applications/{name}/token", self.renew_application_token),
+        ]
+
+    async def _who(self, request: web.Request) -> Principal:
+        return await principal(self._accounts, request)
+
+    async def _session(self, request: web.Request) -> Session:
+        return await self._service.identify(token_of(request))
+
+    # --- subscribers, for themselves
+
+    async def register(self, request: web.Request) -> web.Response:
+        origin = self._origin(request)
+        credentials = parse_credentials(await read_json(request, limit_bytes=_CREDENTIALS_BYTES))
+        by = await self._registrar(request)
+        made = await self._accounts.register(by, credentials, origin=origin)
+        # An application's token registers for its own, whether that is named or not.
+        of = by.application_name if isinstance(by, ManagerIdentity) and not by.is_operator else credentials.application
+        return answer({"user": made.user, "application": of}, status=201)
+
+    async def _registrar(self, request: web.Request) -> Principal | None:
+        """Whose token it is; without one the operator where everybody is, and else nobody."""
+        try:
+            return await self._who(request)
+        except UnauthorizedError:
+            if token_of(request) is not None:
+                raise
+        if self._service.settings.accounts.registration == "auto" and is_forwarded(request):
+            raise ForbiddenError(
+                "through a proxy not everybody may register here",
+                hint="use the application's token; or set broker.accounts.registration to open",
+            )
+        return None
+
+    async def login(self, request: web.Request) -> web.Response:
+        origin = self._origin(request)
+        credentials = parse_credentials(await read_json(request, limit_bytes=_CREDENTIALS_BYTES))
+        return answer((await self._accounts.login(credentials, origin=origin)).to_json())
+
+    def _origin(self, request: web.Request) -> str:
+        """Whence it is asked; LimitError where passwords come from there too fast."""
+        origin = place_of(client_address(request))
+        self._logins.check(origin, time.monotonic())
+        return origin
+
+    async def renew(self, request: web.Request) -> web.Response:
+        return answer((await self._accounts.renew(await self._session(request))).to_json())
+
+    async def logout(self, request: web.Request) -> web.Response:
+        who = await self._session(request)
+        await self._accounts.logout(who)
+        self._service.sessions.end(who)
+        return answer({})
+
+    # --- subscribers, for managers
+
+    async def subscribers(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request, "after", "limit")
+        limit = whole(request, "limit", PAGE, most=PAGE)
+        after = request.query.get("after", "")
+        found = await self._accounts.subscribers(by, application, after=after, limit=limit)
+        following = found[-1].user if len(found) == limit else None
+        return answer({"subscribers": [_subscriber(one) for one in found], "next": following})
+
+    async def subscriber(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        found = await self._accounts.subscriber(by, request.match_info["user"], application)
+        desk, store = self._service.desk, self._service.store
+        page, following = await desk.page(found.id, 0, BrokerService.PAGE)
+        webhook = await store.webhook(found.id)
+        return answer(
+            {
+                **_subscriber(found),
+                "online": self._service.presence.here(found.id),
+                "subscriptions": [one.to_json() for one in page],
+                "more": following is not None,
+                "webhook": None if webhook is None else webhook.url,
+            }
+        )
+
+    async def remove_subscriber(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        removing = self._accounts.remove_subscriber(by, request.match_info["user"], application)
+        await self._service.desk.to_the_end(self._removed(removing))
+        return answer({})
+
+    async def set_password(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        said = await read_object(request, '{"password": "…", "old": "…"}', {"password"}, {"old"})
+        password, old = said["password"], said.get("old")
+        if not isinstance(password, str) or not (old is None or isinstance(old, str)):
+            raise InputError("password and old: must be texts")
+        # Passwords are checked here, too: no faster than at a login.
+        origin = self._origin(request)
+        changed = await self._accounts.set_password(
+            by, request.match_info["user"], password, application, old=old, origin=origin
+        )
+        self._service.sessions.end_all(changed.id)
+        return answer({})
+
+    async def _removed(self, removing: Awaitable[Removed]) -> None:
+        removed = await removing
+        self._service.desk.went(removed.frontends)
+        await self._webhooks.removed(removed.subscribers)
+        for one in removed.subscribers:
+            self._service.sessions.end_all(one)
+
+    # --- groups
+
+    async def create_group(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        said = await read_object(request, '{"name": "…", "members": ["…"]}', {"name"}, {"members"})
+        name, members = name_of(said["name"], "name"), names_of(said.get("members", []), "members")
+        changed = await self._changed(lambda: self._accounts.create_group(by, name, members, application))
+        return answer({"name": changed.group.name, "members": members}, status=201)
+
+    async def groups(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request, "after", "limit")
+        limit = whole(request, "limit", PAGE, most=PAGE)
+        after = request.query.get("after", "")
+        found = await self._accounts.groups(by, application, after=after, limit=limit)
+        following = found[-1].name if len(found) == limit else None
+        return answer({"groups": [_group(one) for one in found], "next": following})
+
+    async def group(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request, "after")
+        name, after = request.match_info["name"], request.query.get("after", "")
+        group = await self._accounts.group(by, name, application)
+        members = await self._accounts.members(by, name, application, after=after, limit=PAGE)
+        held = await self._service.store.group_subscriptions(group.id)
+        following = members[-1] if len(members) == PAGE else None
+        told = [{"id": one.public_id, "interest": str(one.interest), "mode": one.mode} for one in held]
+        return answer({**_group(group), "members": members, "next": following, "subscriptions": told})
+
+    async def remove_group(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        name = request.match_info["name"]
+        await self._changed(lambda: self._accounts.remove_group(by, name, application), f"the group {name} is gone")
+        return answer({})
+
+    async def add_members(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        said = await read_object(request, '{"members": ["…"]}', {"members"})
+        members = names_of(said["members"], "members")
+        await self._changed(lambda: self._accounts.add_members(by, request.match_info["name"], members, application))
+        return answer({"members": members})
+
+    async def remove_member(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        name, user = request.match_info["name"], request.match_info["user"]
+        reason = f"you are not in the group {name} any more"
+        await self._changed(lambda: self._accounts.remove_members(by, name, [user], application), reason)
+        return answer({})
+
+    async def unsubscribe_group(self, request: web.Request) -> web.Response:
+        by, application = await self._managed(request)
+        group = await self._accounts.group(by, request.match_info["name"], application)
+        await self._service.unsubscribe_group(group, request.match_info["id"])
+        return answer({})
+
+    async def _changed(self, change: Callable[[], Awaitable[GroupChanged]], reason: str | None = None) -> GroupChanged:
+        async def whole() -> GroupChanged:
+            changed = await change()
+            self._service.desk.went(changed.gone, reason)
+            self._service.desk.came(changed.made)
+            return changed
+
+        return await self._service.desk.to_the_end(whole())
+
+    # --- applications
+
+    async def create_application(self, request: web.Request) -> web.Response:
+        by = await self._who(request)
+        said = await read_object(request, _APPLICATION, {"name"}, {"channels", "feeds", "limits"})
+        made = await self._accounts.create_application(
+            by, name_of(said["name"], "name"), ApplicationRights(**_rights(said))
+        )
+        return answer({**_application(made.application), "token": made.token}, status=201)
+
+    async def applications(self, request: web.Request) -> web.Response:
+        return answer(
+            {"applications": [_application(one) for one in await self._accounts.applications(await self._who(request))]}
+        )
+
+    async def application(self, request: web.Request) -> web.Response:
+        by = await self._who(request)
+        return answer(_application(await self._accounts.application(by, request.match_info["name"])))
+
+    async def change_application(self, request: web.Request) -> web.Response:
+        by, name = await self._who(request), request.match_info["name"]
+        said = await read_object(request, '{"channels": […], "feeds": […], "limits": {…}}', set(), set(_RIGHTS))
+        there = await self._accounts.application(by, name)
+        given = _rights(said)
+
+        async def whole() -> ApplicationRow:
+            changed = await self._accounts.change_application(by, name, replace(there.allowed, **given))
+            if "channels" in given:
+                await self._service.end_outside(changed.id, changed.name)
+            return changed
+
+        return answer(_application(await self._service.desk.to_the_end(whole())))
+
+    async def remove_application(self, request: web.Request) -> web.Response:
+        by, name = await self._who(request), request.match_info["name"]
+
+        async def step(removed: Removed) -> Removed:
+            return removed
+
+        async def whole() -> None:
+            async for removed in self._accounts.remove_application(by, name):
+                await self._removed(step(removed))
+
+        await self._service.desk.to_the_end(whole())
+        return answer({})
+
+    async def renew_application_token(self, request: web.Request) -> web.Response:
+        by = await self._who(request)
+        made = await self._accounts.renew_application_token(by, request.match_info["name"])
+        return answer({**_application(made.application), "token": made.token})
+
+    async def _managed(self, request: web.Request, *known: str) -> tuple[Principal, str | None]:
+        """Who asks, and for which application: the operator may name one."""
+        check_query(request, "application", *known)
+        by, application = await self._who(request), request.query.get("application")
+        if application is not None and by != ManagerIdentity(None) and application != by.application_name:
+            raise ForbiddenError("this is another application's")
+        return by, application
+
+
+_RIGHTS: Final = ("channels", "feeds", "limits")
+
+
+def _rights(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given of an application's rights."""
+    given: dict[str, Any] = {}
+    for what in ("channels", "feeds"):
+        if what in said:
+            given[what] = None if said[what] is None else [full_name(one) for one in names_of(said[what], what)]
+    if "limits" in said:
+        limits = said["limits"]
+        if not isinstance(limits, dict) or not all(type(one) is int and 0 <= one < 1 << 40 for one in limits.values()):
+            raise InputError("limits: must be an object of whole numbers", hint=f"known: {', '.join(NAMES)}")
+        given["limits"] = limits
+    return given
+
+
+def _application(one: ApplicationRow) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "channels": None if one.allowed.channels is None else list(one.allowed.channels),
+        "feeds": None if one.allowed.feeds is None else list(one.allowed.feeds),
+        "limits": dict(one.allowed.limits),
+        "subscribers": one.subscribers,
+        "created_at": moment_text(one.created_us),
+    }
+
+
+def _subscriber(one: SubscriberRow) -> dict[str, Any]:
+    return {"user": one.user, "created_at": moment_text(one.created_us)}
+
+
+def _group(one: GroupRow) -> dict[str, Any]:
+    return {"name": one.name, "created_at": moment_text(one.created_us)}

@@ -1,0 +1,58 @@
+"""The door for the cluster's announcements. Anybody can reach it without a token, so it gives nothing away: what is not
+signed, or not of now, is refused before its body is read, and bodies have a small room of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from tocsin.broker.cluster_link.link import ClusterLink
+from tocsin.serving.addresses import client_address, place_of
+from tocsin.serving.answers import answer
+from tocsin.serving.limits import MemoryBudget, RefusalCounter, ServerLimits, nobody_counts, read_body
+from tocsin.serving.rate_limit import RateLimiter
+from tocsin.wire.signatures import check_headers
+
+LIMIT_BYTES: Final = 4 << 20
+"""The cluster's are a little longer than 1 MiB at most."""
+STRANGERS_PER_S: Final = 20
+STRANGERS_BURST: Final = 100
+
+
+class AnnouncementRoute:
+    """Who has sent an announcement that the cluster signed is known by its address, and has a room to itself: others
+    cannot keep it out, however many they are."""
+
+    def __init__(
+        self,
+        link: ClusterLink,
+        limits: ServerLimits,
+        *,
+        refused: RefusalCounter = nobody_counts,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._link = link
+        self._limits = dataclasses.replace(limits, body_limit_bytes=min(LIMIT_BYTES, limits.body_limit_bytes))
+        size_bytes, name = self._limits.body_limit_bytes, "announcement bytes"
+        self._cluster_room = MemoryBudget(4 * size_bytes, name=name, refused=refused)
+        self._strangers_room = MemoryBudget(2 * size_bytes, own_limit_bytes=size_bytes, name=name, refused=refused)
+        self._strangers = RateLimiter(STRANGERS_PER_S, STRANGERS_BURST, "announcements of an address that is not known")
+        self._cluster_place: str | None = None
+        self._clock_s = clock_s
+
+    async def take(self, request: web.Request) -> web.Response:
+        check_headers(request.headers, now_s=self._clock_s())
+        place = place_of(client_address(request))
+        room = self._cluster_room
+        if place != self._cluster_place:
+            room = self._strangers_room
+            self._strangers.check(place, time.monotonic())
+        with room.share(f"the address {place}") as grow:
+            body = await read_body(request, self._limits, grow=grow)
+            await self._link.announced(request.headers, body)
+        self._cluster_place = place
+        return answer({})

@@ -1,0 +1,242 @@
+"""The broker's HTTP face: everything that it serves, and who may come in."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+
+from tocsin.broker.cluster_link.cluster_health import ClusterHealth
+from tocsin.broker.core import events as ev
+from tocsin.broker.http.account_routes import AccountRoutes
+from tocsin.broker.http.announcement_route import AnnouncementRoute
+from tocsin.broker.http.asyncapi import document as asyncapi
+from tocsin.broker.http.openapi import document as openapi
+from tocsin.broker.http.publish_route import FeedForwarder
+from tocsin.broker.http.requests import RequestBodies, operator
+from tocsin.broker.http.subscriber_routes import SubscriberRoutes
+from tocsin.broker.metrics import BrokerCollector
+from tocsin.broker.service import BrokerService
+from tocsin.broker.transports.webhooks import Webhooks
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.serving.addresses import Networks, is_forwarded
+from tocsin.serving.answers import Handler, answer
+from tocsin.serving.application import application
+from tocsin.serving.authentication import check_host, is_own_origin
+from tocsin.serving.limits import MemoryBudget, ServerLimits
+from tocsin.serving.metrics import ServerMetrics
+from tocsin.serving.requests import check_query, read_json
+from tocsin.settings.broker import BrokerSettings
+from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
+
+SMALL_BYTES: Final = 1 << 20
+BODIES_BYTES: Final = 128 << 20
+"""What large bodies may take in memory together."""
+_PREFLIGHT_S: Final = "600"
+
+
+def broker_application(
+    service: BrokerService, webhooks: Webhooks, metrics: ServerMetrics | None = None
+) -> web.Application:
+    metrics = metrics or ServerMetrics()
+    http = service.settings.http
+    limits = ServerLimits(
+        body_limit_bytes=http.body_limit_bytes,
+        connections_limit=http.connections_limit,
+        address_connections_limit=http.address_connections_limit,
+        read_timeout_s=http.read_timeout_s,
+        trusted_proxies=Networks(http.trusted_proxies.split()),
+    )
+    # What subscribers say is small; only records for feeds may be as large as the settings allow.
+    small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
+    # A body is there twice when the user is written into its records.
+    bodies_bytes = max(BODIES_BYTES, 4 * http.body_limit_bytes)
+    room = MemoryBudget(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
+    announcements = AnnouncementRoute(service.link, limits, refused=metrics.count_refused)
+    app = application(limits=small, metrics=metrics, access=origins(service.settings))
+    metrics.registry.register(BrokerCollector(service))
+    publisher = FeedForwarder(service.client, service.accounts, service.settings, service.figures)
+    subscribers = SubscriberRoutes(service, webhooks, publisher, RequestBodies(limits, room))
+    own = StatusRoutes(service, metrics, announcements)
+    app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])
+    app.on_shutdown.append(subscribers.stop)
+    app.on_response_prepare.append(_allow_origin)
+    return app
+
+
+class StatusRoutes:
+    """What is about the broker itself."""
+
+    def __init__(self, service: BrokerService, metrics: ServerMetrics, announcements: AnnouncementRoute) -> None:
+        self._service = service
+        self._metrics = metrics
+        self._announcements = announcements
+        self._pulse = ClusterHealth(service.client)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/", self.index),
+            web.get("/healthz", self.healthz),
+            web.get("/readyz", self.readyz),
+            web.get("/metrics", self.metrics),
+            web.get("/v1/openapi.json", self.openapi),
+            web.get("/v1/asyncapi.json", self.asyncapi),
+            web.get("/v1/tocsin.js", self.javascript),
+            web.post("/v1/announcements", self._announcements.take),
+            web.get("/v1/policies", self.policies, allow_head=False),
+            web.put("/v1/policies", self.choose),
+        ]
+
+    async def index(self, _request: web.Request) -> web.Response:
+        return answer(
+            {
+                "name": "tocsin broker",
+                "broker": self._service.settings.name,
+                "register": "/v1/register",
+                "login": "/v1/login",
+                "subscriptions": "/v1/subscriptions",
+                "stream": "/v1/stream",
+                "events": "/v1/events",
+                "poll": "/v1/poll",
+                "channels": "/v1/channels",
+                "openapi": "/v1/openapi.json",
+                "asyncapi": "/v1/asyncapi.json",
+                "javascript": "/v1/tocsin.js",
+                "health": "/healthz",
+                "ready": "/readyz",
+                "metrics": "/metrics",
+            }
+        )
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        return answer({"status": "alive"})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Whether subscribers are served: also while the cluster is away, unless `cluster=1` demands it. A broker that
+        the cluster has refused from the first is not ready: somebody must mend its settings."""
+        check_query(request, "cluster")
+        demanded = request.query.get("cluster", "0")
+        if demanded not in ("0", "1"):
+            raise InputError("cluster: must be 1 or 0")
+        link = self._service.link
+        if link.refusal is not None and (demanded == "1" or not link.has_met):
+            hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
+            raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
+        # Only who demands it has the cluster asked: a probe must not wait for one that hangs.
+        here = link.connected and (demanded == "0" or await self._pulse.beats())
+        if demanded == "1" and not here:
+            raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
+        cluster = "here" if here else "away" if link.refusal is None else "refuses"
+        return answer({"status": "ready", "cluster": cluster})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        await operator(self._service.accounts, request)
+        return await self._metrics.expose(request)
+
+    async def openapi(self, _request: web.Request) -> web.Response:
+        return answer(openapi())
+
+    async def asyncapi(self, _request: web.Request) -> web.Response:
+        return answer(asyncapi())
+
+    async def javascript(self, _request: web.Request) -> web.Response:
+        """The client for web pages."""
+        headers = {hdrs.CACHE_CONTROL: "max-age=600"}
+        return web.Response(body=_client(), content_type="text/javascript", charset="utf-8", headers=headers)
+
+    async def policies(self, request: web.Request) -> web.Response:
+        await operator(self._service.accounts, request)
+        return answer(self._policies())
+
+    async def choose(self, request: web.Request) -> web.Response:
+        """Other policies from now on. What is not named stays as it is."""
+        await operator(self._service.accounts, request)
+        said = await read_json(request)
+        known = {one.name: one.type for one in dataclasses.fields(CachingSettings)}
+        if not isinstance(said, dict) or not said.keys() <= known.keys():
+            raise InputError("expected caching settings", hint=f"known: {', '.join(known)}")
+        for name, value in said.items():
+            if not _fits(value, str(known[name])):
+                raise InputError(f"{name}: must be a value such as {getattr(CachingSettings(), name)!r}")
+        caches = self._service.machine.core.caches
+        try:
+            chosen = dataclasses.replace(caches.settings, **said)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        self._service.machine.handle(ev.CachePoliciesChanged(chosen))
+        return answer(self._policies())
+
+    def _policies(self) -> dict[str, Any]:
+        caches = self._service.machine.core.caches
+        return {
+            "policy": caches.settings.policy,
+            "settings": dataclasses.asdict(caches.settings),
+            "resident_bytes": caches.resident_bytes,
+            "figures": {
+                policy: {**dataclasses.asdict(one), "hit_ratio": one.hit_ratio}
+                for policy, one in caches.figures_of.items()
+            },
+        }
+
+
+@functools.cache
+def _client() -> bytes:
+    return resources.files("tocsin").joinpath("sdk/tocsin.js").read_bytes()
+
+
+def _fits(value: object, kind: str) -> bool:
+    wanted: dict[str, Callable[[object], bool]] = {
+        "int": lambda it: type(it) is int and abs(it) < 1 << 53,
+        "float": lambda it: type(it) in (int, float),
+        "bool": lambda it: isinstance(it, bool),
+        "str": lambda it: isinstance(it, str),
+    }
+    return wanted[kind](value)
+
+
+# ---------------------------------------------------------------- web pages
+
+
+_ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)
+
+
+def origins(settings: BrokerSettings) -> Any:
+    """No web page reaches a broker but those of its own origin, and of origins that are named.
+
+    Where every program on this machine is the operator, no page may become one by a host name that leads here.
+    """
+    named = set(settings.http.origins.split())
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if settings.everybody_operates and not is_forwarded(request):
+            check_host(request, hint="use localhost or an address; or set broker.accounts.admin_token")
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is None:
+            return await handler(request)
+        if not (is_own_origin(request, origin) or "*" in named or origin in named):
+            raise ForbiddenError(f"web pages of {origin[:100]!r} may not use this broker", hint="broker.http.origins")
+        request[_ALLOWED] = origin
+        asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+        if request.method == hdrs.METH_OPTIONS and asked is not None:
+            return web.Response(
+                status=204,
+                headers={
+                    hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, PUT, PATCH, DELETE",
+                    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
+                    hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_S,
+                },
+            )
+        return await handler(request)
+
+    return admit
+
+
+async def _allow_origin(request: web.Request, response: web.StreamResponse) -> None:
+    if (origin := request.get(_ALLOWED)) is not None:
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers[hdrs.VARY] = "Origin"

@@ -1,0 +1,106 @@
+"""A broker's numbers for Prometheus. Those of its caches carry the policy under which they were counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tocsin.broker.counters import BUCKETS_S
+from tocsin.broker.service import BrokerService
+from tocsin.rules.caching.counters import CacheCounters
+
+_CACHING = {
+    "arrived": "Results that came from the cluster.",
+    "admitted": "Results that were let into the cache.",
+    "hits": "Deliveries of results that were in the cache when somebody asked or caught up.",
+    "hit_bytes": "Their bytes.",
+    "misses": "Deliveries of results that had to be fetched when somebody asked or caught up.",
+    "miss_bytes": "Their bytes.",
+    "pushed": "Deliveries of results the moment they came; no hits, for nobody had to look for them.",
+    "pushed_bytes": "Their bytes.",
+    "fetched": "Results that were fetched: news, and what was missing.",
+    "fetched_bytes": "Their bytes.",
+    "consumed": "Results that left the cache because everybody had them.",
+    "evicted": "Results that left the cache because there was no room.",
+    "expired": "Results that left the cache because their time was up.",
+}
+
+
+class BrokerCollector(Collector):
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._caches()
+        yield from self._gauges()
+        yield from self._counters()
+        figures, told = self._service.figures, []
+        total = 0
+        for bound, count in zip([*BUCKETS_S, None], figures.latencies, strict=True):
+            total += count
+            told.append(("+Inf" if bound is None else str(bound), float(total)))
+        yield HistogramMetricFamily(
+            "tocsin_broker_delivery_seconds",
+            "From the execution that made a result to writing it to a subscriber who was there.",
+            buckets=told,
+            sum_value=figures.latency_sum_s,
+        )
+
+    def _caches(self) -> Iterator[Metric]:
+        caches = self._service.machine.core.caches
+        ratio = GaugeMetricFamily(
+            "tocsin_broker_hit_ratio", "Hits among hits and misses, under each policy.", labels=["policy"]
+        )
+        policies: Iterable[tuple[str, CacheCounters]] = list(caches.figures_of.items())
+        for policy, counted in policies:
+            ratio.add_metric([policy], counted.hit_ratio)
+        yield ratio
+        assert _CACHING.keys() <= {one.name for one in fields(CacheCounters)}
+        for name, what in _CACHING.items():
+            family = CounterMetricFamily(f"tocsin_broker_{name}", what, labels=["policy"])
+            for policy, counted in policies:
+                family.add_metric([policy], float(getattr(counted, name)))
+            yield family
+
+    def _gauges(self) -> Iterator[Metric]:
+        service = self._service
+        caches = service.machine.core.caches
+        for name, what, value in (
+            ("cache_bytes", "Bytes of results in the caches.", caches.resident_bytes),
+            ("cache_limit_bytes", "How many there may be.", caches.limit_bytes),
+            ("interests", "Interests with a cache.", len(caches)),
+            ("subscriptions", "Subscriptions of subscribers.", service.desk.subscriptions),
+            ("listeners", "Subscribers who are there.", service.presence.listeners),
+            ("connections", "Connections of subscribers.", service.sessions.connections),
+            ("behind", "Subscribers who take less than there is for them.", service.presence.behind),
+            (
+                "webhook_messages_waiting",
+                "Messages to webhooks that wait until a connection is free.",
+                service.figures.webhooks_waiting,
+            ),
+            ("cluster_connected", "1 while the cluster answers.", int(service.link.connected)),
+        ):
+            yield GaugeMetricFamily(f"tocsin_broker_{name}", what, value=float(value))
+
+    def _counters(self) -> Iterator[Metric]:
+        figures = self._service.figures
+        for name, what, value in (
+            ("delivered", "Results written to subscribers.", figures.delivered),
+            ("acknowledged", "Acknowledgements of subscribers.", figures.acknowledged),
+            ("shed", "Connections that were ended because another of the same subscriber was faster.", figures.shed),
+            ("fetches", "Requests for results at the cluster.", figures.fetches),
+            ("fetch_failures", "Those that failed.", figures.fetch_failures),
+        ):
+            yield CounterMetricFamily(f"tocsin_broker_{name}", what, value=float(value))
+        for name, what, counted in (
+            ("announcements", "Announcements of the cluster.", figures.announcements),
+            ("webhook_messages", "Messages posted to webhooks.", figures.webhooks),
+            ("published", "Requests of subscribers to feeds, by the cluster's answer.", figures.published),
+        ):
+            family = CounterMetricFamily(f"tocsin_broker_{name}", what, labels=["outcome"])
+            for outcome, count in counted.items():
+                family.add_metric([outcome], float(count))
+            yield family

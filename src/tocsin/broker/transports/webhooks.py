@@ -1,0 +1,281 @@
+"""Subscribers who are told by POST: signed as Standard Webhooks, one message at a time, again until it is taken.
+
+A message that was answered with 2xx is acknowledged. 410 ends the webhook. Whatever a receiver does, it costs the
+broker one message that waits, and nobody else anything: connections are limited (webhook_connections), and whoever does
+not answer is tried less and less often, also under another address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import structlog
+from yarl import URL
+
+from tocsin.broker.delivery.outlets import EncodedEvent, PlainOutlet
+from tocsin.broker.service import BrokerService
+from tocsin.broker.transports.webhook_connections import WebhookConnections
+from tocsin.serving.address_guard import AddressGuard
+from tocsin.serving.name_resolver import NameResolver
+from tocsin.settings.broker import WebhookSettings
+from tocsin.store.broker.checks import URL_LIMIT
+from tocsin.store.broker.rows import WebhookRow
+from tocsin.wire.envelopes import RESULTS
+from tocsin.wire.errors import InputError, NotFoundError, TocsinError
+from tocsin.wire.signatures import secret_text, signed
+
+SECRET_BYTES: Final = 32
+WAITING: Final = 4
+"""Messages of one receiver that wait in memory; what comes after them comes from the cache when there is room."""
+BACK_OFFS_KEPT: Final = 10_000
+"""Back-offs of subscribers who have no webhook at the moment."""
+
+_log = structlog.get_logger("tocsin.broker.webhooks")
+
+
+class Webhooks:
+    def __init__(self, service: BrokerService, guard: AddressGuard, names: NameResolver | None = None) -> None:
+        self._names = names or NameResolver()
+        self._service = service
+        self._settings = service.settings.webhooks
+        self._guard = guard
+        self._senders: dict[int, WebhookSender] = {}
+        self._back_offs: dict[int, WebhookBackOff] = {}
+        self._places = WebhookConnections(self._settings, service.figures)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        # Places are limited before: waiting for one is not the receiver's fault, and not of its time.
+        connector = self._guard.connector(resolver=self._names, limit=0)
+        timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "tocsin-broker", "Content-Type": "application/cloudevents+json"},
+        )  # fmt: skip
+        for one in await self._service.store.webhooks():
+            try:
+                # It may be from when private networks were allowed.
+                self._guard.check(one.url, "the webhook's address")
+            except InputError as error:
+                _log.warning("a webhook is refused", subscriber=one.subscriber, reason=error.message, hint=error.hint)
+            else:
+                self._begin(one)
+
+    async def close(self) -> None:
+        for sender in list(self._senders.values()):
+            await sender.stop()
+        if self._session is not None:
+            await self._session.close()
+
+    async def put(self, subscriber: int, url: str) -> WebhookRow:
+        """In place of the one there was. Everything that is not acknowledged is sent there."""
+        self._check(url)
+        secret = secret_text(secrets.token_bytes(SECRET_BYTES))
+        made = await self._service.store.put_webhook(subscriber, url, secret, created_us=time.time_ns() // 1_000)
+        # In one step, so that whoever puts one meanwhile finds this one and ends it.
+        before = self._senders.pop(subscriber, None)
+        if before is not None:
+            before.detach()
+        self._begin(made)
+        if before is not None:
+            await before.stop()
+        return made
+
+    async def get(self, subscriber: int) -> WebhookRow:
+        found = await self._service.store.webhook(subscriber)
+        if found is None:
+            raise NotFoundError("you have no webhook", hint="PUT /v1/webhook makes one")
+        return found
+
+    async def remove(self, subscriber: int) -> None:
+        there = await self._service.store.remove_webhook(subscriber)
+        await self._end(subscriber)
+        if not there:
+            raise NotFoundError("you have no webhook")
+
+    async def removed(self, subscribers: list[int]) -> None:
+        """These subscribers are gone, and their webhooks with them."""
+        for one in subscribers:
+            await self._end(one)
+            self._back_offs.pop(one, None)
+
+    def _begin(self, webhook: WebhookRow) -> None:
+        assert self._session is not None
+        back_off = self._back_offs.setdefault(webhook.subscriber, WebhookBackOff(self._settings))
+        self._senders[webhook.subscriber] = WebhookSender(
+            webhook,
+            self._service,
+            places=self._places,
+            back_off=back_off,
+            session=self._session,
+            names=self._names,
+            on_gone=self._gone,
+        )
+        if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
+            self._back_offs = {of: kept for of, kept in self._back_offs.items() if of in self._senders}
+
+    async def _end(self, subscriber: int) -> None:
+        sender = self._senders.pop(subscriber, None)
+        if sender is not None:
+            await sender.stop()
+
+    async def _gone(self, webhook: WebhookRow) -> None:
+        """The receiver says that it wants nothing any more. One that was put in its place meanwhile stays."""
+        there = self._senders.get(webhook.subscriber)
+        if there is not None and there.webhook == webhook:
+            del self._senders[webhook.subscriber]
+        try:
+            await self._service.store.remove_webhook(webhook.subscriber, secret=webhook.secret)
+        except TocsinError as error:
+            _log.warning("a webhook could not be ended", subscriber=webhook.subscriber, error=str(error))
+
+    def _check(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or len(url) > URL_LIMIT or any(letter.isspace() or not letter.isprintable() for letter in url):
+            raise InputError("url: must be an address such as https://example.org/hook")
+        if parts.username is not None or parts.password is not None:
+            raise InputError("url: must not carry a password")
+        self._guard.check(url, "the webhook's address")
+
+
+class WebhookBackOff:
+    """The back-off of one subscriber, whichever address it has given: `failures` in a row, and when to try again."""
+
+    def __init__(self, settings: WebhookSettings) -> None:
+        self._settings = settings
+        self._until_s = 0.0
+        self.failures = 0
+
+    def failed(self) -> None:
+        self.failures += 1
+        longest_s = self._settings.first_retry_s * float(1 << min(self.failures - 1, 30))
+        self._until_s = time.monotonic() + min(longest_s, self._settings.last_retry_s)
+
+    def succeeded(self) -> None:
+        self.failures, self._until_s = 0, 0.0
+
+    async def over(self) -> None:
+        await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
+
+
+class WebhookSender:
+    """Posts one subscriber's events, one after the other."""
+
+    def __init__(
+        self,
+        webhook: WebhookRow,
+        service: BrokerService,
+        *,
+        places: WebhookConnections,
+        back_off: WebhookBackOff,
+        session: aiohttp.ClientSession,
+        names: NameResolver,
+        on_gone: Callable[[WebhookRow], Awaitable[None]],
+    ) -> None:
+        self.webhook = webhook
+        self._service = service
+        self._places = places
+        self._back_off = back_off
+        self._host = urlsplit(webhook.url).netloc.lower()
+        self._session = session
+        self._names = names
+        self._on_gone = on_gone
+        self._waiting: deque[EncodedEvent] = deque()
+        self._some = asyncio.Event()
+        self._attached = False
+        self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= WAITING, self._shed)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(_ended)
+        self._attach()
+
+    def _attach(self) -> None:
+        self._attached = True
+        self._service.presence.attach(self.webhook.subscriber, self._outlet)
+
+    def _take(self, told: EncodedEvent) -> None:
+        self._waiting.append(told)
+        self._some.set()
+
+    def _shed(self) -> None:
+        """Too slow beside a connection of the same subscriber: it comes back when it has caught up."""
+        self._attached = False
+
+    def detach(self) -> None:
+        """It takes no more events. May be called twice."""
+        self._service.presence.detach(self._outlet)
+
+    async def stop(self) -> None:
+        self.detach()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            if not self._waiting:
+                if not self._attached:
+                    self._attach()
+                self._some.clear()
+                await self._some.wait()
+                continue
+            await self._back_off.over()
+            told, failing = self._waiting[0], self._back_off.failures > 0
+            async with self._places.place(self.webhook.application, self._host, failing=failing):
+                status = await self._post(told)
+            counted = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
+            self._service.figures.webhooks[counted] = self._service.figures.webhooks.get(counted, 0) + 1
+            if counted == "gone":
+                self.detach()
+                await self._on_gone(self.webhook)
+                return
+            if counted == "failed":
+                self._back_off.failed()
+                continue
+            self._back_off.succeeded()
+            self._waiting.popleft()
+            self._acknowledge(told)
+            if len(self._waiting) < WAITING:
+                self._service.presence.room(self._outlet)
+
+    def _acknowledge(self, told: EncodedEvent) -> None:
+        if told.kind != RESULTS or told.to is None:
+            return
+        subscription = self._service.desk.subscription_of(self.webhook.subscriber, told.interest)
+        if subscription is not None:
+            self._service.acks.acknowledge(subscription, told.interest, told.to)
+
+    async def _post(self, told: EncodedEvent) -> int:
+        """The status; 0 when nobody answered."""
+        message_id = f"msg_{self.webhook.subscriber}_{told.interest}_{told.mark}"
+        headers = signed(self.webhook.secret, message_id, int(time.time()), told.envelope)
+        try:
+            await self._look_up()
+            async with self._session.post(
+                self.webhook.url, data=told.envelope, headers=headers, allow_redirects=False
+            ) as response:
+                return response.status
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            _log.debug("a webhook did not answer", subscriber=self.webhook.subscriber, error=type(error).__name__)
+            return 0
+
+    async def _look_up(self) -> None:
+        """The host's name is known then, for a while. Until it is, the receiver's time has not begun: name servers have
+        as much for themselves."""
+        url = URL(self.webhook.url)
+        async with asyncio.timeout(self._service.settings.webhooks.timeout_s):
+            await self._names.resolve(url.raw_host or "", url.port or 0)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a webhook broke", exc_info=error)

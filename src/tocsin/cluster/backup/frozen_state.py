@@ -1,0 +1,136 @@
+"""Everything durable held still, quickly: data files and log entries are never changed once they are there, so a second
+name for each (a hard link) is enough to keep them, whatever upkeep or DROP do meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tocsin.cluster.backup.manifest import DATASETS, INTAKE, PYTHON, DatasetState
+from tocsin.cluster.backup.progress import explained
+from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, log_versions
+from tocsin.pipeline.datasets.snapshots import Snapshot
+from tocsin.wire.errors import UnavailableError
+
+_ATTEMPTS: Final = 10
+_LOG_FILE: Final = re.compile(r"(\d{20})\.(?!.*\.tmp$).+")
+_NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+
+class BackupTable(Protocol):
+    """What a backup needs of a dataset's table."""
+
+    def snapshot(self) -> Snapshot: ...
+
+    def needed_log_version(self) -> int: ...
+
+
+def hold_all(tables: Mapping[str, BackupTable], data: Path, held: Path) -> list[DatasetState]:
+    """All but the stores, in the folder `held`; the state that each dataset has there."""
+    # A feed's log must begin before and end after the position that its datasets have. Records may land meanwhile, so
+    # that its beginning is trimmed, and others may come: its files are held first, and once more, the new ones, last.
+    _hold_files(data / INTAKE, held / INTAKE, _link)
+    marks = _hold(tables, data / DATASETS, held / DATASETS)
+    _hold_files(data / INTAKE, held / INTAKE, _link)
+    _hold_files(data / PYTHON, held / PYTHON, shutil.copyfile)  # no link: people edit files in place
+    return marks
+
+
+def _hold_files(folder: Path, held: Path, hold: Callable[[Path, Path], Any]) -> None:
+    with explained(held):
+        for path in sorted(folder.rglob("*")):
+            target = held / path.relative_to(folder)
+            if path.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # a log that is trimmed this moment: its records have landed
+                    hold(path, target)
+
+
+def _hold(tables: Mapping[str, BackupTable], datasets: Path, held: Path) -> list[DatasetState]:
+    with explained(held):
+        return [_hold_table(name, tables[name], datasets / name, held / name) for name in sorted(tables)]
+
+
+def _hold_table(name: str, table: BackupTable, folder: Path, held: Path) -> DatasetState:
+    for _ in range(_ATTEMPTS):
+        snapshot = table.snapshot()
+        files = [os.path.relpath(path, folder) for path in snapshot.files]
+        try:
+            (held / LOG_FOLDER).mkdir(parents=True)
+            _hold_log(folder, held, table.needed_log_version(), snapshot.version)
+            for file in files:
+                _link(folder / file, held / file)
+            _hold_past(folder, held)
+            rows = check_table(held, snapshot.version, files)
+            return DatasetState(name, snapshot.number, snapshot.version, rows)
+        except (FileNotFoundError, IncompleteBackupError):
+            # Upkeep put a checkpoint in the place of log entries between our look and our grasp.
+            shutil.rmtree(held)
+    raise UnavailableError(f"the dataset in {folder} could not be held still", hint="try again")
+
+
+def _hold_log(folder: Path, held: Path, needed_version: int, last_version: int) -> None:
+    # Not what is only kept for readers outside: it may be an hour of entries and files that nothing here needs.
+    before = [version for version in log_versions(folder)[1] if version <= min(needed_version, last_version)]
+    first_version = max(before, default=0)
+    # Not `_last_checkpoint`: it may already name a later one, and nobody needs it to find those that are there.
+    for path in (folder / LOG_FOLDER).iterdir():
+        found = _LOG_FILE.fullmatch(path.name)
+        if found is not None and first_version <= int(found[1]) <= last_version:
+            _link(path, held / LOG_FOLDER / path.name)
+
+
+def _hold_past(folder: Path, held: Path) -> None:
+    """The files of past states, as far as they are there: what is gone, the dataset knows not to offer."""
+    for entry in (held / LOG_FOLDER).glob("*.json"):
+        for line in entry.read_text(encoding="utf-8").splitlines():
+            action = json.loads(line)
+            for kind in ("add", "remove"):
+                path = action.get(kind, {}).get("path")
+                if path is not None and not (held / path).exists():
+                    with suppress(FileNotFoundError):
+                        _link(folder / path, held / path)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+
+
+class IncompleteBackupError(Exception):
+    """A table that cannot be opened as it should."""
+
+
+def check_table(folder: Path, wanted: int, files: list[str] | None = None) -> int:
+    """The rows of the table, which must open at this version, with these files, all there."""
+    try:
+        table = DeltaTable(str(folder))
+        actions = pa.table(table.get_add_actions(flatten=True))
+    except (DeltaError, OSError, ValueError) as error:
+        raise IncompleteBackupError(f"cannot be opened: {str(error).splitlines()[0]}") from None
+    if table.version() != wanted:
+        raise IncompleteBackupError(f"is at version {table.version()} instead of {wanted}")
+    paths = [str(path) for path in actions.column("path").to_pylist()]
+    if files is not None and set(paths) != set(files):
+        raise IncompleteBackupError("has other files than it should")
+    missing = next((path for path in paths if not (folder / path).is_file()), None)
+    if missing is not None:
+        raise IncompleteBackupError(f"has lost its file {missing}")
+    return sum(rows or 0 for rows in actions.column("num_records").to_pylist())

@@ -1,0 +1,106 @@
+"""A data folder of a backup: unpacked beside its place, checked, begun anew, and put in place at once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import uuid4
+
+from tocsin import faults
+from tocsin.cluster.backup.archive import check_files, open_archive, read_manifest, sync_tree
+from tocsin.cluster.backup.frozen_state import IncompleteBackupError, check_table
+from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
+from tocsin.cluster.backup.progress import Progress, counting, explained, in_thread, no_progress, remove
+from tocsin.cluster.backup.renewal import renew_catalog, renew_channels
+from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.cluster.interface import ClusterStore
+from tocsin.wire.errors import ConflictError, InputError, StoreError
+
+
+async def restore(
+    source: Path,
+    data: Path,
+    *,
+    open_store: Callable[[Path], ClusterStore],
+    open_channels: Callable[[Path], ChannelStore],
+    settle_broker: Callable[[Path], Awaitable[None]] | None = None,
+    on_progress: Progress = no_progress,
+) -> Manifest:
+    """Make a data folder of a backup; `data` must be absent or empty. The restored cluster has a new epoch.
+
+    `open_store` and `open_channels` give the store in a file, not yet opened; an older backup may have no channels.
+    `settle_broker` checks a saved broker's file and makes it one that a broker can use. Whatever is wrong with the
+    backup, `data` is left as it was.
+    """
+    with explained(data):
+        data = unused(data)
+        data.parent.mkdir(parents=True, exist_ok=True)
+    part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
+    try:
+        manifest = await in_thread(lambda stop: _unpack(source, part, on_progress, stop))
+        await renew_catalog(open_store(part / CATALOG))
+        if (part / CHANNELS).exists():
+            await renew_channels(open_channels(part / CHANNELS))
+        if settle_broker is not None:
+            for name in manifest.brokers:
+                await settle_broker(part / name)
+        with explained(data):
+            sync_tree(part)
+            faults.reach("restore.verified")
+            _put_in_place(part, data)
+        return manifest
+    except BaseException:
+        await asyncio.to_thread(remove, part)
+        raise
+
+
+def unused(data: Path) -> Path:
+    """The folder, if it can be put in place at once: absent or empty, and no mount point."""
+    data = data.absolute()
+    if data.is_dir():
+        if any(data.iterdir()):
+            raise ConflictError(
+                f"the data folder {data} is not empty", hint="restore into a new folder, chosen with --data"
+            )
+        if data.is_mount():
+            raise InputError(
+                f"{data} is a mount point, which cannot be put in place at once", hint="restore into a folder in it"
+            )
+    elif os.path.lexists(data):
+        raise ConflictError(f"{data} is not a folder")
+    return data
+
+
+def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
+    with explained(source), open_archive(source) as archive:
+        manifest = read_manifest(archive, source)
+        if CATALOG not in {mark.path for mark in manifest.files}:
+            raise StoreError(f"the backup {source} is incomplete: its manifest names no {CATALOG}")
+        passed = counting(manifest.size_bytes, on_progress, stop)
+        with explained(part):
+            part.mkdir(mode=0o700)
+            check_files(archive, source, manifest, part, passed)
+            (part / DATASETS).mkdir(mode=0o700, exist_ok=True)
+    for dataset in manifest.datasets:
+        try:
+            check_table(part / DATASETS / dataset.folder, dataset.version)
+        except IncompleteBackupError as error:
+            raise StoreError(
+                f"the backup {source} is incomplete: the table {DATASETS}/{dataset.folder} {error}"
+            ) from None
+    return manifest
+
+
+def _put_in_place(part: Path, data: Path) -> None:
+    try:
+        part.rename(data)  # over an empty folder, never over one that is not
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ConflictError(f"somebody began to use the data folder {data} meanwhile") from None
+        raise
+    sync_folder(data.parent)

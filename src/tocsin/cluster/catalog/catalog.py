@@ -1,0 +1,400 @@
+"""The catalog: what CREATE made and DROP takes away.
+
+    CatalogStore ── apply([Put, Remove, …]) ─▶ store (one transaction) ─▶ the next Catalog
+          └──────── catalog ─▶ Catalog       an immutable snapshot: whoever holds one sees no change
+
+Names are case-sensitive: `Reports` and `reports` may both exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from tocsin.cluster.catalog.channel_entries import channel_of
+from tocsin.cluster.catalog.entries import (
+    BrokerEntry,
+    CatalogEntry,
+    ChannelEntry,
+    DatasetEntry,
+    DataverseEntry,
+    FeedEntry,
+    FieldPath,
+    FunctionEntry,
+    IndexEntry,
+    IndexKind,
+    Kind,
+    ProcedureEntry,
+    Ref,
+    TypeEntry,
+    broker_ref,
+    channel_ref,
+    dataset_ref,
+    dataverse_ref,
+    entry_from_json,
+    entry_to_json,
+    feed_ref,
+    function_ref,
+    index_ref,
+    procedure_ref,
+    qualified,
+    quoted,
+    type_ref,
+    unqualified,
+)
+from tocsin.cluster.catalog.refs import nearest
+from tocsin.cluster.catalog.type_json import type_from_json, type_to_json
+from tocsin.cluster.data_folder.removals import Removals, Step, plan_removals
+from tocsin.store.cluster.interface import ClusterStore, StoreTransaction, check_text
+from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
+
+__all__ = [
+    "DEFAULT", "IDENTIFIER_LIMIT", "METADATA",
+    "Catalog", "CatalogEntry", "CatalogStore", "Change", "DatasetEntry", "DataverseEntry", "FieldPath", "FunctionEntry",
+    "IndexEntry", "IndexKind", "Kind", "Put", "Ref", "Remove", "TypeEntry",
+    "dataset_ref", "dataverse_ref", "function_ref", "index_ref", "nearest", "qualified", "quoted", "type_from_json",
+    "type_ref", "type_to_json", "unqualified",
+]  # fmt: skip
+
+DEFAULT: Final = "Default"
+METADATA: Final = "Metadata"
+IDENTIFIER_LIMIT: Final = 128
+
+Found = TypeVar("Found", bound=CatalogEntry)
+
+# Always there, never stored, never dropped.
+_BUILT_IN: Final = tuple(DataverseEntry(name) for name in (METADATA, DEFAULT))
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """One state of the catalog. Nothing changes it: `with_` and `without` give the next one.
+
+    Every entry lies in a dataverse that exists, and whatever it uses exists: `with_` and `without` refuse the rest.
+    The dataverses `Default` and `Metadata` are always there; nothing can be put into `Metadata`.
+    """
+
+    entries: Mapping[Ref, CatalogEntry]
+
+    @staticmethod
+    def empty() -> Catalog:
+        return Catalog.of(())
+
+    @staticmethod
+    def of(entries: Iterable[CatalogEntry]) -> Catalog:
+        """The catalog with these, in this order; they come from the store, so they are not checked again."""
+        return Catalog(MappingProxyType({entry.ref: entry for entry in (*_BUILT_IN, *entries)}))
+
+    @property
+    def dataverses(self) -> tuple[DataverseEntry, ...]:
+        return tuple(self._all(DataverseEntry))
+
+    @property
+    def types(self) -> tuple[TypeEntry, ...]:
+        return tuple(self._all(TypeEntry))
+
+    @property
+    def datasets(self) -> tuple[DatasetEntry, ...]:
+        return tuple(self._all(DatasetEntry))
+
+    @property
+    def feeds(self) -> tuple[FeedEntry, ...]:
+        return tuple(self._all(FeedEntry))
+
+    @property
+    def indexes(self) -> tuple[IndexEntry, ...]:
+        return tuple(self._all(IndexEntry))
+
+    @property
+    def functions(self) -> tuple[FunctionEntry, ...]:
+        return tuple(self._all(FunctionEntry))
+
+    @property
+    def brokers(self) -> tuple[BrokerEntry, ...]:
+        return tuple(self._all(BrokerEntry))
+
+    @property
+    def channels(self) -> tuple[ChannelEntry, ...]:
+        return tuple(self._all(ChannelEntry))
+
+    @property
+    def procedures(self) -> tuple[ProcedureEntry, ...]:
+        return tuple(self._all(ProcedureEntry))
+
+    def find(self, ref: Ref) -> CatalogEntry | None:
+        return self.entries.get(ref)
+
+    def dataverse(self, name: str) -> DataverseEntry:
+        return self._look_up(dataverse_ref(name), DataverseEntry)
+
+    def type_(self, dataverse: str, name: str) -> TypeEntry:
+        return self._look_up(type_ref(dataverse, name), TypeEntry)
+
+    def dataset(self, dataverse: str, name: str) -> DatasetEntry:
+        return self._look_up(dataset_ref(dataverse, name), DatasetEntry)
+
+    def feed(self, dataverse: str, name: str) -> FeedEntry:
+        return self._look_up(feed_ref(dataverse, name), FeedEntry)
+
+    def index(self, dataverse: str, dataset: str, name: str) -> IndexEntry:
+        return self._look_up(index_ref(dataverse, dataset, name), IndexEntry)
+
+    def function(self, dataverse: str, name: str, arity: int) -> FunctionEntry:
+        return self._look_up(function_ref(dataverse, name, arity), FunctionEntry)
+
+    def broker(self, dataverse: str, name: str) -> BrokerEntry:
+        return self._look_up(broker_ref(dataverse, name), BrokerEntry)
+
+    def channel(self, dataverse: str, name: str) -> ChannelEntry:
+        return self._look_up(channel_ref(dataverse, name), ChannelEntry)
+
+    def procedure(self, dataverse: str, name: str, arity: int) -> ProcedureEntry:
+        return self._look_up(procedure_ref(dataverse, name, arity), ProcedureEntry)
+
+    def channel_behind(self, dataset: Ref) -> ChannelEntry | None:
+        """The channel whose subscriptions or results this dataset shows."""
+        ref = channel_of(dataset)
+        found = None if ref is None else self.entries.get(ref)
+        return found if isinstance(found, ChannelEntry) else None
+
+    def missing(self, ref: Ref) -> NotFoundError:
+        """Says that this is not there, and what may have been meant."""
+        if ref.kind != "dataverse" and dataverse_ref(ref.dataverse) not in self.entries:
+            return self.missing(dataverse_ref(ref.dataverse))
+        peers = [entry for entry in self.entries.values() if entry.ref.kind == ref.kind]
+        wanted, hint = ref.name, None
+        if ref.kind == "index":
+            dataset, wanted = unqualified(ref.name)
+            if dataset_ref(ref.dataverse, dataset) not in self.entries:
+                return self.missing(dataset_ref(ref.dataverse, dataset))
+            peers = list(self.indexes_of(ref.dataverse, dataset))
+        elif ref.kind in ("function", "procedure"):
+            wanted, _, given = ref.name.rpartition("@")
+            named = self.functions_named if ref.kind == "function" else self.procedures_named
+            if others := named(ref.dataverse, wanted):
+                arities = " or ".join(str(one.arity) for one in others)
+                return NotFoundError(f"there is no {ref}", hint=f"it takes {arities} arguments, not {given}")
+        at_home = [peer.name for peer in peers if ref.kind == "dataverse" or peer.ref.dataverse == ref.dataverse]
+        away = [peer.ref.dataverse for peer in peers if peer.name == wanted]
+        if (near := nearest(wanted, at_home)) is not None:
+            hint = f"did you mean {quoted(near)}?"
+        elif away:
+            hint = f"did you mean {qualified(away[0], wanted)}?"
+        return NotFoundError(f"there is no {ref}", hint=hint)
+
+    def functions_named(self, dataverse: str, name: str) -> list[FunctionEntry]:
+        named = [other for other in self._all(FunctionEntry) if (other.dataverse, other.name) == (dataverse, name)]
+        return sorted(named, key=lambda function: function.arity)
+
+    def procedures_named(self, dataverse: str, name: str) -> list[ProcedureEntry]:
+        named = [other for other in self._all(ProcedureEntry) if (other.dataverse, other.name) == (dataverse, name)]
+        return sorted(named, key=lambda procedure: procedure.arity)
+
+    def indexes_of(self, dataverse: str, dataset: str) -> list[IndexEntry]:
+        return [index for index in self._all(IndexEntry) if (index.dataverse, index.dataset) == (dataverse, dataset)]
+
+    def users_of(self, ref: Ref) -> list[Ref]:
+        """Who would break if this went, in the order of creation. Of a dataverse: who outside uses something inside."""
+        if ref.kind == "dataverse":
+            outside = (entry for entry in self.entries.values() if entry.ref.dataverse != ref.name)
+            return [entry.ref for entry in outside if any(used.dataverse == ref.name for used in entry.uses)]
+        entry = self.entries.get(ref)
+        # Whoever reads a channel's results uses the channel.
+        meant = {ref, entry.subscriptions, entry.results} if isinstance(entry, ChannelEntry) else {ref}
+        return [entry.ref for entry in self.entries.values() if not meant.isdisjoint(entry.uses)]
+
+    def with_(self, entry: CatalogEntry, *, replace: bool = False) -> Catalog:
+        """With one more, or with another in place of the old one (`replace`), which keeps its place in the order.
+
+        Raises ConflictError when the name is taken, NotFoundError when what it uses is not there. A type that is used
+        cannot be replaced, and a function cannot use itself, not even through others.
+        """
+        ref = entry.ref
+        if ref.dataverse == METADATA and ref != dataverse_ref(METADATA):
+            raise ConflictError(f"{ref} cannot be made: the dataverse {METADATA} is reserved")
+        if ref in self.entries and (not replace or ref.kind == "dataverse"):
+            raise ConflictError(f"{ref} exists already")
+        if replace and ref.kind == "type" and (users := self.users_of(ref)):
+            raise ConflictError(f"{ref} cannot be replaced: it is used by {_listed(users)}")
+        _check_names(entry)
+        if not isinstance(entry, DataverseEntry):
+            self.dataverse(ref.dataverse)
+        if isinstance(entry, IndexEntry):
+            self.dataset(entry.dataverse, entry.dataset)
+        self._check_uses(entry)
+        self._check_shown(entry)
+        return Catalog(MappingProxyType({**self.entries, ref: entry}))
+
+    def without(self, ref: Ref) -> Catalog:
+        """Without this, and without all that belongs to it: a dataset's indexes, everything in a dataverse.
+
+        Raises NotFoundError, or ConflictError naming who still uses it.
+        """
+        if ref not in self.entries:
+            raise self.missing(ref)
+        if any(ref == built_in.ref for built_in in _BUILT_IN):
+            raise ConflictError(f"{ref} cannot be dropped", hint="drop what is in it" if ref.name == DEFAULT else None)
+        if users := self.users_of(ref):
+            what = "something in it" if ref.kind == "dataverse" else "it"
+            raise ConflictError(f"{ref} cannot be dropped: {what} is used by {_listed(users)}")
+        gone = {entry.ref for entry in self.belonging_to(ref)}
+        return Catalog(MappingProxyType({key: entry for key, entry in self.entries.items() if key not in gone}))
+
+    def belonging_to(self, ref: Ref) -> list[CatalogEntry]:
+        """What goes when this goes, itself included."""
+        match ref.kind:
+            case "dataverse":
+                return [entry for entry in self.entries.values() if entry.ref.dataverse == ref.name]
+            case "dataset":
+                return [self.entries[ref], *self.indexes_of(ref.dataverse, ref.name)]
+            case _:
+                return [self.entries[ref]]
+
+    def _all(self, kind: type[Found]) -> Iterator[Found]:
+        return (entry for entry in self.entries.values() if isinstance(entry, kind))
+
+    def _look_up(self, ref: Ref, kind: type[Found]) -> Found:
+        found = self.entries.get(ref)
+        if not isinstance(found, kind):
+            raise self.missing(ref)
+        return found
+
+    def _check_uses(self, entry: CatalogEntry) -> None:
+        for used in entry.uses:
+            # What `Metadata` holds is no entry: it is made from the catalog when it is asked for.
+            known = used in self.entries or used == entry.ref or self.channel_behind(used) is not None
+            if not known and used.dataverse != METADATA:
+                raise NotFoundError(f"{entry.ref} uses {used}, and there is no such {used.kind}")
+        seen: set[Ref] = set()
+        ahead = list(entry.uses)
+        while ahead:
+            used = ahead.pop()
+            if used == entry.ref:
+                raise ConflictError(f"{entry.ref} would use itself")
+            if used not in seen and used in self.entries:
+                seen.add(used)
+                ahead += self.entries[used].uses
+
+    def _check_shown(self, entry: CatalogEntry) -> None:
+        """A channel is seen as two datasets: nothing else has their names."""
+        if isinstance(entry, ChannelEntry):
+            for shown in (entry.subscriptions, entry.results):
+                if shown in self.entries:
+                    raise ConflictError(
+                        f"{entry.ref} cannot be made: it would be seen as {shown}, which exists already",
+                        hint="give the channel another name",
+                    )
+        elif isinstance(entry, DatasetEntry) and (channel := self.channel_behind(entry.ref)) is not None:
+            raise ConflictError(f"{entry.ref} cannot be made: {channel.ref} is seen under that name")
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Make this. When the name is taken: refuse, put it in the old one's place, or keep the old one."""
+
+    entry: CatalogEntry
+    when_taken: Literal["refuse", "replace", "keep"] = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Drop this with all that belongs to it."""
+
+    ref: Ref
+    if_exists: bool = False
+
+
+Change: TypeAlias = Put | Remove
+
+
+class CatalogStore:
+    """The catalog, durable in the cluster's store. Changes run one after the other; nobody else changes the entries."""
+
+    def __init__(self, store: ClusterStore, removals: Removals | None = None) -> None:
+        self._store = store
+        self._lock = asyncio.Lock()
+        self._catalog: Catalog | None = None
+        self.removals = removals if removals is not None else Removals(store)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The present snapshot. Known once loaded."""
+        if self._catalog is None:
+            raise UnavailableError("the catalog is not loaded yet")
+        return self._catalog
+
+    @property
+    def standstill(self) -> asyncio.Lock:
+        """While it is held, nothing in the catalog changes."""
+        return self._lock
+
+    async def load(self) -> Catalog:
+        async with self._lock:
+            self._catalog = Catalog.of(entry_from_json(row) for row in await self._store.entries())
+            return self._catalog
+
+    async def apply(self, changes: Sequence[Change]) -> Catalog:
+        """All changes in one transaction, or none; each is checked against the catalog that those before it leave.
+
+        The snapshot is swapped if and only if the changes are durable, also when the caller is cancelled meanwhile.
+        """
+        async with self._lock:
+            following, steps = _plan(self.catalog, changes)
+            if steps:
+                before, after = self.catalog.entries.values(), following.entries.values()
+                steps += plan_removals(before, after, self.removals.clock())
+                transaction: StoreTransaction | None = None
+                try:
+                    async with self._store.transaction() as transaction:
+                        for step in steps:
+                            await step(transaction)
+                finally:
+                    if transaction is not None and transaction.committed:
+                        self._catalog = following
+            return following
+
+
+def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[Step]]:
+    steps: list[Step] = []
+    for change in changes:
+        match change:
+            case Put(entry=entry, when_taken="keep") if entry.ref in catalog.entries:
+                pass
+            case Put(entry=entry, when_taken=when_taken):
+                there = entry.ref in catalog.entries
+                catalog = catalog.with_(entry, replace=when_taken == "replace")
+                steps.append(_writing(entry, replace=there))
+            case Remove(ref=ref, if_exists=True) if ref not in catalog.entries:
+                pass
+            case Remove(ref=ref):
+                gone = [entry.ref for entry in catalog.belonging_to(ref)] if ref in catalog.entries else []
+                catalog = catalog.without(ref)
+                steps += [_removing(each) for each in gone]
+    return catalog, steps
+
+
+def _writing(entry: CatalogEntry, *, replace: bool) -> Step:
+    ref, body = entry.ref, entry_to_json(entry)
+    if replace:
+        return lambda tx: tx.replace_entry(ref.kind, ref.dataverse, ref.name, body)
+    return lambda tx: tx.add_entry(ref.kind, ref.dataverse, ref.name, body)
+
+
+def _removing(ref: Ref) -> Step:
+    return lambda tx: tx.remove_entry(ref.kind, ref.dataverse, ref.name)
+
+
+def _check_names(entry: CatalogEntry) -> None:
+    own = entry.ref.dataverse, entry.name, *((entry.dataset,) if isinstance(entry, IndexEntry) else ())
+    for name in own:
+        check_text("name", name, IDENTIFIER_LIMIT)
+        if not name:
+            raise InputError("a name cannot be empty")
+
+
+def _listed(users: Sequence[Ref], limit: int = 3) -> str:
+    shown = ", ".join(str(user) for user in users[:limit])
+    return shown if len(users) <= limit else f"{shown} and {len(users) - limit} more"

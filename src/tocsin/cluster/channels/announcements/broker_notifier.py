@@ -1,0 +1,163 @@
+"""Tells one broker what is new: one announcement at a time, in order, until it is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import aiohttp
+import structlog
+
+from tocsin import faults
+from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.channels.rows import BrokerName, Registration
+from tocsin.wire.announcements import Announcement
+from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
+from tocsin.wire.results import FRAMES
+from tocsin.wire.signatures import signed
+
+log = structlog.get_logger()
+
+FIRST_RETRY_S: Final = 0.25
+LAST_RETRY_S: Final = 60.0
+# A broker is told now and then that there was nothing for it, so that a restart does not look far back.
+PASSED_OVER: Final = 100_000
+MANY_PUSHED: Final = 200
+"""An announcement with results of more interests than these is written on a thread."""
+
+
+@dataclass(slots=True)
+class NotifierCounts:
+    """Since the cluster started."""
+
+    sent: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierState:
+    """What every teller works with. `url`: where a broker is told, None while it is not."""
+
+    store: ChannelStore
+    news: AnnouncementBuilder
+    session: aiohttp.ClientSession
+    url: Callable[[BrokerName], str | None]
+    clock_s: Callable[[], float] = time.time
+    first_retry_s: float = FIRST_RETRY_S
+    last_retry_s: float = LAST_RETRY_S
+    passed_over: int = PASSED_OVER
+
+
+class BrokerNotifier:
+    """Begins where the broker was told up to; goes on whenever it is woken."""
+
+    def __init__(self, registration: Registration, rooms: NotifierState) -> None:
+        self.broker = registration.broker
+        self.position = registration.position
+        self.counts = NotifierCounts()
+        self.trouble: str | None = None
+        self.behind_since_s: float | None = None
+        # What the broker knows, which the next announcement goes on from; `position` may have passed over what is
+        # only others' news.
+        self._told = registration.position
+        self._secret = registration.secret
+        self._failures = 0
+        # How many channels had been dropped when it was last told, or when this began.
+        self._dropped: int | None = None
+        self._rooms = rooms
+        self._due = asyncio.Event()
+        self._at_once = asyncio.Event()
+        # Brokers that were away together do not come back together.
+        self._chance = Random()
+        self._task = asyncio.create_task(self._run(), name=f"tell {self.broker.dataverse}.{self.broker.name}")
+
+    def wake(self) -> None:
+        """There may be news. A broker that is being waited for is waited for all the same."""
+        self._due.set()
+
+    def at_once(self, registration: Registration) -> None:
+        """The broker has shown up, or has another secret or address: it is not waited for any longer."""
+        self._secret = registration.secret
+        self._told = max(self._told, registration.position)
+        self.position = max(self.position, self._told)
+        self._at_once.set()
+        self._due.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            while not await self._told_all():
+                pass
+
+    async def _told_all(self) -> bool:
+        """Whether it knows everything now; False when it could not be told and has been waited for."""
+        try:
+            while (url := self._rooms.url(self.broker)) is not None:
+                message = await self._rooms.news.since(self.broker, self.position, told=self._told)
+                if self._dropped is None:
+                    self._dropped = message.dropped
+                passed_over = message.position.number - self._told.number
+                if message.is_empty and message.dropped == self._dropped and passed_over <= self._rooms.passed_over:
+                    self.position = message.position
+                else:
+                    self.behind_since_s = self.behind_since_s or time.monotonic()
+                    await self._tell(url, message)
+                if not message.more:
+                    break
+            self.behind_since_s = self.trouble = None
+            return True
+        except NotFoundError:
+            return True  # It is no longer registered; whoever did that stops this.
+        except Exception as error:
+            self._failed(error)
+        self._at_once.clear()
+        try:
+            async with asyncio.timeout(self._pause_s()):
+                await self._at_once.wait()
+        except TimeoutError:
+            pass
+        return False
+
+    def _pause_s(self) -> float:
+        longest = min(self._rooms.last_retry_s, self._rooms.first_retry_s * float(1 << min(self._failures - 1, 30)))
+        return longest * self._chance.uniform(0.5, 1.0)
+
+    async def _tell(self, url: str, message: Announcement) -> None:
+        many = len(message.pushed) > MANY_PUSHED
+        body = await asyncio.to_thread(message.to_bytes) if many else message.to_bytes()
+        headers = signed(self._secret, message.id, int(self._rooms.clock_s()), body)
+        # Not followed elsewhere: whoever it was meant for has said where.
+        async with self._rooms.session.post(
+            url, data=body, headers={**headers, "Content-Type": FRAMES}, allow_redirects=False
+        ) as answer:
+            if not 200 <= answer.status < 300:
+                raise UnavailableError(f"it answered {answer.status}")
+        faults.reach("announcer.told")
+        self._told = self.position = await self._rooms.store.told(self.broker, message.position)
+        self._dropped = message.dropped
+        self.counts.sent += 1
+        self._failures = 0
+        self.trouble = self.behind_since_s = None
+
+    def _failed(self, error: Exception) -> None:
+        self.counts.failed += 1
+        self._failures += 1
+        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}".rstrip(": ")
+        if self.trouble is None:
+            # It is told again whether or not this can be told.
+            with suppress(Exception):
+                log.warning(
+                    "a broker could not be told", broker=f"{self.broker.dataverse}.{self.broker.name}", reason=reason
+                )
+        self.trouble = reason

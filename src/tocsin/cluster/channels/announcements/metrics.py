@@ -1,0 +1,50 @@
+"""How brokers are told of news, in numbers for Prometheus. A broker that is dropped takes its series along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tocsin.cluster.channels.announcements.announcer import BrokerCounts
+
+_COUNTS: Final[dict[str, tuple[str, Callable[[BrokerCounts], int]]]] = {
+    "tocsin_cluster_announcements": ("Announcements that a broker took from the cluster.", lambda one: one.counts.sent),
+    "tocsin_cluster_announcements_failed": (
+        "Announcements that a broker did not take from the cluster, each try counted.",
+        lambda one: one.counts.failed,
+    ),
+}
+_STATES: Final[dict[str, tuple[str, Callable[[BrokerCounts], float | None]]]] = {
+    "tocsin_broker_lag_results": ("Results committed since the broker was told.", lambda one: one.lag),
+    "tocsin_broker_behind_seconds": ("For how long there has been something to tell it.", lambda one: one.behind_s),
+}
+
+
+class AnnouncementCollector(Collector):
+    """`figures` may be asked from any thread."""
+
+    def __init__(self, figures: Callable[[], Iterable[BrokerCounts]]) -> None:
+        self._figures = figures
+
+    def describe(self) -> Iterator[Metric]:
+        return self._collected(())
+
+    def collect(self) -> Iterator[Metric]:
+        return self._collected(tuple(self._figures()))
+
+    def _collected(self, figures: tuple[BrokerCounts, ...]) -> Iterator[Metric]:
+        for name, (said, count) in _COUNTS.items():
+            counted = CounterMetricFamily(name, said, labels=["broker"])
+            for one in figures:
+                counted.add_metric([one.broker], count(one))
+            yield counted
+        for name, (said, state) in _STATES.items():
+            now = GaugeMetricFamily(name, said, labels=["broker"])
+            for one in figures:
+                if (value := state(one)) is not None:
+                    now.add_metric([one.broker], value)
+            yield now

@@ -1,0 +1,332 @@
+"""One execution of a channel: from one commit vector to the next, over all interests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+
+import pyarrow as pa
+
+from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.channels.executions.execution_parts import (
+    LACKS,
+    MOST_LOSSES,
+    ExecutionPart,
+    ExecutionSize,
+    Lack,
+    PartedExecution,
+    PartedRun,
+)
+from tocsin.cluster.channels.executions.execution_runs import SparkQuestion
+from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
+from tocsin.cluster.channels.executions.new_rows import NewRows
+from tocsin.cluster.channels.executions.poison_search import (
+    Part,
+    PoisonRecord,
+    PoisonSearch,
+    collected,
+    identity_of,
+)
+from tocsin.cluster.engine.engine_session import EngineLostError
+from tocsin.language.channels.compiler import CalledFunction, Scan
+from tocsin.pipeline.channels import run_query
+from tocsin.pipeline.channels.interests import Ids, InterestTable
+from tocsin.pipeline.channels.run_query import ExecutionMoment, ExecutionResults, Grouping, together
+from tocsin.rules.model.columns import COMMIT
+from tocsin.wire.errors import CapacityError, DeadlineError, StatementError, TocsinError, UnavailableError
+
+Record = tuple[str, tuple[str, ...], int]
+"""A record version: its dataset, its key and its commit."""
+
+
+def executed(
+    reading: ExecutionSnapshot,
+    interests: InterestTable,
+    new_rows: NewRows,
+    *,
+    now: datetime,
+    previous: datetime,
+    ask: SparkQuestion,
+    size: ExecutionSize,
+    is_stopped: Callable[[], bool] = lambda: False,
+    search_begins: Callable[[StatementError], None] = lambda _error: None,
+    parts_begin: Callable[[TocsinError], None] = lambda _error: None,
+) -> tuple[ExecutionResults, list[PoisonRecord]]:
+    """The results of every interest, without those of records, and of interests, that make the query fail.
+
+    `search_begins` is told, on this thread, before these are looked for, which may take minutes, and `parts_begin` when
+    the engine lacks what the execution needs as a whole."""
+    runs = _Runs(reading, interests, new_rows, _moment(reading, now, previous), ask, size, is_stopped, parts_begin)
+    runs.prepare()
+    left = interests.left_out()
+    culprits: list[PoisonRecord] = []
+    try:
+        found = runs.run({}, Ids(without=tuple(left)) if left else None)
+        interests.worked({*left, *runs.doubtful})
+    except StatementError as error:
+        if is_stopped() or not any(scan.new for scan in reading.query.scans):
+            raise
+        search_begins(error)
+        runs.renew()  # it may have failed on one that left
+        search = PoisonSearch(reading, interests, runs.run, runs.rows_of, is_stopped, list(left))
+        found, culprits = search.without_culprits(error)
+    runs.learn(found)
+    known = [PoisonRecord("", [str(one)], reason, one, known=True) for one, reason in left.items()]
+    return found, culprits + runs.set_aside() + known
+
+
+def _moment(reading: ExecutionSnapshot, now: datetime, previous: datetime) -> ExecutionMoment:
+    since = {one.since: reading.since.get(folder_of(one), 0) for one in reading.query.watched}
+    few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
+    return ExecutionMoment(now, previous, since, many=not few)
+
+
+class _Runs:
+    """The runs of one execution. One that the engine lacks something for is parted, so that none of them fails for
+    that; what cannot be parted and fails all the same is set aside, and is in none of the runs that follow."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        reading: ExecutionSnapshot,
+        interests: InterestTable,
+        new_rows: NewRows,
+        moment: ExecutionMoment,
+        ask: SparkQuestion,
+        size: ExecutionSize,
+        is_stopped: Callable[[], bool],
+        parts_begin: Callable[[TocsinError], None],
+    ) -> None:
+        self._reading = reading
+        self._interests = interests
+        self._new_rows = new_rows
+        self._moment = moment
+        self._ask = ask
+        self._size = size
+        self._is_stopped = is_stopped
+        self._parts_begin = parts_begin
+        self._rows: dict[str, pa.Table] = {}
+        self._lost: dict[int, TocsinError] = {}  # interests that are set aside
+        self._lost_records: dict[int, dict[Record, TocsinError]] = {}  # and records, each for one interest
+        self._took_s = 0.0  # for the last answer
+
+    @property
+    def doubtful(self) -> set[int]:
+        """Interests of which something was set aside."""
+        return {*self._lost, *self._lost_records}
+
+    def set_aside(self) -> list[PoisonRecord]:
+        interests = [PoisonRecord("", [str(one)], error.message, one) for one, error in self._lost.items()]
+        records = [
+            PoisonRecord(dataset, list(key), error.message, one)
+            for one, errors in self._lost_records.items()
+            for (dataset, key, _), error in errors.items()
+        ]
+        return interests + records
+
+    def learn(self, found: ExecutionResults) -> None:
+        """What the next execution should know of this one, which has come to its end."""
+        self._size.grouping = run_query.choose_grouping(len(self._interests), found)
+        self._size.losses = 0
+
+    def prepare(self) -> None:
+        """Hands the interests over. That cannot be done in parts."""
+        if self._interests.is_stale:
+            self._ask(self._interests.prepared)
+
+    def renew(self) -> None:
+        if self._interests.gone:
+            self._ask(self._interests.renew)
+
+    def rows_of(self, folder: str) -> pa.Table:
+        """A dataset's new rows."""
+        if folder not in self._rows:
+            self._rows[folder] = self._ask(lambda: collected(self._reading, folder))
+        return self._rows[folder]
+
+    # ------------------------------------------------------------ whole, or in parts
+
+    def run(self, part: Part, among: Ids | None) -> ExecutionResults:
+        """For all new records or some, and for all interests or some."""
+        failed: Lack | None = None
+        ids = (among or Ids()).among(self._interests.identities())
+        if self._is_thought_to_pass(part, ids):
+            try:
+                return self._asked(part, among)
+            except LACKS as error:
+                self._size.losses += isinstance(error, EngineLostError)
+                is_first_loss = isinstance(error, EngineLostError) and self._size.losses < MOST_LOSSES
+                if self._is_stopped() or is_first_loss:
+                    raise
+                failed = error
+                self._parts_begin(error)
+                self.renew()  # what it lacks, one that left may have taken
+        parts = []
+        for one in ids:
+            if one in self._lost_records:
+                rows = {folder: self._without_lost(one, folder, rows) for folder, rows in self._axis(part).items()}
+                if any(map(len, rows.values())):
+                    parts.append(self._parted([one], {**part, **rows}, None))
+        rest = [one for one in ids if one not in self.doubtful]
+        if rest:
+            parts.append(self._parted(rest, part, failed))
+        return together(parts)
+
+    def _is_thought_to_pass(self, part: Part, ids: Sequence[int]) -> bool:
+        if not self.doubtful.isdisjoint(ids) or not self._size.slow.isdisjoint(ids):
+            return False
+        if self._size.losses >= MOST_LOSSES:
+            return False
+        if self._size.pairs is None:
+            return True
+        return self._size.fits(len(ids) * max(1, sum(map(len, self._axis(part).values()))))
+
+    def _axis(self, part: Part) -> dict[str, pa.Table]:
+        """The records along which it may be parted."""
+        folders = [entry.folder for entry in self._reading.query.parted_by if isinstance(entry, DatasetEntry)]
+        return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
+
+    def _parted(self, ids: Sequence[int], part: Part, failed: Lack | None) -> ExecutionResults:
+        suspects = self._interests.suspects
+        apart = [one for one in ids if one in suspects] if len(ids) > 1 else []
+        together_ids = [one for one in ids if one not in suspects] if apart else list(ids)
+        ordered, axis = [*together_ids, *apart], self._axis(part)
+        records = sum(map(len, axis.values()))
+
+        def run(piece: ExecutionPart, *, alone: bool, deadline_s: float | None) -> ExecutionResults:
+            rows = part if len(piece.records) >= max(1, records) else {**part, **_slices(axis, piece.records)}
+            return self._asked(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
+
+        made = PartedRun(
+            len(ordered), max(1, records), run,
+            splits_records=records > 1, apart=len(apart), pairs=self._size.pairs, probe=self._probe,
+            took_s=lambda: self._took_s, has_lost_engine=self._size.losses >= MOST_LOSSES,
+        ).run_parts(None if apart else failed)  # fmt: skip
+        self._size.parts += len(made.passed) + len(made.failed)
+        if not part:
+            self._size.learn(made)
+        self._judge(made, ordered, axis)
+        return together([found for _, found in sorted(made.passed, key=lambda one: one[0].records.start)])
+
+    def _ids(self, ordered: Sequence[int], places: range) -> Ids:
+        chosen = ordered[places.start : places.stop]
+        if len(chosen) == 1:
+            return Ids(chosen[0], chosen[0])
+        within = Ids(chosen[0], chosen[-1]).among(self._interests.identities())
+        others = set(within).difference(chosen)
+        return (
+            Ids(only=tuple(chosen)) if len(others) > len(chosen) else Ids(chosen[0], chosen[-1], tuple(sorted(others)))
+        )
+
+    def _judge(
+        self, made: PartedExecution[ExecutionResults], ordered: Sequence[int], axis: Mapping[str, pa.Table]
+    ) -> None:
+        """Notes what was set aside, and who is to be tried by itself from now on."""
+        self._size.slow -= {ordered[piece.interests.start] for piece, _ in made.passed if len(piece.interests) == 1}
+        for piece, error in made.aside:
+            one = ordered[piece.interests.start]
+            if axis and len(piece.records) == 1:
+                self._lost_records.setdefault(one, {})[self._record(axis, piece.records.start)] = error
+            else:
+                self._lost[one] = error
+        for place in {piece.interests.start for piece, _ in made.aside}:
+            one = ordered[place]
+            self._size.slow.add(one)
+            if one not in self._lost and any(place in piece.interests for piece, _ in made.passed):
+                self._interests.doubt(one)
+            else:
+                reasons = [error.message for piece, error in made.aside if place in piece.interests]
+                self._interests.strike(one, reasons[-1])
+
+    # ------------------------------------------------------------ records
+
+    def _record(self, axis: Mapping[str, pa.Table], place: int) -> Record:
+        for folder, rows in axis.items():
+            if place < len(rows):
+                return self._identity(folder, rows, place)
+            place -= len(rows)
+        raise IndexError(place)
+
+    def _identity(self, folder: str, rows: pa.Table, place: int) -> Record:
+        dataset, key = identity_of(self._reading.entries[folder], rows, place)
+        return dataset, tuple(key), rows.column(COMMIT)[place].as_py()
+
+    def _without_lost(self, one: int, folder: str, rows: pa.Table) -> pa.Table:
+        """Without the records that are set aside for this interest."""
+        if one in self._lost:
+            return rows.slice(0, 0)
+        lost = self._lost_records[one]
+        stays = [place for place in range(len(rows)) if self._identity(folder, rows, place) not in lost]
+        # Of no rows pyarrow cannot take structs.
+        return rows.take(pa.array(stays)) if stays else rows.slice(0, 0)
+
+    # ------------------------------------------------------------ one question
+
+    def _asked(
+        self, part: Part, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None
+    ) -> ExecutionResults:
+        """Raises EngineLostError where the engine was lost while it was at work on this."""
+        has_begun, grouping = False, self._size.grouping
+
+        def answer() -> ExecutionResults:
+            nonlocal has_begun
+            has_begun, began_s = True, time.monotonic()
+            found = self._answer(part, among, grouping)
+            self._took_s = time.monotonic() - began_s
+            return found
+
+        while True:
+            if self._is_stopped():
+                raise UnavailableError("the channel was stopped")
+            try:
+                return self._ask(answer, alone=alone, deadline_s=deadline_s)
+            except EngineLostError:
+                if has_begun:
+                    raise
+            except CapacityError as error:
+                if grouping.is_grouped or isinstance(error, DeadlineError) or not self._reading.query.is_numbered:
+                    raise
+                # Payloads that are the same for all interests need less room when they come once.
+                self._size.grouping = grouping = replace(grouping, is_grouped=True)
+
+    def _answer(self, part: Part, among: Ids | None, grouping: Grouping) -> ExecutionResults:
+        """On a thread of the engine's."""
+        reading, engine = self._reading, self._reading.engine
+        with ExitStack() as held:
+            views = {}
+            for folder, rows in part.items():
+                views[folder] = engine.views.of_rows(rows)
+                held.callback(engine.views.drop, views[folder])
+
+            def name_of(scan: Scan | CalledFunction) -> str:
+                if isinstance(scan, CalledFunction):
+                    return engine.python.called(scan.function, scan.arguments)
+                folder = folder_of(scan)
+                if scan.new:
+                    return views.get(folder) or held.enter_context(self._new_rows.view(reading, folder))
+                snapshot, kind = reading.snapshots[folder], reading.entries[folder].type
+                name = engine.views.of_snapshot(folder, snapshot, kind, pinned=True)
+                held.callback(engine.views.unpin, name)
+                return name
+
+            return engine.asked(
+                lambda: run_query.run(
+                    engine.spark, reading.query, self._interests, name_of, self._moment, among, grouping
+                )
+            )
+
+    def _probe(self) -> None:
+        """Raises where the engine lacks what even this needs."""
+        self._ask(lambda: self._reading.engine.rows("SELECT 1"))
+
+
+def _slices(axis: Mapping[str, pa.Table], records: range) -> dict[str, pa.Table]:
+    """The records of a range over all tables, one after another."""
+    made, begin = {}, 0
+    for folder, rows in axis.items():
+        first, last = max(records.start - begin, 0), min(records.stop - begin, len(rows))
+        made[folder] = rows.slice(first, max(0, last - first)) if first < len(rows) else rows.slice(0, 0)
+        begin += len(rows)
+    return made

@@ -1,0 +1,261 @@
+"""Whether the wall clock can be believed: nothing is deleted by age while it cannot.
+
+A clock that is set wrong (a bad battery, a resumed machine) would make everything look old at once. So the wall clock
+is compared with the clock that counts since the machine started, sleep included, which nobody can set; and with the
+newest time on record. What is suspect stays so until the clock is right again, or somebody accepts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tocsin.cluster.data_folder.lost_folder import LostFolder
+from tocsin.pipeline.datasets.delta.durability import sync_file, sync_folder
+
+log = structlog.get_logger()
+
+RECORD: Final = "clock.json"
+STEP_US: Final = 3600 * 1_000_000
+_RECORD_EVERY_US: Final = 60 * 1_000_000
+_LOOK_EVERY_S: Final = 5.0
+# A process that was killed may have written this much after its last record, at most.
+_UNRECORDED_US: Final = 2 * _RECORD_EVERY_US
+
+
+class ClockSuspicion(Enum):
+    STEPPED = "it was set by more than an hour while the cluster ran"
+    BEFORE = "it is before the newest time on record"
+    UNSETTLED = "before the machine last booted it was set by more than an hour, and nobody has set it right since"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRecord:
+    """The state of the guard that the file keeps, so that the next process goes on with it.
+
+    `base_us` (wall clock) and `boot_us` (clock since boot) are the same moment, the last at which the guard believed
+    the wall clock. They can be compared only until the machine boots again, which changes `boot_id`. `stepped_to_us` is
+    the time that a suspect wall clock was set to.
+    """
+
+    newest_us: int
+    base_us: int
+    boot_us: int
+    boot_id: str
+    stepped_to_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The wall clock, and one that nobody sets: since the machine started, which `boot_id` names."""
+
+    wall_us: Callable[[], int]
+    boot_us: Callable[[], int]
+    boot_id: str
+
+
+def machine_clocks() -> Clocks:
+    since_boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot_id = ""
+    return Clocks(lambda: time.time_ns() // 1000, lambda: time.clock_gettime_ns(since_boot) // 1000, boot_id)
+
+
+class ClockGuard:
+    """Thread-safe. Its record is a file in the data folder. `committed_us`: the time of the newest commit, which a
+    process that was killed did not live to put on record."""
+
+    def __init__(self, folder: Path, clocks: Clocks, committed_us: int = 0) -> None:
+        self._path = folder / RECORD
+        self._clocks = clocks
+        self._lock = threading.Lock()
+        self._suspicion: ClockSuspicion | None = None
+        self._stopped_us = 0
+        self._written_us = 0
+        self._start(_read(self._path, clocks.wall_us()), committed_us)
+
+    # ------------------------------------------------------------ what others ask
+
+    def age_us(self) -> int:
+        """The time by which ages are told. It stands still while the clock is suspect, so that nothing grows old."""
+        with self._lock:
+            wall_us = self._look()
+            return wall_us if self._suspicion is None else self._stopped_us
+
+    def now_us(self) -> int:
+        """The time of what happens now. While the clock is suspect it goes on from the last that was believed."""
+        with self._lock:
+            wall_us = self._look()
+            return wall_us if self._suspicion is None else self._expected_us()
+
+    def suspicion(self) -> ClockSuspicion | None:
+        with self._lock:
+            self._look()
+            return self._suspicion
+
+    def accept(self) -> int:
+        """The wall clock is right, says somebody who knows; from now on everything is told by it."""
+        with self._lock:
+            wall_us = self._clocks.wall_us()
+            self._record = ClockRecord(wall_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
+            if self._suspicion is not None:
+                log.warning("the wall clock was accepted; what is too old is deleted again")
+            self._suspicion = None
+            self._write()
+            return wall_us
+
+    async def watch(self) -> None:
+        """Notice steps, and keep the record, although nobody asks."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.to_thread(self.record)
+
+    def record(self) -> None:
+        """Put the newest time on record, unless it has been lately."""
+        with self._lock:
+            self._look()
+            self._move_base()
+            if self._record_us() - self._written_us >= _RECORD_EVERY_US:
+                self._write()
+
+    def close(self) -> None:
+        with self._lock:
+            self._look()
+            self._move_base()
+            self._write()
+
+    # ------------------------------------------------------------ how it is known; the caller has the lock
+
+    def _start(self, known: ClockRecord | None, committed_us: int) -> None:
+        wall_us, boot_us, boot_id = self._clocks.wall_us(), self._clocks.boot_us(), self._clocks.boot_id
+        self._record = record = known or ClockRecord(wall_us, wall_us, boot_us, boot_id)
+        # Later commits are not of that minute: they have the times of a clock that was ahead, and somebody knows.
+        if self._record_us() < committed_us <= self._record_us() + _UNRECORDED_US:
+            self._record = record = replace(record, newest_us=committed_us)
+        if record.stepped_to_us is None or record.boot_id != boot_id:
+            # Time that passed while nobody looked is no step.
+            base_us = wall_us
+            if wall_us < record.newest_us:
+                base_us = self._record_us()
+                self._suspect(ClockSuspicion.BEFORE, wall_us)
+            elif record.stepped_to_us is not None and wall_us >= record.stepped_to_us:
+                base_us = self._record_us()
+                self._suspect(ClockSuspicion.UNSETTLED, record.newest_us)
+            self._record = replace(record, base_us=base_us, boot_us=boot_us, boot_id=boot_id)
+        self._look()
+        self._write()
+
+    def _expected_us(self) -> int:
+        return self._record.base_us + self._clocks.boot_us() - self._record.boot_us
+
+    def _record_us(self) -> int:
+        """The latest time on record, that of a suspect clock's stand-in too."""
+        return max(self._record.newest_us, self._record.base_us)
+
+    def _move_base(self) -> None:
+        """Put on record how far the time has gone on without the wall clock: after a boot it goes on from there."""
+        if self._suspicion is not None:
+            self._record = replace(self._record, base_us=self._expected_us(), boot_us=self._clocks.boot_us())
+
+    def _step_known(self, wall_us: int, expected_us: int) -> int | None:
+        """What a suspect clock was set ahead to. Of several such times it is the first: after a boot, a clock that
+        shows any later time may be set wrong still. A clock that was set back is before the newest time then."""
+        known_us = self._record.stepped_to_us
+        if wall_us <= expected_us:
+            return known_us
+        return wall_us if known_us is None else min(known_us, wall_us)
+
+    def _look(self) -> int:
+        """Believe the wall clock, or suspect it; what it says."""
+        wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
+        if self._suspicion in (None, ClockSuspicion.STEPPED) and abs(wall_us - expected_us) > STEP_US:
+            stepped_to_us = self._step_known(wall_us, expected_us)
+            if self._suspicion is not None and stepped_to_us == self._record.stepped_to_us:
+                return wall_us
+            self._record = replace(self._record, stepped_to_us=stepped_to_us)
+            if self._suspicion is None:
+                self._suspect(ClockSuspicion.STEPPED, min(wall_us, expected_us))
+            self._write()
+        elif self._suspicion is not None and self._is_right_again(wall_us, expected_us):
+            log.warning("the wall clock is right again; what is too old is deleted again")
+            self._suspicion = None
+            self._believe(wall_us)
+            self._write()
+        elif self._suspicion is None:
+            self._believe(wall_us)
+        return wall_us
+
+    def _is_right_again(self, wall_us: int, expected_us: int) -> bool:
+        stepped_to_us = self._record.stepped_to_us
+        match self._suspicion:
+            case ClockSuspicion.STEPPED:
+                return abs(wall_us - expected_us) <= STEP_US
+            case ClockSuspicion.UNSETTLED:
+                return stepped_to_us is None or self._record.newest_us <= wall_us < stepped_to_us
+            case _:
+                return self._record.newest_us <= wall_us <= expected_us + STEP_US
+
+    def _believe(self, wall_us: int) -> None:
+        newest_us = max(wall_us, self._record.newest_us)
+        self._record = ClockRecord(newest_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
+
+    def _suspect(self, suspicion: ClockSuspicion, stopped_us: int) -> None:
+        self._suspicion, self._stopped_us = suspicion, stopped_us
+        folder = self._path.parent.absolute()
+        log.error(
+            "the wall clock is not believed: nothing is deleted by age",
+            why=suspicion.value,
+            hint=f"set the clock right; or, if it is right, run: tocsin clock accept --data {shlex.quote(str(folder))}",
+        )  # fmt: skip
+
+    def _write(self) -> None:
+        draft = self._path.with_suffix(".tmp")
+        try:
+            draft.write_text(json.dumps(asdict(self._record)), encoding="utf-8")
+            sync_file(draft)
+            draft.replace(self._path)
+            sync_folder(self._path.parent)
+        except OSError as error:
+            log.warning("the newest time could not be put on record", reason=str(error))
+        self._written_us = self._record_us()
+
+
+def parse_record(content: bytes) -> ClockRecord:
+    """The record in the file; ValueError where it is damaged."""
+    said = json.loads(content)
+    try:
+        record = ClockRecord(**said)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    times = (record.newest_us, record.base_us, record.boot_us, record.stepped_to_us or 0)
+    if not (all(type(time_us) is int for time_us in times) and isinstance(record.boot_id, str)):
+        raise ValueError("its fields are no times")
+    return record
+
+
+def _read(path: Path, wall_us: int) -> ClockRecord | None:
+    """What is on record; None where nothing is. A damaged record is set aside, and that is told."""
+    try:
+        return parse_record(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        place = LostFolder(path.parent, lambda: datetime.fromtimestamp(wall_us / 1e6, UTC)).choose_place(path.name)
+        path.rename(place)
+        sync_folder(place.parent)
+        sync_folder(path.parent)
+        log.error("the record of the clock is damaged and was set aside", path=str(place), reason=str(error))
+        return None

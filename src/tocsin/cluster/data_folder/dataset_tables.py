@@ -1,0 +1,201 @@
+"""The datasets' tables of one data folder: opened when first needed, looked after while open, removed when dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import structlog
+
+from tocsin import faults
+from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.data_folder.lost_folder import LostFolder
+from tocsin.cluster.data_folder.removals import DATASET, Removals
+from tocsin.pipeline.datasets import layout, upkeep
+from tocsin.pipeline.datasets.data_files import from_us
+from tocsin.pipeline.datasets.delta.delta_log import TableClock
+from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
+from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.rules.model.columns import physical
+from tocsin.store.cluster.interface import Removal
+from tocsin.wire.errors import NotFoundError, StorageFullError
+
+log = structlog.get_logger()
+
+
+class DatasetTables:
+    """Thread-safe. A dataset's folder has a name of its own, so a new dataset never meets an old one's files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        key_index_limit: int,
+        upkeep_period_s: float,
+        outside_readers_s: float = 0.0,
+        outside_readers_bytes: int = 1 << 32,
+        clock: TableClock | None = None,
+    ) -> None:
+        self._folder = folder
+        self._clock = clock or TableClock()
+        self._outside_readers = OutsideReaders(outside_readers_s, outside_readers_bytes)
+        self._key_index_limit = key_index_limit
+        self._upkeep_period_s = upkeep_period_s
+        self._open: dict[str, DatasetTable] = {}
+        self._dropped: set[str] = set()
+        self._lock = threading.RLock()
+        self._upkeep: asyncio.Task[None] | None = None
+        self._removals: Removals | None = None
+        self._told_early: set[str] = set()
+
+    @property
+    def clock(self) -> TableClock:
+        """Which time it is for whatever is kept, and by which ages are told."""
+        return self._clock
+
+    @property
+    def folder(self) -> Path:
+        """Each dataset's table is a folder in here."""
+        return self._folder
+
+    def kept_for_readers(self) -> tuple[int, int, int]:
+        """What is kept for readers outside: removed data files, their bytes, and entries of logs."""
+        with self._lock:
+            tables = list(self._open.values())
+        kept = [table.past.tombstones for table in tables]
+        entries = sum(len(table.log_files.entries) for table in tables if table.log_files is not None)
+        return sum(len(tombstones) for tombstones in kept), sum(tombstones.size_bytes for tombstones in kept), entries
+
+    # ------------------------------------------------------------ life
+
+    async def start(self, known: set[str], removals: Removals, lost: LostFolder) -> None:
+        """What a crash left of a CREATE or a DROP goes; a folder that nothing explains is set aside."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._removals = removals
+        await removals.carry_out(
+            DATASET, self._folder, lambda removal: removal.name not in known and self._is_due(removal)
+        )
+        strange = await removals.find_unexplained(DATASET, self._folder, known)
+        await asyncio.to_thread(lost.set_aside, strange, DATASET)
+        self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
+
+    async def close(self) -> None:
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+        with self._lock:
+            for table in self._open.values():
+                table.close()
+            self._open.clear()
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(self._upkeep_period_s)
+            with self._lock:
+                due = [(name, table) for name, table in self._open.items() if table.upkeep_due()]
+            for name, table in due:
+                # The next one has its turn even where this one's failure cannot be told.
+                with suppress(Exception):
+                    await self._kept_up(name, table)
+            try:
+                await self._remove_dropped()
+            except Exception as error:
+                log.warning("dropped datasets stay on the disk for now", reason=str(error))
+
+    async def _kept_up(self, name: str, table: DatasetTable) -> None:
+        try:
+            self._tell_early(name, await asyncio.to_thread(upkeep.upkeep, table))
+        except StorageFullError as error:
+            log.warning("upkeep must wait", dataset=name, reason=error.message)
+        except Exception:
+            if name not in self._dropped:
+                log.exception("upkeep failed", dataset=name)
+
+    def _tell_early(self, name: str, done: upkeep.UpkeepRound) -> None:
+        if done.removed_early and name not in self._told_early:
+            self._told_early.add(name)
+            log.warning(
+                "old versions of a dataset go before readers outside had their time",
+                dataset=name, files=done.removed_early,
+                hint="they took more than cluster.datasets.outside_readers_bytes, or the log had too many entries",
+            )  # fmt: skip
+        elif done.removed_data_files and not done.removed_early:
+            self._told_early.discard(name)
+
+    # ------------------------------------------------------------ tables
+
+    def create(self, entry: DatasetEntry) -> None:
+        """Its folder must be named by an intent: where this fails, or the catalog does not get the entry, `discard`."""
+        faults.reach("create-dataset.intended")
+        with self._lock:
+            self._open[entry.folder] = DatasetTable.create(
+                self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
+                retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
+                outside_readers=self._outside_readers, clock=self._clock,
+            )  # fmt: skip
+        faults.reach("create-dataset.folder-made")
+
+    def table(self, entry: DatasetEntry) -> DatasetTable:
+        with self._lock:
+            if entry.folder in self._dropped:
+                raise NotFoundError(f"the dataset {entry.dataverse}.{entry.name} was dropped meanwhile")
+            found = self._open.get(entry.folder)
+            if found is None:
+                found = self._open[entry.folder] = DatasetTable.open(
+                    self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
+                    retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
+                    outside_readers=self._outside_readers, clock=self._clock,
+                )  # fmt: skip
+            return found
+
+    async def drop(self, *folders: str) -> None:
+        """After the catalog forgot them. They are removed when readers outside of Tocsin had time to end."""
+        if folders:
+            faults.reach("drop-dataset.catalog-done")
+            await asyncio.to_thread(self._close, folders)
+            await self._remove_dropped()
+
+    async def discard(self, folder: str) -> None:
+        """Of a CREATE that came to nothing: nobody has seen it."""
+        await asyncio.to_thread(self._close, (folder,))
+        assert self._removals is not None, "the tables are not started"
+        await self._removals.carry_out(DATASET, self._folder, lambda removal: removal.name == folder)
+
+    def _close(self, folders: Sequence[str]) -> None:
+        for folder in folders:
+            with self._lock:
+                self._dropped.add(folder)
+                table = self._open.pop(folder, None)
+                if table is not None:
+                    table.close()
+
+    async def _remove_dropped(self) -> None:
+        """Not what a CREATE is making at this moment: that has an intent, too, and was not dropped."""
+        assert self._removals is not None, "the tables are not started"
+        with self._lock:
+            opened = set(self._open)
+
+        def is_due(removal: Removal) -> bool:
+            return removal.dropped_at is not None and removal.name not in opened and self._is_due(removal)
+
+        await self._removals.carry_out(DATASET, self._folder, is_due)
+
+    def _is_due(self, removal: Removal) -> bool:
+        assert self._removals is not None, "the tables are not started"
+        if removal.dropped_at is None:
+            return True
+        now = min(self._removals.clock(), from_us(self._clock.age_us()))  # which stands still with a suspect clock
+        return removal.dropped_at + timedelta(seconds=self._outside_readers.keep_s) <= now
+
+
+def new_folder() -> str:
+    return uuid4().hex
+
+
+def _keys(entry: DatasetEntry) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(physical(name) for name in path) for path in entry.keys)

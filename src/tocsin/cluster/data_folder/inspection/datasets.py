@@ -1,0 +1,193 @@
+"""A dataset's table: its log with checksums, its checkpoints, and every data file that a kept state names."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tocsin.cluster.data_folder.inspection.findings import (
+    BRING_BACK,
+    Finding,
+    InspectionReport,
+    unreadable_finding,
+)
+from tocsin.pipeline.datasets.data_files import checksum_in, compute_checksum
+from tocsin.pipeline.datasets.delta.durability import checkpoint_path, entry_path, log_versions
+from tocsin.pipeline.datasets.delta.log_entries import (
+    EntryState,
+    classify_entry,
+    compute_digest,
+    list_added_files,
+    read_checkpoint_mark,
+)
+from tocsin.pipeline.datasets.delta.log_recovery import LOST_FOLDER
+
+_NEWEST_TORN: Final = "the next start of the cluster sets it aside: nobody was told of it"
+_DERIVED: Final = f"stop the cluster and move it away, if all log entries before it are there; else {BRING_BACK}"
+
+
+class DatasetInspection:
+    """Of one folder. `find_damage` may be asked several times: data files that were whole are not read again."""
+
+    def __init__(self, folder: Path, what: str, report: InspectionReport, *, deep: bool) -> None:
+        self._folder = folder
+        self._what = what
+        self._report = report
+        self._deep = deep
+        self._whole: set[Path] = set()
+
+    def find_damage(self) -> Iterator[Finding]:
+        if not self._folder.is_dir():
+            yield self._damaged(self._folder, "is missing")
+            return
+        try:
+            named = yield from self._log()
+            yield from self._state(named)
+        except OSError as error:
+            yield unreadable_finding(error, Path(error.filename or self._folder), self._what)
+
+    def _damaged(self, path: Path, problem: str, remedy: str = BRING_BACK) -> Finding:
+        return Finding("damaged", path, self._what, problem, remedy)
+
+    # ------------------------------------------------------------ the log
+
+    def _log(self) -> Generator[Finding, None, set[str]]:
+        """Its findings; and the data files that entries name."""
+        entries, checkpoints = log_versions(self._folder)
+        named: set[str] = set()
+        digests: dict[int, str] = {}
+        base = max(checkpoints, default=-1)
+        wanted = base + 1
+        for version in entries:
+            path = entry_path(self._folder, version)
+            if version > base:
+                if version != wanted:
+                    yield self._damaged(entry_path(self._folder, wanted), "is missing, and later entries are there")
+                wanted = version + 1
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                continue  # clean-up went by
+            self._count(path, len(content))
+            state = classify_entry(content)
+            if state is EntryState.TORN and version == entries[-1]:
+                yield Finding("note", path, self._what, "was torn by a power cut", _NEWEST_TORN)
+            elif state is not EntryState.WHOLE:
+                yield self._damaged(path, "is not as it was written")
+            else:
+                named |= list_added_files(content)
+                digests.update([found] if (found := read_checkpoint_mark(content)) is not None else [])
+        for version in checkpoints:
+            yield from self._checkpoint(checkpoint_path(self._folder, version), digests.get(version))
+        if not entries and not checkpoints:
+            yield self._damaged(self._folder / "_delta_log", "is missing or empty")
+        return named
+
+    def _checkpoint(self, path: Path, digest: str | None) -> Iterator[Finding]:
+        try:
+            if path in self._whole:
+                return
+            if digest is not None and compute_digest(path) != digest:
+                yield self._damaged(path, "is not as it was written: its checksum differs", _DERIVED)
+                return
+            size_bytes = path.stat().st_size
+            pq.read_table(path)
+        except FileNotFoundError:
+            return  # clean-up went by
+        except (pa.ArrowException, ValueError) as error:
+            yield self._damaged(path, f"cannot be read as Parquet: {_first_line(error)}", _DERIVED)
+            return
+        self._count(path, size_bytes)
+
+    # ------------------------------------------------------------ the data
+
+    def _state(self, named: set[str]) -> Iterator[Finding]:
+        try:
+            actions = pa.table(DeltaTable(str(self._folder)).get_add_actions(flatten=True))
+        except (DeltaError, ValueError) as error:
+            yield self._damaged(self._folder / "_delta_log", f"cannot be opened: {_first_line(error)}")
+            return
+        current: dict[str, tuple[int | None, int | None]] = {
+            str(path): (size_bytes, rows)
+            for path, size_bytes, rows in zip(
+                *(actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True
+            )
+        }
+        for name, (size_bytes, rows) in current.items():
+            yield from self._data_file(self._folder / name, size_bytes, rows, needed=True)
+        # Files of past states go with time: those that are there must be whole.
+        for name in sorted(named - set(current)):
+            yield from self._data_file(self._folder / name, None, None, needed=False)
+
+    def _data_file(self, path: Path, size_bytes: int | None, rows: int | None, *, needed: bool) -> Iterator[Finding]:
+        if path in self._whole:
+            return
+        try:
+            there_bytes = path.stat().st_size
+            if size_bytes is not None and there_bytes != size_bytes:
+                yield self._damaged(path, f"has {there_bytes:,} bytes instead of {size_bytes:,}")
+                return
+            # Not by its name: Arrow would tell a missing file from one that cannot be read by words alone.
+            with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+                if rows is not None and file.metadata.num_rows != rows:
+                    yield self._damaged(path, f"has {file.metadata.num_rows:,} rows instead of {rows:,}")
+                    return
+                told = checksum_in(path.name)
+                if self._deep and told is None:
+                    for _ in file.iter_batches(batch_size=64 << 10):
+                        pass
+            if self._deep and told is not None and compute_checksum(path) != told:
+                yield self._damaged(path, "is not as it was written: its checksum differs")
+                return
+        except FileNotFoundError:
+            if needed:
+                yield self._damaged(path, "is missing, and the newest state names it")
+            return
+        except (pa.ArrowException, ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                yield unreadable_finding(error, path, self._what)
+            else:
+                yield self._damaged(path, f"cannot be read as Parquet: {_first_line(error)}")
+            return
+        self._count(path, there_bytes)
+
+    def _count(self, path: Path, size_bytes: int) -> None:
+        if path not in self._whole:
+            self._whole.add(path)
+            self._report.files += 1
+            self._report.size_bytes += size_bytes
+
+    # ------------------------------------------------------------ beside it
+
+    def list_set_aside(self) -> Iterator[Finding]:
+        for path in sorted((self._folder / LOST_FOLDER).glob("*")):
+            yield Finding(
+                "note", path, self._what, "was set aside when the dataset was opened", "remove it if unneeded"
+            )
+
+
+def read_landed_position(folder: Path, feed_folder: str) -> int | None:
+    """How far the feed with this log has landed in the dataset. None where the dataset cannot be opened, which is said
+    of it itself."""
+    try:
+        return DeltaTable(str(folder)).transaction_version(f"tocsin.position.feed.{feed_folder}") or 0
+    except (DeltaError, OSError, ValueError):
+        return None
+
+
+def read_commit_number(folder: Path) -> int | None:
+    """The number of the newest commit. None where the dataset cannot be opened, which is said of it itself."""
+    try:
+        return DeltaTable(str(folder)).transaction_version("tocsin.commit") or 0
+    except (DeltaError, OSError, ValueError):
+        return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,298 @@
+"""Everything durable of a data folder, read beside a cluster that may be at work on it. Nothing is changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
+from tocsin.cluster.catalog.channel_entries import ChannelEntry
+from tocsin.cluster.catalog.entries import CatalogEntry, DatasetEntry, FeedEntry, Ref, entry_from_json
+from tocsin.cluster.data_folder.clock_guard import RECORD as CLOCK
+from tocsin.cluster.data_folder.clock_guard import parse_record
+from tocsin.cluster.data_folder.inspection.datasets import (
+    DatasetInspection,
+    read_commit_number,
+    read_landed_position,
+)
+from tocsin.cluster.data_folder.inspection.feeds import (
+    inspect_log,
+    inspect_notes,
+    inspect_positions,
+    inspect_seen,
+)
+from tocsin.cluster.data_folder.inspection.findings import (
+    BRING_BACK,
+    Finding,
+    InspectionReport,
+    confirm_findings,
+    unreadable_finding,
+)
+from tocsin.cluster.data_folder.lost_folder import LOST, describe
+from tocsin.cluster.data_folder.removals import list_paths
+from tocsin.cluster.feeds.options import feed_options
+from tocsin.cluster.intake import segments
+from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER
+from tocsin.store.broker.files import PATTERN, broker_of
+from tocsin.store.sqlite.file import StoreLayout
+from tocsin.store.sqlite.inspection import find_problems, read_catalog, read_channel_vectors
+from tocsin.wire.errors import NotFoundError, TocsinError
+
+Progress = Callable[[int, int, str], None]
+
+CHECKED: Final = frozenset({CATALOG, CHANNELS, PATTERN, DATASETS, INTAKE, CLOCK, LOST})
+NOT_CHECKED: Final = {
+    "python": "your own code",
+    "scratch": "made anew at each start",
+    "lock": "made anew at each start",
+}
+"""With CHECKED, all that the data folder holds, and why nothing is said of this part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the catalog says at one moment."""
+
+    entries: Sequence[CatalogEntry] = ()
+    removed: frozenset[tuple[str, str]] = frozenset()
+    readable: bool = False
+
+    @property
+    def datasets(self) -> list[DatasetEntry]:
+        return [entry for entry in self.entries if isinstance(entry, DatasetEntry)]
+
+    @property
+    def feeds(self) -> list[FeedEntry]:
+        return [entry for entry in self.entries if isinstance(entry, FeedEntry)]
+
+    @property
+    def folders(self) -> set[str]:
+        return {entry.folder for entry in self.datasets} | {entry.folder for entry in self.feeds}
+
+    @property
+    def channels(self) -> list[ChannelEntry]:
+        return [entry for entry in self.entries if isinstance(entry, ChannelEntry)]
+
+
+class Inspection:
+    """`layouts`: how the stores of the catalog, of the channels and of brokers are recognised."""
+
+    def __init__(self, data: Path, layouts: Mapping[str, StoreLayout], *, deep: bool, on_progress: Progress) -> None:
+        self._data = data
+        self._layouts = layouts
+        self._deep = deep
+        self._on_progress = on_progress
+        self._report = InspectionReport(data)
+        self._unreadable: list[Finding] = []
+
+    def run(self) -> InspectionReport:
+        if not self._data.is_dir():
+            raise NotFoundError(f"there is no data folder {self._data}", hint="choose it with --data")
+        known = self._known()
+        brokers = sorted(self._data.glob(PATTERN))
+        steps: list[tuple[str, Callable[[], list[Finding]]]] = [
+            ("catalog", lambda: self._store(self._data / CATALOG, "catalog", "the catalog")),
+            ("channels", lambda: self._store(self._data / CHANNELS, "channels", "the channels' store")),
+            *((path.name, lambda path=path: self._store(path, "broker", _broker(path))) for path in brokers),
+            *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in known.datasets),
+            *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in known.feeds),
+            *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(known)),
+            (CLOCK, lambda: confirm_findings(self._clock)),
+            ("channels' rows", lambda: confirm_findings(self._channels)),
+            ("lost", lambda: [*confirm_findings(self._unexplained), *self._lost()]),
+        ]  # fmt: skip
+        found = list(self._unreadable)
+        for place, (what, step) in enumerate(steps):
+            self._on_progress(place, len(steps), what)
+            found += step()
+        self._on_progress(len(steps), len(steps), "")
+        # What was dropped meanwhile is nobody's loss.
+        after = self._known()
+        gone = known.folders - after.folders if after.readable else set()
+        self._report.findings = [finding for finding in found if gone.isdisjoint(finding.path.parts)]
+        return self._report
+
+    def _known(self) -> _Known:
+        path = self._data / CATALOG
+        entries: list[CatalogEntry] = []
+        self._unreadable = []
+        try:
+            if not path.exists():
+                return _Known()
+            rows, removals = read_catalog(path)
+        except (sqlite3.DatabaseError, OSError):
+            return _Known()  # what is wrong with it, the look at the store itself says
+        except ValueError as error:
+            self._unreadable.append(Finding("damaged", path, "the catalog", f"an entry cannot be read: {error}"))
+            return _Known()
+        for row in rows:
+            try:
+                entries.append(entry_from_json(row))
+            except (TocsinError, KeyError, TypeError, ValueError) as error:
+                problem = f"the entry of the {row.kind} {row.dataverse}.{row.name} cannot be read: {error}"
+                self._unreadable.append(Finding("damaged", path, "the catalog", problem))
+        return _Known(entries, frozenset((removal.kind, removal.name) for removal in removals), readable=True)
+
+    # ------------------------------------------------------------ stores
+
+    def _store(self, path: Path, kind: str, what: str) -> list[Finding]:
+        def look() -> Iterator[Finding]:
+            try:
+                if not path.exists():
+                    if kind == "catalog" and any((self._data / DATASETS).glob("*")):
+                        yield Finding("damaged", path, what, "is missing, and there are data", _CATALOG_REMEDY)
+                    return
+                if path.stat().st_size == 0:
+                    return  # one that is just being made
+                for problem in find_problems(path, self._layouts[kind]):
+                    yield Finding("damaged", path, what, problem, _CATALOG_REMEDY if kind == "catalog" else BRING_BACK)
+            except OSError as error:
+                yield unreadable_finding(error, path, what)
+
+        if path.exists():
+            self._report.stores += 1
+            self._report.size_bytes += path.stat().st_size
+        return confirm_findings(look)
+
+    def _channels(self) -> Iterator[Finding]:
+        """Channels of the catalog whose rows are missing, and datasets that do not go as far as channels have read."""
+        path = self._data / CHANNELS
+        known = self._known()
+        try:
+            vectors = read_channel_vectors(path) if path.exists() else {}
+        except (sqlite3.DatabaseError, OSError):
+            return  # said of the store itself
+        except ValueError as error:
+            yield Finding("damaged", path, "the channels' store", f"a channel's vector cannot be read: {error}")
+            return
+        read: dict[str, tuple[int, str]] = {}
+        for entry in known.channels:
+            if entry.channel_id not in vectors:
+                problem = f"has no rows of the channel {_named(entry)}"
+                yield Finding("damaged", path, _named(entry), problem)
+            for folder, number in vectors.get(entry.channel_id, {}).items():
+                read[folder] = max(read.get(folder, (0, "")), (number, _named(entry)))
+        # After the vectors: datasets go on.
+        for dataset in known.datasets:
+            number, channel = read.get(dataset.folder, (0, ""))
+            place = self._data / DATASETS / dataset.folder
+            newest = read_commit_number(place) if number else None
+            if newest is not None and newest < number:
+                problem = f"ends at commit {newest}, and the {channel} has read up to commit {number}"
+                yield Finding("damaged", place / LOG_FOLDER, _named(dataset), problem, _NEWEST_GONE)
+
+    def _clock(self) -> Iterator[Finding]:
+        path = self._data / CLOCK
+        try:
+            parse_record(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            yield Finding("damaged", path, "the record of the clock", f"cannot be read: {error}", _CLOCK_REMEDY)
+        except OSError as error:
+            yield unreadable_finding(error, path, "the record of the clock")
+
+    # ------------------------------------------------------------ folders
+
+    def _dataset(self, entry: DatasetEntry) -> list[Finding]:
+        self._report.datasets += 1
+        inspection = DatasetInspection(
+            self._data / DATASETS / entry.folder, _named(entry), self._report, deep=self._deep
+        )
+        return [*confirm_findings(inspection.find_damage), *inspection.list_set_aside()]
+
+    def _feed(self, entry: FeedEntry) -> list[Finding]:
+        self._report.feeds += 1
+        folder, what = self._data / INTAKE / entry.folder, _named(entry)
+        options = feed_options(dict(entry.options))
+        if options.files is not None:
+            return confirm_findings(lambda: inspect_notes(folder, what, landed=self._landed(entry)))
+
+        def look() -> Iterator[Finding]:
+            # The log's beginning goes when all has landed, and its end goes on: the positions are read in between.
+            first = segments.find_first(folder)
+            yield from inspect_positions(folder, what, first, self._positions(entry))
+            yield from inspect_log(folder, what, begun=entry.started, landed=self._landed(entry))
+            if options.polling is not None:
+                yield from inspect_seen(folder, what)
+
+        return confirm_findings(look)
+
+    def _folders_alone(self, known: _Known) -> list[Path]:
+        """Where the catalog cannot be read: the folders as they are."""
+        return [] if known.readable else list_paths(self._data / DATASETS) + list_paths(self._data / INTAKE)
+
+    def _folder(self, path: Path) -> list[Finding]:
+        if path.parent.name == DATASETS:
+            self._report.datasets += 1
+            return confirm_findings(
+                DatasetInspection(path, f"dataset {path.name}", self._report, deep=self._deep).find_damage
+            )
+        self._report.feeds += 1
+        if not any(path.glob("*.log")):
+            return confirm_findings(lambda: inspect_notes(path, f"feed {path.name}"))
+        return confirm_findings(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
+
+    def _landed(self, feed: FeedEntry) -> int:
+        """How far the furthest of its datasets is."""
+        return max(self._position(feed, feed.rejected) or 0, *self._positions(feed).values(), 0)
+
+    def _positions(self, feed: FeedEntry) -> dict[str, int]:
+        """How far each dataset is that takes its records, by name. The one of refused records is not among them: it is
+        told only of batches that hold some."""
+        found = {}
+        for connection in feed.connections:
+            position = self._position(feed, connection.dataset)
+            if position is not None:
+                found[str(connection.dataset)] = max(position, connection.since)
+        return found
+
+    def _position(self, feed: FeedEntry, dataset: Ref) -> int | None:
+        folder = next((entry.folder for entry in self._known().datasets if entry.ref == dataset), None)
+        return None if folder is None else read_landed_position(self._data / DATASETS / folder, feed.folder)
+
+    # ------------------------------------------------------------ what nobody owns
+
+    def _unexplained(self) -> Iterator[Finding]:
+        known = self._known()
+        if not known.entries:
+            return  # the catalog itself is missing, damaged or empty
+        for parent, kind, owned in (
+            (DATASETS, "dataset", {entry.folder for entry in known.datasets}),
+            (INTAKE, "feed", {entry.folder for entry in known.feeds}),
+        ):
+            for path in list_paths(self._data / parent):
+                if path.name not in owned and (kind, path.name) not in known.removed:
+                    remedy = f"{_OLDER_CATALOG}; the start moves this to {self._data / LOST} ({_SECTION})"
+                    yield Finding("note", path, describe(path, kind), "is not known to the catalog", remedy)
+
+    def _lost(self) -> Iterator[Finding]:
+        for path in sorted((self._data / LOST).glob("*")):
+            kind = path.name.split("-")[1] if path.name.count("-") > 1 else ""
+            remedy = "remove it if unneeded"
+            if not path.name.endswith(CLOCK):
+                remedy = f"{_OLDER_CATALOG}, and move this back ({_SECTION}); if it is unneeded, remove it"
+            yield Finding("note", path, describe(path, kind), "was set aside", remedy)
+
+
+_SECTION = 'see "Damage, and what was set aside" in docs/operations.md'
+_OLDER_CATALOG = "the catalog may be older than the data: put the newer one in place before you start"
+_CLOCK_REMEDY = (
+    "set the machine's clock right, if it is not, and start the cluster: it sets the file aside and begins a new record"
+)
+_NEWEST_GONE = (
+    "bring the newest entries of its log back from a copy of the disk before the cluster starts, or restore a backup "
+    "(tocsin restore); a start goes on without these commits"
+)
+_CATALOG_REMEDY = "put catalog.sqlite back together with its -wal file, or restore a backup (tocsin restore)"
+
+
+def _named(entry: DatasetEntry | FeedEntry | ChannelEntry) -> str:
+    return f"{entry.ref.kind} {entry.dataverse}.{entry.name}"
+
+
+def _broker(path: Path) -> str:
+    return f"the store of the broker {broker_of(path.name)}"

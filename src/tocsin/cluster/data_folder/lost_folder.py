@@ -1,0 +1,104 @@
+"""Where a start puts what it finds in the data folder and cannot explain: nothing is deleted that nobody named.
+
+lost/20261116T131500Z-dataset-3f2a…    a folder of datasets/ that the catalog does not know
+lost/20261116T131500Z-feed-81bc…       a feed's log that the catalog does not know
+lost/20261116T131500Z-channels.db      a copy of the channels' store with channels that the catalog does not know
+lost/20261116T131500Z-clock.json       a record of the clock that cannot be read
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+from deltalake import DeltaTable
+
+from tocsin import faults
+from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.wire.errors import StoreError
+
+LOST: Final = "lost"
+SET_ASIDE_FLAG: Final = "--set-aside"
+
+log = structlog.get_logger()
+
+
+class LostFolder:
+    """The folder `lost` of one data folder. What was put there has a date and its old name, and is never replaced."""
+
+    def __init__(self, data: Path, clock: Callable[[], datetime], say: Callable[[str], None] = lambda _: None) -> None:
+        self._folder = data / LOST
+        self._clock = clock
+        self._say = say
+
+    def choose_place(self, name: str) -> Path:
+        """A new path in it, for something that was called so."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(self._folder.parent)
+        stamp = self._clock().strftime("%Y%m%dT%H%M%SZ")
+        place, tries = self._folder / f"{stamp}-{name}", 1
+        while os.path.lexists(place):
+            tries += 1
+            place = self._folder / f"{stamp}-{name}-{tries}"
+        return place
+
+    def set_aside(self, paths: Iterable[Path], kind: str) -> None:
+        """Move these there, and say what each is. One that cannot be moved stays where it is."""
+        for path in paths:
+            about = describe(path, kind)
+            try:
+                place = self.choose_place(f"{kind}-{path.name}")
+                path.rename(place)
+                faults.reach("lost.set-aside")
+                sync_folder(place.parent)
+                sync_folder(path.parent)
+            except OSError as error:
+                log.error("the catalog does not know this, and it cannot be set aside", path=str(path), about=about)
+                self._say(f"the catalog does not know {path} ({about}); it stays where it is: {error.strerror}")
+                continue
+            self.report(str(path), about, place)
+
+    def report(self, what: str, about: str, place: Path) -> None:
+        log.warning("set aside, because the catalog does not know it", path=what, about=about, now=str(place))
+        self._say(f"the catalog does not know {what} ({about}); it was set aside as {place}")
+
+
+def describe(path: Path, kind: str) -> str:
+    """What it is, for a person who looks for something that is missing."""
+    files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    size_bytes = 0
+    for each in files:
+        try:
+            size_bytes += each.stat().st_size
+        except OSError:
+            continue
+    about = f"{len(files):,} files, {size_bytes:,} bytes"
+    if kind != "dataset":
+        return f"a {kind}'s log: {about}" if kind == "feed" else about
+    try:
+        table = DeltaTable(str(path))
+        fields = [field.name for field in table.schema().fields if not field.name.startswith("_")]
+    except Exception:
+        return f"a dataset's folder without a readable table: {about}"
+    return f"a dataset with the fields {', '.join(fields)}: {about}"
+
+
+def refuse_lost_catalog(data: Path, catalog: Path, beside: Iterable[Path]) -> None:
+    """StoreError where data lie beside a catalog that is not there, or knows nothing."""
+    found = list(beside)
+    if not found:
+        return
+    state = "knows nothing of them" if catalog.exists() else "is missing"
+    shown = ", ".join(str(path.relative_to(data)) for path in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    raise StoreError(
+        f"the data folder {data} holds data ({shown}{more}), and its catalog {catalog.name} {state}",
+        hint=f"put {catalog.name} back together with its -wal file, or restore a backup into a new folder (tocsin "
+        f"restore BACKUP --data NEW); to begin anew, tocsin up {SET_ASIDE_FLAG} --data "
+        f"{shlex.quote(str(data.absolute()))} moves the data to {data / LOST}",
+    )

@@ -1,0 +1,207 @@
+"""The thread that watches the engine: it pings the JVM, and replaces one that is dead or does not answer."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from random import Random
+from typing import Any, Final
+
+import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tocsin.cluster.engine import watchdog
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.engine.engine_session import EngineSession
+from tocsin.cluster.engine.watchdog import Watchdog, WatchdogLimits
+from tocsin.pipeline.session import SparkSessions
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S: Final = 0.5
+
+Ping = Callable[[EngineSession], watchdog.PingAnswered]
+
+
+class EngineWatch:
+    """From `start` to `close`. What it says may be asked on any thread, and asks nobody."""
+
+    def __init__(
+        self, engine: Engine, sessions: SparkSessions, limits: WatchdogLimits, *, ping: Ping | None = None
+    ) -> None:
+        self._engine = engine
+        engine.trouble = self.trouble
+        self._sessions = sessions
+        self._ping = ping or self._ask
+        self._watchdog = Watchdog(limits, time.monotonic(), Random())
+        self._events: queue.SimpleQueue[watchdog.WatchdogEvent] = queue.SimpleQueue()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine watch", daemon=True)
+        self._pinged: EngineSession | None = None
+        self._pings: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Blocks until it does nothing any more; a start on its way is waited for."""
+        self._ending.set()
+        self._pings.put(False)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # ------------------------------------------------------------ what it says
+
+    def is_watching(self) -> bool:
+        return self._thread.is_alive() or self._ending.is_set()
+
+    def trouble(self) -> str | None:
+        """Why scripts cannot be run now."""
+        found = self._watchdog.trouble(time.monotonic())
+        if found is None and not self._engine.is_alive():
+            return "the engine has stopped and is being replaced"
+        return found
+
+    def asked_by(self, asker: str) -> AbstractContextManager[None]:
+        """As `Engine.asked_by`."""
+        return self._engine.asked_by(asker)
+
+    def retry_after_s(self) -> float:
+        return self._watchdog.retry_after_s(time.monotonic())
+
+    @property
+    def replacements(self) -> int:
+        return self._watchdog.replacements
+
+    @property
+    def last_answer_age_s(self) -> float:
+        return max(0.0, time.monotonic() - self._watchdog.last_answer_s)
+
+    @property
+    def unstoppable(self) -> int:
+        """Threads and tasks that could not be stopped and have not ended."""
+        return self._engine.lost_threads + self._watchdog.stuck
+
+    # ------------------------------------------------------------ its thread
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                event: watchdog.WatchdogEvent = self._events.get(timeout=LOOK_EVERY_S)
+            except queue.Empty:
+                engine = self._engine
+                event = watchdog.WatchdogTick(
+                    not engine.is_alive(), engine.lost_askers, is_exhausted=engine.is_exhausted()
+                )  # fmt: skip
+            try:
+                for action in self._watchdog.handle(event, time.monotonic()):
+                    self._perform(action)
+            except Exception as error:
+                # It watches on, whatever this was.
+                with suppress(Exception):
+                    log.error("the engine's watch failed", exc_info=error)
+
+    def _perform(self, action: watchdog.Action) -> None:
+        match action:
+            case watchdog.SendPing():
+                self._send_ping(self._engine.session)
+            case watchdog.KillEngine(reason):
+                with suppress(Exception):
+                    log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
+                # First nobody is given it any more, then those who have it get errors.
+                self._engine.abandon()
+                self._sessions.kill()
+            case watchdog.StartEngine():
+                self._start_engine()
+
+    def _start_engine(self) -> None:
+        if self._ending.is_set():
+            return
+        begun_s = time.monotonic()
+        try:
+            self._engine.adopt(self._sessions.start())
+        except Exception as error:
+            self._sessions.kill()
+            with suppress(Exception):
+                log.error("the engine could not be started", reason=str(error))
+            self._events.put(watchdog.StartFailed(f"it could not be started: {error}"[:500]))
+            return
+        self._events.put(watchdog.StartSucceeded())
+        with suppress(Exception):
+            log.warning("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
+
+    # ------------------------------------------------------------ a thread for each session, since a ping may hang
+
+    def _send_ping(self, session: EngineSession) -> None:
+        if session is not self._pinged:
+            self._pings.put(False)  # to the thread of the session before
+            self._pinged, self._pings = session, queue.SimpleQueue()
+            arguments = (session, self._pings)
+            threading.Thread(target=self._answer_pings, args=arguments, name="engine ping", daemon=True).start()
+        self._pings.put(True)
+
+    def _answer_pings(self, session: EngineSession, pings: queue.SimpleQueue[bool]) -> None:
+        while pings.get() and not session.is_lost:
+            try:
+                event: watchdog.WatchdogEvent = self._ping(session)
+            except Exception:
+                event = watchdog.PingFailed()
+            if not session.is_lost:
+                self._events.put(event)
+
+    def _ask(self, session: EngineSession) -> watchdog.PingAnswered:
+        context: Any = session.spark.sparkContext._jsc.sc()
+        if context.isStopped():
+            return watchdog.PingAnswered(is_stopped=True)
+        if not self._engine.has_cancelled:
+            return watchdog.PingAnswered()
+        return watchdog.PingAnswered(stuck=stuck_tasks(context), slots=task_slots(context.master()))
+
+
+def task_slots(master: str) -> int | None:
+    """Tasks that a local engine runs at once, if its master says so."""
+    found = re.match(r"local\[(\d+)", master)
+    return int(found[1]) if found else None
+
+
+def stuck_tasks(context: Any) -> int:
+    """Tasks that run although no stage wants them: their job was cancelled, and they did not end."""
+    if not context.isLocal():
+        return 0
+    running = context.taskScheduler().runningTasksByExecutors().get("driver")
+    if not running.isDefined():
+        return 0
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    wanted = sum(int(stage.get().numActiveTasks()) for stage in stages if stage.isDefined())
+    return max(0, int(running.get()) - wanted)
+
+
+class EngineCollector(Collector):
+    """The engine's figures for Prometheus."""
+
+    def __init__(self, watch: EngineWatch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        up = float(self._watch.trouble() is None)
+        yield GaugeMetricFamily("tocsin_engine_up", "Whether the engine answers.", value=up)
+        yield CounterMetricFamily(
+            "tocsin_engine_replacements",
+            "Engines started in place of ones that failed.",
+            value=self._watch.replacements,
+        )
+        yield GaugeMetricFamily(
+            "tocsin_engine_ping_age_seconds", "Since the engine last answered.", value=self._watch.last_answer_age_s
+        )
+        yield GaugeMetricFamily(
+            "tocsin_engine_unstoppable",
+            "Threads and tasks that did not end when told to.",
+            value=self._watch.unstoppable,
+        )

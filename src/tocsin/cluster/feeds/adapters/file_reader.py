@@ -1,0 +1,195 @@
+"""Reads the files that Spark finds, piece by piece, until it is told to end.
+
+    Spark names new files ─▶ a batch ─▶ read in pieces ─▶ landed, with the position of the last piece
+
+A position is the number of a batch, of a file in it, and of a piece of that file; it means that all before it is in the
+dataset. Which files a batch has is noted, and synced, before any of it lands, and a file gives the same pieces each
+time. So a batch that comes again goes on where it was, in each dataset for itself, and does not look again at files
+that are in all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tocsin import faults
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.engine.spark_errors import told
+from tocsin.cluster.feeds.adapters.file_options import FileOptions
+from tocsin.cluster.feeds.batches import packed
+from tocsin.cluster.feeds.landing_worker import RETRY_S
+from tocsin.pipeline.landing.arrivals import Arrivals
+from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.file_records import FilePart, parts
+from tocsin.rules.model.types import ObjectType
+from tocsin.wire.errors import TocsinError
+
+GROUP_ROWS: Final = 20_000
+GROUP_BYTES: Final = 32 << 20
+# A position has 63 bits: a batch a second for 68 years, 65,536 files in each, as many pieces (half a terabyte) of each.
+_FILE_BITS: Final = 16
+_PART_BITS: Final = 16
+_PLACE_BITS: Final = 20  # more than a piece has records
+
+
+def position(batch: int, file: int = 0, part: int = 0) -> int:
+    """All before this part of this file of this batch."""
+    if file >> _FILE_BITS or part >> _PART_BITS:
+        raise ValueError(f"there is no position for part {part} of file {file}")
+    return (((batch << _FILE_BITS) + file) << _PART_BITS) + part
+
+
+def after_last(checkpoint: Checkpoint) -> int:
+    """What is found from now on comes after it."""
+    return position(checkpoint.last_batch + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """Records of one file that land together: from position `start` to `end`."""
+
+    start: int
+    end: int
+    rows: int
+    refused: int
+    payload: bytes
+
+    @property
+    def first(self) -> int:
+        """A place for its first record, and for as many as follow."""
+        return self.start << _PLACE_BITS
+
+
+class ReaderStopped(Exception):
+    """It is to end: what has not landed comes again."""
+
+
+Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
+
+
+class FileReader:
+    """One run, from `start` to `end`. What it is given runs on the event loop that made it."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: ObjectType,
+        wanted: FileOptions,
+        checkpoint: Checkpoint,
+        engine: Engine,
+        *,
+        land: Land,
+        landed: Callable[[], int],
+        troubled: Callable[[TocsinError | None], None],
+    ) -> None:
+        self._kind = kind
+        self._wanted = wanted
+        self._checkpoint = checkpoint
+        self._engine = engine
+        self._land = land
+        self._landed = landed
+        self._troubled = troubled
+        self._loop = asyncio.get_running_loop()
+        self._arrivals = Arrivals(checkpoint, wanted.paths, wanted.period_s)
+        self._thread = threading.Thread(target=self._run, name=f"files of {name}", daemon=True)
+        self._ending = threading.Event()  # with the file that is being read
+        self._halting = threading.Event()  # with the piece
+        self._in_batch = threading.Lock()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.is_set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Let the file that is being read be the last one."""
+        self._ending.set()
+
+    def halt(self) -> None:
+        """Let the piece that is landing be the last one."""
+        self._halting.set()
+        self._ending.set()
+
+    def join(self) -> None:
+        """Blocks until it has ended."""
+        with self._in_batch:
+            pass  # Spark is not interrupted amid one
+        self._arrivals.end()
+        self._thread.join()
+
+    # ------------------------------------------------------------ a thread that waits for Spark
+
+    def _run(self) -> None:
+        failures = 0
+        while not self.is_ending:
+            before = self._checkpoint.last_batch
+            try:
+                self._arrivals.watch(self._engine.spark, self._taken)
+            except ReaderStopped:
+                return
+            except Exception as error:
+                if self._ending.is_set():
+                    return
+                explained = self._engine.explain(error)
+                self._tell(explained if isinstance(explained, TocsinError) else told(error))
+            failures = 0 if self._checkpoint.last_batch > before else failures
+            self._ending.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+
+    def _tell(self, error: TocsinError | None) -> None:
+        self._loop.call_soon_threadsafe(self._troubled, error)
+
+    # ------------------------------------------------------------ a thread of Spark's, for each batch
+
+    def _taken(self, batch: int, files: Sequence[Path]) -> None:
+        with self._in_batch:
+            if self.is_ending:
+                raise ReaderStopped
+            self._tell(None)
+            faults.reach("files.batch.named")
+            self._checkpoint.sync()
+            faults.reach("files.batch.synced")
+            for group in self._groups(batch, files):
+                asyncio.run_coroutine_threadsafe(_awaited(self._land(group)), self._loop).result()
+                if self._halting.is_set():
+                    raise ReaderStopped
+            faults.reach("files.batch.landed")
+
+    def _groups(self, batch: int, files: Sequence[Path]) -> Iterator[list[FilePiece]]:
+        """Pieces of one or many files, as many as land well together."""
+        landed = self._landed()
+        group: list[FilePiece] = []
+        for number, path in enumerate(files):
+            if position(batch, number + 1) <= landed:
+                continue
+            if self.is_ending:
+                if group:
+                    yield group
+                raise ReaderStopped
+            for count, part in enumerate(parts(path, self._wanted.reading, self._kind)):
+                group.append(self._piece(batch, number, count, part))
+                if (
+                    sum(one.rows for one in group) >= GROUP_ROWS
+                    or sum(len(one.payload) for one in group) >= GROUP_BYTES
+                ):
+                    yield group
+                    group = []
+        if group:
+            yield group
+
+    def _piece(self, batch: int, file: int, count: int, part: FilePart) -> FilePiece:
+        end = position(batch, file + 1) if part.is_last else position(batch, file, count + 1)
+        refused = sum(one.record is None for one in part.records)
+        payload = packed(part.records, self._kind)
+        return FilePiece(position(batch, file, count), end, len(part.records), refused, payload)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

@@ -1,0 +1,201 @@
+"""The socket adapter: whoever connects sends records, one after another. A socket has no way to acknowledge them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from tocsin.cluster.feeds.options import FeedOptions
+from tocsin.cluster.feeds.running_feed import RunningFeed
+from tocsin.rules.model.record_frames import Braces, FrameError, Lines, RecordFraming
+from tocsin.serving.addresses import is_own, place_of
+from tocsin.wire.errors import ConflictError, InputError, TocsinError
+
+log = structlog.get_logger()
+
+RECORD_LIMIT_BYTES: Final = 1 << 20
+# For a record to be whole, once it is begun. Between records a connection may be silent for ever, but see `_make_room`.
+RECORD_TIMEOUT_S: Final = 30.0
+_CHUNK_BYTES: Final = 1 << 18
+_RETRY_S: Final = 1.0
+# How a web page would begin that makes its browser send records here, among the lines of what it posts.
+_REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SocketLimits:
+    """Connections to the sockets of one feed, and those of one address; this machine's own are not counted."""
+
+    connections: int = 1_000
+    address_connections: int = 250
+
+
+USUAL_LIMITS: Final = SocketLimits()
+
+
+class SocketServer:
+    """Listens for one feed. Reading goes on only when what was read is in the feed's log, so a sender that is too fast
+    is slowed by its own connection."""
+
+    def __init__(
+        self,
+        feed: RunningFeed,
+        options: FeedOptions,
+        limits: SocketLimits,
+    ) -> None:
+        self._limits = limits
+        self._feed = feed
+        self._counts = feed.counts
+        self._by_lines = options.by_lines
+        self._has_header = options.has_header
+        self._servers: list[asyncio.Server] = []
+        # Where each comes from, in the order in which they last brought a record: the first was silent for longest.
+        self._connections: OrderedDict[asyncio.Task[None], str] = OrderedDict()
+        self._open_of: Counter[str] = Counter()
+
+    async def listen(self, places: Sequence[tuple[str, int]]) -> None:
+        try:
+            for host, port in places:
+                self._servers.append(await asyncio.start_server(self._connected, host, port, limit=_CHUNK_BYTES))
+        except OSError as error:
+            await self.close()
+            raise ConflictError(f"sockets: cannot listen at {host}:{port}: {error.strerror or error}") from None
+
+    @property
+    def ports(self) -> list[int]:
+        return [one.getsockname()[1] for server in self._servers for one in server.sockets]
+
+    @property
+    def open(self) -> int:
+        """How many are connected."""
+        return len(self._connections)
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        peer = writer.get_extra_info("peername")
+        address = peer[0] if isinstance(peer, tuple) else None
+        place = place_of(address)
+        self._make_room(place, is_counted=not is_own(address))
+        self._connections[task] = place
+        self._open_of[place] += 1
+        framing: RecordFraming = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
+        try:
+            await self._read(reader, framing, task)
+        except FrameError as error:
+            self._counts.unframed += 1
+            self._dropped(str(error))
+        except TimeoutError:
+            self._counts.unframed += 1
+            self._dropped(f"a record was not whole within {RECORD_TIMEOUT_S:g} s")
+        except ConnectionError as error:
+            self._told("a socket broke off", str(error))
+        finally:
+            self._forget(task)
+            with suppress(ConnectionError):
+                writer.close()
+
+    def _make_room(self, place: str, *, is_counted: bool) -> None:
+        """Of an address that has all it may, the one that has been silent for longest goes; where all connections are
+        taken, one of the address that has most of them. So nobody can take them from others."""
+        of_all, of_one = self._limits.connections, self._limits.address_connections
+        if is_counted and self._open_of[place] >= of_one:
+            self._drop_silent(place, f"{place} may have {of_one}")
+        elif len(self._connections) >= of_all:
+            most = max(self._open_of.values())
+            silent = next(each for each in self._connections.values() if self._open_of[each] == most)
+            self._drop_silent(silent, f"there may be {of_all}, and {silent} has most of them")
+
+    def _drop_silent(self, place: str, reason: str) -> None:
+        silent = next(task for task, each in self._connections.items() if each == place)
+        self._forget(silent)
+        silent.cancel()
+        self._dropped(f"{reason}; this one has been silent for longest")
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        place = self._connections.pop(task, None)
+        if place is not None:
+            self._open_of[place] -= 1
+            if not self._open_of[place]:
+                del self._open_of[place]
+
+    def _dropped(self, reason: str) -> None:
+        self._counts.sockets_dropped += 1
+        self._told("a socket was dropped", reason)
+
+    def _told(self, event: str, reason: str) -> None:
+        # Records are taken whether or not it can be told.
+        with suppress(Exception):
+            log.warning(event, feed=self._feed.entry.name, reason=reason)
+
+    async def _read(self, reader: asyncio.StreamReader, framing: RecordFraming, task: asyncio.Task[None]) -> None:
+        header: list[bytes] = []
+        is_first = True
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+
+        async def take(records: list[bytes]) -> None:
+            nonlocal is_first
+            if records and is_first:
+                is_first = False
+                if _REQUEST_LINE.fullmatch(records[0]) is not None:
+                    raise FrameError(1, "this is HTTP: records are posted to /v1/feeds/NAME of the cluster", [])
+            if records and self._has_header and not header:
+                # The first line of a connection names the columns of all that follow.
+                header.append(records.pop(0))
+            if records:
+                await self._take([*header, *records])
+                if task in self._connections:
+                    self._connections.move_to_end(task)
+
+        while True:
+            await self._feed.opened()
+            async with asyncio.timeout_at(begun_s + RECORD_TIMEOUT_S if framing.is_begun else None):
+                data = await reader.read(_CHUNK_BYTES)
+            if not data:
+                break
+            was_begun = framing.is_begun
+            try:
+                records = framing.feed(data)
+            except FrameError as error:
+                await take([record for _, record in error.numbered])
+                raise
+            await take(records)
+            if records or not was_begun:
+                begun_s = clock()
+        rest = framing.finish()
+        if rest and self._by_lines:
+            await take([rest])
+        elif rest:
+            self._counts.unframed += 1
+
+    async def _take(self, records: Sequence[bytes]) -> None:
+        while True:
+            # While a statement waits for the feed's records to land, senders wait too.
+            await self._feed.opened()
+            try:
+                await self._feed.accept(b"\n".join(records))
+                return
+            except InputError as error:
+                if not error.retry and error.status != 429:
+                    self._counts.unframed += len(records)
+                    self._told("records could not be read", error.message)
+                    return
+            except TocsinError as error:
+                self._told("a socket must wait", error.message)
+            await asyncio.sleep(_RETRY_S)

@@ -1,0 +1,145 @@
+"""Asking an address for its newest answer: politely, within bounds, and only for what has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+from aiohttp import hdrs
+
+from tocsin.cluster.feeds.adapters.url_options import UrlOptions
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard, PrivateAddressError
+from tocsin.wire.version import version
+
+TIMEOUT_S: Final = 60.0
+CONNECT_TIMEOUT_S: Final = 10.0
+REDIRECTS: Final = 5
+BODY_LIMIT_BYTES: Final = 32 << 20
+_RETRY_AFTER_LIMIT_S: Final = 86_400.0
+_VALIDATOR_CHARACTERS: Final = 4_000
+_ACCEPT: Final = {
+    "json": "application/json, application/x-ndjson, */*;q=0.5",
+    "geojson": "application/geo+json, application/json, */*;q=0.5",
+    "rss": "application/rss+xml, application/atom+xml, application/xml, text/xml, */*;q=0.5",
+}
+
+
+class FetchError(Exception):
+    """There is no answer this time. `what` is the kind of trouble in few words, `retry_after_s` what the server asks
+    for."""
+
+    def __init__(self, what: str, detail: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(f"{what}: {detail}" if detail else what)
+        self.what = what
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class UrlAnswer:
+    body: bytes
+    validators: dict[str, str]
+    """Headers with which the server is asked whether this is still its answer."""
+
+
+class UrlClient:
+    """One address. Use it as a context manager."""
+
+    def __init__(
+        self,
+        polling: UrlOptions,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        body_limit_bytes: int = BODY_LIMIT_BYTES,
+        guard: AddressGuard = UNGUARDED,
+    ) -> None:
+        self._guard = guard
+        self._polling = polling
+        self._timeout_s = timeout_s
+        self._body_limit_bytes = body_limit_bytes
+        self._validators: dict[str, str] = {}
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=self._guard.connector(),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            headers={
+                hdrs.USER_AGENT: f"tocsin/{version()}",
+                hdrs.ACCEPT: _ACCEPT[self._polling.format],
+                hdrs.ACCEPT_ENCODING: "gzip, deflate",
+            },
+            # Who is asked again and again must not be able to make us carry something from one time to the next.
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def fetch(self) -> UrlAnswer | None:
+        """The answer; None where it is still the one that `done` was told of. FetchError says why there is none."""
+        try:
+            async with self._session.get(
+                self._polling.url, headers=self._validators, max_redirects=REDIRECTS
+            ) as response:
+                return await self._read(response)
+        except TimeoutError:
+            raise FetchError("did not answer in time", f"{self._timeout_s:g} s") from None
+        except aiohttp.TooManyRedirects:
+            raise FetchError("redirects too often", f"more than {REDIRECTS} times") from None
+        except aiohttp.ClientPayloadError as error:
+            raise FetchError("broke off its answer", str(error)) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise FetchError("shows a bad certificate", str(error.certificate_error)) from None
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, PrivateAddressError):
+                raise FetchError("is not allowed", error.os_error.strerror or "") from None
+            raise FetchError("cannot be reached", str(error.os_error.strerror or error.os_error)) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # Its text may hold the address, and that a secret.
+            raise FetchError("cannot be asked", type(error).__name__) from None
+
+    async def _read(self, response: aiohttp.ClientResponse) -> UrlAnswer | None:
+        if response.status == 304 and self._validators:
+            return None
+        if response.status not in (200, 203):
+            raise FetchError(f"answered {response.status}", retry_after_s=_retry_after_s(response))
+        too_large = FetchError("answered too much", f"more than {self._body_limit_bytes} bytes")
+        if (response.content_length or 0) > self._body_limit_bytes:
+            raise too_large
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > self._body_limit_bytes:
+                raise too_large
+        return UrlAnswer(bytes(body), _validators(response))
+
+    def done(self, fetched: UrlAnswer) -> None:
+        """All of this answer is kept: from now on only another one is wanted."""
+        self._validators = fetched.validators
+
+
+def _validators(response: aiohttp.ClientResponse) -> dict[str, str]:
+    found = {
+        hdrs.IF_NONE_MATCH: response.headers.get(hdrs.ETAG, ""),
+        hdrs.IF_MODIFIED_SINCE: response.headers.get(hdrs.LAST_MODIFIED, ""),
+    }
+    return {name: value for name, value in found.items() if value and len(value) <= _VALIDATOR_CHARACTERS}
+
+
+def _retry_after_s(response: aiohttp.ClientResponse) -> float:
+    said = response.headers.get(hdrs.RETRY_AFTER, "").strip()
+    if said.isascii() and said.isdigit():
+        return min(float(said), _RETRY_AFTER_LIMIT_S)
+    try:
+        until = parsedate_to_datetime(said)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0
+    left_s = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return min(max(left_s, 0.0), _RETRY_AFTER_LIMIT_S)

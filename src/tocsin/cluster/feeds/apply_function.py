@@ -1,0 +1,125 @@
+"""APPLY FUNCTION: what a function of the catalog makes of a batch of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tocsin.cluster.catalog.catalog import CatalogStore
+from tocsin.cluster.catalog.entries import FunctionEntry, Ref
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.feeds.isolate_failures import FailedRecord
+from tocsin.cluster.statements.dml import decoded
+from tocsin.cluster.statements.statement_scope import BatchScope
+from tocsin.language.syntax.dialect import FieldOf, ObjectOf
+from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.language.translate.spark_text import render
+from tocsin.language.types.variant import values
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.job_deadline import job_deadline
+from tocsin.rules.model.types import ObjectType
+
+
+class AppliedFunction:
+    """Records of this type through the function, which reads datasets and modules as they are when a batch lands."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        function: Ref,
+        kind: ObjectType,
+        catalog: CatalogStore,
+        tables: DatasetTables,
+        engine: Engine,
+        deadline_s: float,
+    ) -> None:
+        self._deadline_s = deadline_s
+        self._function = function
+        self._kind = kind
+        self._catalog = catalog
+        self._tables = tables
+        self._engine = engine
+
+    def __call__(self, rows: pa.Table) -> Sequence[Any]:
+        with self._scope(rows) as scope:
+            found = scope.catalog.find(self._function)
+            if isinstance(found, FunctionEntry) and found.language == "PYTHON":
+                return _called(found, scope, self._engine)
+            translated = self._translated(scope)
+            made = decoded(self._engine.rows(translated.sql), translated)
+            return [one.get("made") for one in sorted(made, key=itemgetter("place"))]
+
+    def failing(self, rows: pa.Table) -> Sequence[bool]:
+        """On which records it fails, in one query."""
+        with self._scope(rows) as scope:
+            found = self._engine.rows(render(tried(self._translated(scope).query))).sort_by("place")
+            failed: list[bool] = found.column("failed").to_pylist()
+            return failed
+
+    @contextmanager
+    def _scope(self, rows: pa.Table) -> Iterator[BatchScope]:
+        known, now = self._catalog.catalog, datetime.now(UTC)
+        scope = BatchScope(known, self._tables, self._engine, self._function.dataverse, now, rows, self._kind)
+        try:
+            with job_deadline(self._engine.spark, self._deadline_s):
+                yield scope
+        finally:
+            scope.close()
+
+    def _translated(self, scope: BatchScope) -> TranslatedQuery:
+        name = self._function.name.rpartition("@")[0]
+        called = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
+        # What the engine makes of them comes in any order: each brings its place.
+        fields = {"place": exp.column("place", table="batch"), "made": called}
+        return scope.translated_batch(
+            ObjectOf(
+                expressions=[FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()]
+            )
+        )
+
+
+def tried(query: exp.Query) -> exp.Query:
+    """A query for `place` and `made`, changed into one for `place` and whether `made` `failed`."""
+    first = query.selects[0]
+    if len(query.selects) > 1:
+        return _around(query, exp.column("place", table="out"), exp.column("made", table="out"))
+    parts = _parts(first.unalias())
+    if parts is not None and isinstance(query, exp.Select):
+        # In its place and not around it: the optimizer may compute a query within another before all else.
+        return query.select(*_judged(*parts), append=False)
+    value = exp.column("value", table="out")
+    fields = [exp.Dot(this=value.copy(), expression=exp.to_identifier(name)) for name in ("place", "made")]
+    return _around(query, *fields)
+
+
+def _around(query: exp.Query, place: exp.Expr, made: exp.Expr) -> exp.Query:
+    return exp.select(*_judged(place, made)).from_(query.subquery("out"))
+
+
+def _parts(sql: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
+    """Of NAMED_STRUCT('place', …, 'made', …)."""
+    if isinstance(sql, exp.Anonymous) and str(sql.this).lower() == "named_struct" and len(sql.expressions) == 4:
+        _, place, _, made = sql.expressions
+        return place, made
+    return None
+
+
+def _judged(place: exp.Expr, made: exp.Expr) -> list[exp.Expr]:
+    # Of Spark's functions try_to_binary yields NULL for whatever goes wrong within its argument.
+    text = values.call("to_json", values.record([("made", made)]))
+    attempt = values.call("try_to_binary", text, exp.Literal.string("utf-8"))
+    return [exp.alias_(place, "place"), exp.alias_(exp.Is(this=attempt, expression=exp.null()), "failed")]
+
+
+def _called(function: FunctionEntry, scope: BatchScope, engine: Engine) -> Sequence[Any]:
+    """A function in Python says by itself on which records it fails: nothing has to be tried again to find them."""
+    decode = layout.decoder(function.returns)
+    rows = engine.rows(scope.called_batch(function)).sort_by("place")
+    made = rows.column("made").to_pylist()
+    return [decode(one["value"]) if one["failed"] is None else FailedRecord(one["failed"]) for one in made]

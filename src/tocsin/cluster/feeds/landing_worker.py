@@ -1,0 +1,175 @@
+"""From a feed's log into one of its datasets, batch by batch. What fails is tried again, and can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import structlog
+
+from tocsin.cluster.catalog.entries import Ref
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.feeds.landing import LandableBatch
+from tocsin.cluster.feeds.metrics import FeedCounts
+from tocsin.cluster.intake.log import IntakeLog
+from tocsin.wire.errors import StorageFullError, TocsinError
+
+log = structlog.get_logger()
+
+BATCH_ROWS: Final = 20_000
+BATCH_BYTES: Final = 32 << 20
+RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
+# Each batch is a commit, whatever is in it. Where few records come all the time, landing rests for this many times as
+# long as the last batch took, so that what channels and queries need of the machine does not go into commits.
+_REST: Final = 2.0
+_LONGEST_REST_S: Final = 0.2
+_FEW_ROWS: Final = 2_000
+
+
+class LandingTarget(Protocol):
+    counted: bool
+    """Whether it is a dataset that the feed is connected to."""
+    position: int
+    halted: bool
+    """Whether the feed ends: what fails from now on fails because of that."""
+
+    @property
+    def dataset(self) -> Ref: ...
+
+    @property
+    def asks_spark(self) -> bool: ...
+
+    def land(self, entries: Sequence[LandableBatch]) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LandingTrouble:
+    """What does not work, why, and since when."""
+
+    what: str
+    reason: str
+    since: datetime
+    since_s: float
+    """The same by the loop's clock."""
+    disk_full: bool = False
+
+
+class LandingProgress(Protocol):
+    """What brings a feed's records into one of its datasets."""
+
+    trouble: LandingTrouble | None
+
+    @property
+    def target(self) -> LandingTarget: ...
+
+    @property
+    def position(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def hurry(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class LandingWorker:
+    """`landed` is called with nothing after each batch, in the thread that landed it; `changed` after each attempt."""
+
+    def __init__(
+        self,
+        feed: str,
+        intake: IntakeLog,
+        target: LandingTarget,
+        engine: Engine,
+        *,
+        counts: FeedCounts,
+        landed: Callable[[], None],
+        changed: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.target = target
+        self.trouble: LandingTrouble | None = None
+        self._feed = feed
+        self._log = intake
+        self._engine = engine
+        self._counts = counts
+        self._landed = landed
+        self._changed = changed
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    @property
+    def position(self) -> int:
+        return self.target.position
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"landing {self._feed}")
+
+    def hurry(self) -> None:
+        """Somebody waits for it: the next batch, or the next try, is at once."""
+        self._hurry.set()
+
+    async def end(self) -> None:
+        """A batch on its way is waited for."""
+        self.target.halted = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            await self._log.wait(self.position)
+            begun_s = time.monotonic()
+            try:
+                await self._engine.land(self._batch, f"feed {self._feed}", asks_spark=self.target.asks_spark)
+            except Exception as error:
+                self._failed(error)
+            else:
+                failures = 0
+                self.trouble = None
+                self._counts.batches += self.target.counted
+                await self._changed()
+                if self._log.end - self.position < _FEW_ROWS:
+                    await self._rest(min(_LONGEST_REST_S, _REST * (time.monotonic() - begun_s)))
+                self._hurry.clear()
+                continue
+            self._counts.failures += 1
+            await self._changed()
+            failures = 0 if self._hurry.is_set() else failures
+            self._hurry.clear()
+            await self._rest(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+
+    def _failed(self, error: Exception) -> None:
+        now = datetime.now(UTC), asyncio.get_running_loop().time()
+        since, since_s = now if self.trouble is None else (self.trouble.since, self.trouble.since_s)
+        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
+        what = f"landing in {self.target.dataset}"
+        self.trouble = LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+        # Landing goes on whether or not it can be told.
+        with suppress(Exception):
+            told = {"feed": self._feed, "dataset": str(self.target.dataset)}
+            if isinstance(error, TocsinError):
+                log.warning("landing must wait", **told, reason=reason)
+            else:
+                log.error("landing failed", **told, exc_info=error)
+
+    def _batch(self) -> None:
+        entries = self._log.read(self.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
+        if entries:
+            begun_s = time.perf_counter()
+            self.target.land(entries)
+            if self.target.counted:
+                self._counts.landing_s += time.perf_counter() - begun_s
+            self._landed()

@@ -1,0 +1,300 @@
+"""The started feeds of a cluster: brought to life, found, and ended. What a feed cannot do for now is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import structlog
+
+from tocsin.cluster.catalog.catalog import CatalogStore
+from tocsin.cluster.catalog.entries import DatasetEntry, FeedConnection, FeedEntry, Ref
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables
+from tocsin.cluster.data_folder.lost_folder import LostFolder
+from tocsin.cluster.data_folder.removals import FEED
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.feeds.adapters.files import FileFeed
+from tocsin.cluster.feeds.adapters.seen_items import SeenItems
+from tocsin.cluster.feeds.adapters.sockets import USUAL_LIMITS, SocketLimits, SocketServer
+from tocsin.cluster.feeds.adapters.url_poller import UrlPoller
+from tocsin.cluster.feeds.backup_barrier import BackupBarrier
+from tocsin.cluster.feeds.isolate_failures import Enrich
+from tocsin.cluster.feeds.landing import Landing, Rejections
+from tocsin.cluster.feeds.landing_worker import LandingTarget, LandingTrouble
+from tocsin.cluster.feeds.metrics import FeedCounts, FeedMetrics, FeedState
+from tocsin.cluster.feeds.options import FeedOptions, feed_options
+from tocsin.cluster.feeds.running_feed import RunningFeed
+from tocsin.cluster.intake.log import IntakeLog
+from tocsin.patience import to_the_end
+from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.sources import polled_items
+from tocsin.pipeline.sources.decoder import Decode, decoder
+from tocsin.rules.model.types import ObjectType
+from tocsin.serving.address_guard import UNGUARDED, AddressGuard
+from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
+
+log = structlog.get_logger()
+
+AnyFeed: TypeAlias = RunningFeed | FileFeed
+
+_RETRY_S: Final = (1.0, 5.0, 30.0)
+# A file with which an operator says that a lost log may begin where its datasets are.
+_BEGIN_ANEW: Final = "begin-anew"
+
+
+class RunningFeeds:
+    def __init__(
+        self,
+        catalog: CatalogStore,
+        tables: DatasetTables,
+        engine: Engine,
+        folder: Path,
+        enrich: Callable[[FeedEntry, Ref], Enrich],
+        *,
+        guard: AddressGuard = UNGUARDED,
+        socket_limits: SocketLimits = USUAL_LIMITS,
+    ) -> None:
+        self._guard = guard
+        self._socket_limits = socket_limits
+        self._catalog = catalog
+        self._tables = tables
+        self._engine = engine
+        self._folder = folder
+        self._enrich = enrich
+        self._running: dict[Ref, AnyFeed] = {}
+        self.standstill = BackupBarrier()
+        """Of the feeds whose files are their log."""
+        self._troubles: dict[Ref, LandingTrouble] = {}
+        self._counts: dict[str, FeedCounts] = {}
+        """By the folder of their log, which is never another feed's."""
+        self._retrying: dict[Ref, asyncio.Task[None]] = {}
+
+    # ------------------------------------------------------------ life
+
+    async def start(self, lost: LostFolder) -> None:
+        """Feeds that were started go on; logs of dropped ones go, and logs that nothing explains are set aside."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        await self.sweep()
+        known = {entry.folder for entry in self._catalog.catalog.feeds}
+        strange = await self._catalog.removals.find_unexplained(FEED, self._folder, known)
+        await asyncio.to_thread(lost.set_aside, strange, FEED)
+        for entry in self._catalog.catalog.feeds:
+            if entry.started:
+                try:
+                    await self.resumed(entry)
+                except Exception as error:
+                    # One feed's trouble is not everybody's.
+                    log.error("a feed could not be started", feed=entry.name, reason=str(error))
+
+    async def sweep(self) -> None:
+        """Remove the logs of dropped feeds that have ended."""
+        known = {entry.folder for entry in self._catalog.catalog.feeds}
+        used = known | {feed.entry.folder for feed in self._running.values()}
+        await self._catalog.removals.carry_out(FEED, self._folder, lambda removal: removal.name not in used)
+        for folder in set(self._counts) - known:
+            self._counts.pop(folder, None)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self.end(ref) for ref in list(self._running)))
+
+    def folder(self, entry: FeedEntry) -> Path:
+        return self._folder / entry.folder
+
+    def checkpoint(self, entry: FeedEntry) -> Checkpoint:
+        """Of a feed of files, in the place of a log."""
+        return Checkpoint(self.folder(entry))
+
+    # ------------------------------------------------------------ what there is
+
+    def find(self, ref: Ref) -> AnyFeed | None:
+        return self._running.get(ref)
+
+    def refs(self) -> list[Ref]:
+        return list(self._running)
+
+    def troubles(self, ref: Ref) -> list[LandingTrouble]:
+        """What a started feed cannot do for now; empty where all is well."""
+        found = [] if ref not in self._troubles else [self._troubles[ref]]
+        feed = self._running.get(ref)
+        return found if feed is None else found + feed.troubles
+
+    def counts(self, entry: FeedEntry) -> FeedCounts:
+        return self._counts.setdefault(entry.folder, FeedCounts())
+
+    def figures(self) -> list[FeedMetrics]:
+        """Of every feed in the catalog. May be asked from any thread."""
+        return [
+            FeedMetrics(f"{entry.dataverse}.{entry.name}", self.counts(entry), self._state(entry.ref))
+            for entry in self._catalog.catalog.feeds
+        ]
+
+    def _state(self, ref: Ref) -> FeedState | None:
+        feed = self._running.get(ref)
+        if feed is None:
+            return None
+        lag, lag_age_s = feed.lag()
+        return FeedState(feed.unlanded_bytes, lag, lag_age_s, feed.connections)
+
+    def is_started(self, entry: FeedEntry) -> bool:
+        """Whether the catalog says so, now."""
+        kept = self._catalog.catalog.find(entry.ref)
+        return isinstance(kept, FeedEntry) and kept.folder == entry.folder and kept.started
+
+    # ------------------------------------------------------------ beginning
+
+    async def resumed(self, entry: FeedEntry) -> AnyFeed:
+        """A feed that the catalog calls started, running. Where its sockets are taken it goes on without them, and
+        takes them as soon as they are free."""
+        feed = self._running.get(entry.ref)
+        if feed is not None:
+            return feed
+        try:
+            feed = await self.prepared(entry)
+        except Exception as error:
+            self._troubled(entry.ref, "starting", error)
+            if isinstance(error, TocsinError):
+                raise
+            raise UnavailableError(f"the feed {entry.name} cannot be started: {error}") from error
+        feed.open()
+        try:
+            await self.listen(feed)
+        except TocsinError as error:
+            log.error("a feed goes on without its sockets", feed=entry.name, reason=str(error))
+            self._retrying[entry.ref] = asyncio.create_task(self._listen_again(feed), name=f"sockets {entry.name}")
+        return feed
+
+    async def prepared(self, entry: FeedEntry) -> AnyFeed:
+        """With its log and datasets open; it neither takes nor lands anything yet. Known from now on."""
+        options = feed_options(dict(entry.options))
+        targets = await self._engine.work(lambda: self._targets(entry), asks_spark=False)
+        feed: AnyFeed
+        if options.files is not None:
+            feed = FileFeed(
+                entry, options.files, self.checkpoint(entry), self._engine, self.standstill, counts=self.counts(entry)
+            )
+        else:
+            feed = await self._logged(entry, options, targets)
+        for target in targets:
+            feed.add(target)
+        self._troubles.pop(entry.ref, None)
+        self._running[entry.ref] = feed
+        return feed
+
+    async def _logged(self, entry: FeedEntry, options: FeedOptions, targets: Sequence[LandingTarget]) -> RunningFeed:
+        decode = decoder_of(options, entry.type)
+        folder = self.folder(entry)
+        seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
+        intake = await self._opened(entry, max(target.position for target in targets), seen)
+        feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
+        if options.polling is not None and seen is not None:
+            # It asks nobody before the feed is open.
+            judge, counts = polled_items.judge(entry.type), self.counts(entry)
+            poller = UrlPoller(feed, options.polling, seen, judge, counts, guard=self._guard)
+            poller.start()
+            feed.sources.append(poller)
+        return feed
+
+    def _targets(self, entry: FeedEntry) -> list[LandingTarget]:
+        """Blocks while somebody writes to one of the datasets."""
+        rejected = self._tables.table(self._dataset(entry.rejected))
+        return [Rejections(entry, 0, rejected), *(self.target(entry, one) for one in entry.connections)]
+
+    def target(self, entry: FeedEntry, connection: FeedConnection) -> LandingTarget:
+        dataset = self._dataset(connection.dataset)
+        rejected = self._tables.table(self._dataset(entry.rejected))
+        enrich = self._enrich(entry, connection.function) if connection.function is not None else None
+        table, counts = self._tables.table(dataset), self.counts(entry)
+        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts)
+
+    def _dataset(self, ref: Ref) -> DatasetEntry:
+        return self._catalog.catalog.dataset(ref.dataverse, ref.name)
+
+    async def _opened(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
+        """The feed's log, which is never behind its datasets: what it would take up to there would never land."""
+        folder = self.folder(entry)
+
+        def opened() -> IntakeLog:
+            now_us, age_us = self._tables.clock.now_us, self._tables.clock.age_us
+            open_log = partial(
+                IntakeLog.open, folder, witness=seen, clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6
+            )
+            if any(folder.glob("*.log")):
+                return open_log()
+            if (entry.started or landed) and not (folder / _BEGIN_ANEW).exists():
+                raise StoreError(
+                    f"the intake log {folder} is gone, and with it whatever was acknowledged and had not landed",
+                    hint=f"bring it back from a copy of the disk; to go on without it, mkdir -p {folder} and "
+                    f"touch {folder / _BEGIN_ANEW}, then START FEED {entry.name}",
+                )
+            begun = open_log(landed=landed)
+            (folder / _BEGIN_ANEW).unlink(missing_ok=True)
+            return begun
+
+        intake = await asyncio.to_thread(opened)
+        if intake.end < landed:
+            await intake.close()
+            raise StoreError(
+                f"the intake log {folder} ends at position {intake.end}, and its datasets are at {landed}",
+                hint="restore log and datasets from one backup",
+            )
+        return intake
+
+    async def listen(self, feed: AnyFeed) -> None:
+        """Begins whatever brings records to it by itself."""
+        options = feed_options(dict(feed.entry.options))
+        if isinstance(feed, RunningFeed) and options.sockets and not feed.sources:
+            try:
+                await self._listened(feed, options)
+            except TocsinError as error:
+                self._troubled(feed.entry.ref, "listening", error)
+                raise
+            self._troubles.pop(feed.entry.ref, None)
+
+    async def _listened(self, feed: RunningFeed, options: FeedOptions) -> None:
+        server = SocketServer(feed, options, self._socket_limits)
+        await server.listen(options.sockets)
+        feed.sources.append(server)
+
+    async def _listen_again(self, feed: AnyFeed) -> None:
+        tries = 0
+        while not feed.sources:
+            await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+            tries += 1
+            with suppress(TocsinError):
+                await self.listen(feed)
+        log.info("a feed has its sockets", feed=feed.entry.name)
+
+    def _troubled(self, ref: Ref, what: str, error: Exception) -> None:
+        known = self._troubles.get(ref)
+        now_s = asyncio.get_running_loop().time()
+        since, since_s = (known.since, known.since_s) if known is not None else (datetime.now(UTC), now_s)
+        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
+        self._troubles[ref] = LandingTrouble(what, reason, since, since_s)
+
+    # ------------------------------------------------------------ the end
+
+    async def end(self, ref: Ref) -> None:
+        """Of a feed that runs, and of what is known about one that does not. Not interrupted by being cancelled."""
+        await to_the_end(self._end(ref))
+
+    async def _end(self, ref: Ref) -> None:
+        feed = self._running.pop(ref, None)
+        self._troubles.pop(ref, None)
+        retrying = self._retrying.pop(ref, None)
+        if retrying is not None:
+            retrying.cancel()
+            await asyncio.gather(retrying, return_exceptions=True)
+        if feed is not None:
+            await feed.stop()
+
+
+def decoder_of(options: FeedOptions, kind: ObjectType) -> Decode:
+    """For the bodies that publishers send; InputError where the options do not fit the type."""
+    if options.polling is not None:
+        return polled_items.decoder(options.format, kind)
+    return decoder(options.format, kind, options=options.reading)

@@ -1,0 +1,65 @@
+"""The cluster's door for brokers: all that they ask for over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from tocsin.cluster.channels.announcements.announcer import Announcer
+from tocsin.cluster.channels.announcements.brokers import Brokers
+from tocsin.cluster.channels.announcements.fence import BrokerFence
+from tocsin.cluster.channels.announcements.metrics import AnnouncementCollector
+from tocsin.cluster.channels.retention import Retention
+from tocsin.cluster.channels.subscriptions import Subscriptions
+from tocsin.cluster.http.broker_routes import WAIT_LIMIT_S, BrokerRoutes
+from tocsin.cluster.http.path_names import full_name
+from tocsin.cluster.http.result_routes import FetchLimits, ResultRoutes
+from tocsin.cluster.http.subscription_routes import SubscriptionRoutes
+from tocsin.serving.metrics import ServerMetrics
+from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.channels.rows import BrokerName
+from tocsin.wire.generations import BROKER_HEADER, parse_generation_header
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerApi:
+    store: ChannelStore
+    subscriptions: Subscriptions
+    brokers: Brokers
+    announcer: Announcer
+    retention: Retention
+    limits: FetchLimits | None = None
+    wait_limit_s: float = WAIT_LIMIT_S
+
+    def routes(self, metrics: ServerMetrics) -> list[web.RouteDef]:
+        metrics.registry.register(AnnouncementCollector(self.announcer.figures))
+        results = ResultRoutes(self.store, metrics, self.limits)
+        subscriptions = SubscriptionRoutes(self.subscriptions, self.brokers, self.retention)
+        brokers = BrokerRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s)
+        return [
+            *(_fenced(route, self.brokers.fence, changes=False) for route in results.routes()),
+            *(
+                # Registering is how a broker comes by its generation: it is judged there.
+                route if route.method == "PUT" else _fenced(route, self.brokers.fence, changes=route.method != "GET")
+                for route in (*subscriptions.routes(), *brokers.routes())
+            ),
+        ]
+
+
+def _fenced(route: web.RouteDef, fence: BrokerFence, *, changes: bool) -> web.RouteDef:
+    """For the newest broker of a name, and for those who do not say which they are."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        said = request.headers.get(BROKER_HEADER)
+        if said is None:
+            return await route.handler(request)
+        name, generation = parse_generation_header(said)
+        broker = BrokerName(*full_name(name))
+        if not changes:
+            await fence.check(broker, generation)
+            return await route.handler(request)
+        async with fence.change(broker, generation):
+            return await route.handler(request)
+
+    return web.route(route.method, route.path, handle, **route.kwargs)

@@ -1,0 +1,31 @@
+"""An answer's rows as JSON."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from tocsin.cluster.statements.dml import decoded
+from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.rules.model.json_form import plain
+
+TURN_ROWS: Final = 500
+
+
+class RowEncoder:
+    """Encodes on the threads of statements, which take turns, a few rows at a time: with each more thread that computes
+    in Python the event loop waits longer for its turn."""
+
+    def __init__(self, turn: AbstractContextManager[Any] | None = None) -> None:
+        self._turn = turn or threading.Lock()
+
+    def encode(self, rows: pa.Table, translated: TranslatedQuery) -> list[bytes]:
+        made: list[bytes] = []
+        for begin in range(0, rows.num_rows, TURN_ROWS):
+            with self._turn:
+                made += [orjson.dumps(plain(value)) for value in decoded(rows.slice(begin, TURN_ROWS), translated)]
+        return made

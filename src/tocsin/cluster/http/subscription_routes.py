@@ -1,0 +1,190 @@
+"""Subscriptions over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.catalog.type_json import type_to_json
+from tocsin.cluster.channels.announcements.brokers import Brokers
+from tocsin.cluster.channels.executions.running_channel import moment
+from tocsin.cluster.channels.parameters import ParameterValues
+from tocsin.cluster.channels.retention import Retention
+from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SubscriptionRequest, Subscriptions
+from tocsin.cluster.http.path_names import full_name, path_name
+from tocsin.rules.model.json_form import plain
+from tocsin.rules.model.values import datetime_text
+from tocsin.serving.answers import answer
+from tocsin.serving.authentication import PRINCIPAL
+from tocsin.serving.requests import read_object, whole
+from tocsin.serving.tokens import require
+from tocsin.store.channels.interface import PAGE
+from tocsin.store.channels.rows import BrokerName, SubscriptionRow
+from tocsin.wire.cursors import cursor_text
+from tocsin.wire.errors import InputError, NotFoundError
+
+_SHAPE: Final = '{"broker": "v.b", "subscriptions": [{"parameters": […], "id": "…", "application": "…"}, …]}'
+_IDS: Final = '{"ids": ["…", …]}'
+
+
+class SubscriptionRoutes:
+    def __init__(self, subscriptions: Subscriptions, brokers: Brokers, retention: Retention) -> None:
+        self._subscriptions = subscriptions
+        self._brokers = brokers
+        self._retention = retention
+
+    def routes(self) -> list[web.RouteDef]:
+        all_, one = "/v1/channels/{name}/subscriptions", "/v1/channels/{name}/subscriptions/{id}"
+        return [
+            web.get("/v1/channels", self.channels, allow_head=False),
+            web.post(all_, self.subscribe),
+            web.get(all_, self.list),
+            web.post(f"{all_}:remove", self.remove),
+            web.get(one, self.one),
+            web.patch(one, self.change),
+            web.delete(one, self.delete),
+            web.get("/v1/brokers/{name}/subscriptions", self.of_broker),
+        ]
+
+    def _channel(self, request: web.Request) -> ChannelEntry:
+        return self._subscriptions.channel(*path_name(request))
+
+    async def _broker(self, request: web.Request, name: object) -> BrokerName:
+        """The broker of that name, which the asker may act for."""
+        if not isinstance(name, str):
+            raise InputError('a broker is named as "dataverse.broker"')
+        broker = BrokerName(*full_name(name))
+        await self._brokers.registered(broker, request[PRINCIPAL])
+        return broker
+
+    async def channels(self, request: web.Request) -> web.Response:
+        """What can be subscribed to, and with which parameters."""
+        require(request[PRINCIPAL], "reader")
+        return answer({"channels": [_described(one) for one in self._subscriptions.channels()]})
+
+    async def subscribe(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        channel = self._channel(request)
+        said = await read_object(request, _SHAPE, {"broker", "subscriptions"}, unpack=True)
+        requests = _requests(said["subscriptions"])
+        broker = await self._broker(request, said["broker"])
+        made = await self._subscriptions.subscribe(channel, broker, requests)
+        return answer(
+            {
+                "subscriptions": [
+                    {"id": one.id, "interest": one.interest, "since": cursor_text(one.since)} for one in made
+                ],
+                "made": sum(one.made for one in made),
+            }
+        )
+
+    async def remove(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        channel = self._channel(request)
+        said = await read_object(request, _IDS, {"ids"}, unpack=True)
+        ids = said["ids"]
+        if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+            raise InputError(f"expected {_IDS}")
+        await self._check_owned(request, channel, ids)
+        gone = await self._subscriptions.unsubscribe(channel, ids)
+        self._retention.wake()
+        return answer({"removed": gone.removed})
+
+    async def delete(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        channel, identity = self._channel(request), request.match_info["id"]
+        await self._check_owned(request, channel, [identity])
+        gone = await self._subscriptions.unsubscribe(channel, [identity])
+        if not gone.removed:
+            raise NotFoundError(f'the channel {channel.name} has no subscription "{identity[:200]}"')
+        self._retention.wake()
+        return answer({"removed": gone.removed})
+
+    async def change(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "broker")
+        channel, identity = self._channel(request), request.match_info["id"]
+        said = await read_object(request, '{"broker": "v.b"}', {"broker"}, unpack=True)
+        await self._check_owned(request, channel, [identity])
+        broker = await self._broker(request, said["broker"])
+        return answer(_told(await self._subscriptions.change_broker(channel, identity, broker)))
+
+    async def one(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "reader")
+        return answer(_told(await self._subscriptions.one(self._channel(request), request.match_info["id"])))
+
+    async def list(self, request: web.Request) -> web.Response:
+        require(request[PRINCIPAL], "reader")
+        limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
+        page = await self._subscriptions.page(self._channel(request), request.query.get("after", ""), limit)
+        following = page[-1].id if len(page) == limit else None
+        return answer({"subscriptions": [_told(one) for one in page], "next": following})
+
+    async def of_broker(self, request: web.Request) -> web.Response:
+        """All of a broker's, in all channels: what it held when it went away."""
+        require(request[PRINCIPAL], "broker")
+        broker = BrokerName(*path_name(request))
+        await self._brokers.registered(broker, request[PRINCIPAL])
+        limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
+        channel, _, identity = request.query.get("after", "0 ").partition(" ")
+        if not (channel.isascii() and channel.isdecimal() and len(channel) <= 18):
+            raise InputError("after: must be what the page before gave as next")
+        page = await self._subscriptions.page_of(broker, (int(channel), identity), limit)
+        names = self._subscriptions.names()
+        following = f"{page[-1].channel_id} {page[-1].id}" if len(page) == limit else None
+        told = [{"channel": names.get(one.channel_id), **_told(one)} for one in page]
+        return answer({"subscriptions": told, "next": following})
+
+    async def _check_owned(self, request: web.Request, channel: ChannelEntry, ids: Sequence[str]) -> None:
+        """A token of the role `broker` ends and changes its own broker's subscriptions only."""
+        if request[PRINCIPAL].role != "broker":
+            return
+        checked: set[BrokerName] = set()
+        for identity in ids:
+            try:
+                broker = (await self._subscriptions.one(channel, identity)).broker
+            except NotFoundError:
+                continue
+            if broker not in checked:
+                await self._brokers.registered(broker, request[PRINCIPAL])
+                checked.add(broker)
+
+
+def _requests(given: object) -> list[SubscriptionRequest]:
+    if not isinstance(given, list):
+        raise InputError(f"expected {_SHAPE}")
+    requests = []
+    for place, one in enumerate(given):
+        if not isinstance(one, dict) or not {"parameters"} <= one.keys() <= {"parameters", "id", "application"}:
+            raise InputError(f"subscription {place}: expected parameters, and maybe an id and an application")
+        values, identity, application = one["parameters"], one.get("id"), one.get("application", "")
+        if not isinstance(values, list) or not (identity is None or isinstance(identity, str)):
+            raise InputError(f"subscription {place}: parameters are an array, an id is a text")
+        if not isinstance(application, str):
+            raise InputError(f"subscription {place}: an application is a text")
+        requests.append(SubscriptionRequest(values, identity, application))
+    return requests
+
+
+def _described(one: ChannelEntry) -> dict[str, Any]:
+    parameters = zip(one.parameters, one.types, strict=True)
+    return {
+        "name": f"{one.dataverse}.{one.name}",
+        "parameters": [{"name": name, "type": type_to_json(type_)} for name, type_ in parameters],
+        "continuous": one.continuous,
+        "push": one.push,
+    }
+
+
+def _told(one: SubscriptionRow) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "interest": one.interest,
+        "parameters": [plain(value) for value in ParameterValues.values(one.parameters)],
+        "broker": f"{one.broker.dataverse}.{one.broker.name}",
+        "application": one.application,
+        "since": cursor_text(one.since),
+        "created_at": datetime_text(moment(one.created_us)),
+    }

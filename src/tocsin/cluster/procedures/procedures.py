@@ -1,0 +1,320 @@
+"""Procedures: statements that run by name with arguments as data, or by themselves once a period.
+
+What a tick changes and the tick itself are one commit of the dataset: killed at any moment, no tick changes it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from sqlglot import exp
+
+from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
+from tocsin.cluster.catalog.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
+from tocsin.cluster.channels import schedule
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.engine.engine_session import EngineLostError
+from tocsin.cluster.procedures.procedure_run import ProcedureRun
+from tocsin.cluster.statements.dml import DmlHandler, decoded, doomed
+from tocsin.cluster.statements.statement_scope import StatementScope
+from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
+from tocsin.language.syntax import statements as st
+from tocsin.language.syntax.dialect import ValueOf
+from tocsin.language.syntax.script import parse_procedure
+from tocsin.language.translate.expressions import TranslationError
+from tocsin.language.types.typed_sql import FunctionError
+from tocsin.pipeline.datasets.data_files import from_us
+from tocsin.rules.model.values import MISSING
+from tocsin.rules.periods import last_tick
+from tocsin.wire.errors import StoppedError
+
+log = structlog.get_logger()
+
+Summary = Mapping[str, Any]
+ENGINE_RETRY_S: Final = 2.0
+AT_ONCE: Final = 4  # procedures that run by themselves; each takes a thread of the engine's meanwhile
+RUNS_KEPT: Final = 100  # of each procedure, the latest
+_REASON_LIMIT: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcedureCall:
+    """A procedure's statement, ready to run; its scope knows the arguments, and is closed by whoever runs it."""
+
+    entry: ProcedureEntry
+    statement: st.Statement
+    scope: StatementScope
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """What is wrong in the body is told of the procedure: its places are none of the caller's script."""
+        try:
+            yield
+        except TranslationError as error:
+            raise TranslationError(f"in procedure {self.entry.name}: {error.message}", hint=error.hint) from None
+        except FunctionError as error:
+            raise TranslationError(f"in procedure {self.entry.name}: {error}") from None
+
+    async def told_of(self, rows: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+        try:
+            with self.told():
+                async for batch in rows:
+                    yield batch
+        finally:
+            close: Any = getattr(rows, "aclose", None)
+            if close is not None:
+                await close()
+
+
+class Procedures:
+    def __init__(  # noqa: PLR0917
+        self,
+        catalog: CatalogStore,
+        tables: DatasetTables,
+        engine: Engine,
+        changes: DmlHandler,
+        now: Callable[[], datetime] | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        deadline_s: float | None = None,
+    ) -> None:
+        """`deadline_s`: how long a run by itself may take."""
+        self._deadline_s = deadline_s
+        self._catalog = catalog
+        self._tables = tables
+        self._engine = engine
+        self._changes = changes
+        # The clock of the commits goes on where the wall clock cannot be believed.
+        self._now = now or (lambda: from_us(tables.clock.now_us()))
+        self._sleep = sleep
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._runs: dict[str, deque[ProcedureRun]] = {}
+
+    def runs(self) -> list[ProcedureRun]:
+        """What those with a period have done since the cluster started, as far as it is kept."""
+        return [one for kept in self._runs.values() for one in kept]
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Those with a period go on; of the ticks that passed meanwhile, the latest is made up for."""
+        await self._settle()
+
+    async def close(self) -> None:
+        await self._ended(*self._running)
+
+    @asynccontextmanager
+    async def leaving(self, _dataverse: str) -> AsyncIterator[None]:
+        """Around the drop of a dataverse: its procedures end with it."""
+        try:
+            yield
+        finally:
+            await asyncio.shield(self._settle())
+
+    async def _settle(self) -> None:
+        """Those in the catalog that have a period run, and no others."""
+        known = {entry.procedure_id: entry for entry in self._catalog.catalog.procedures if entry.period is not None}
+        for name, entry in known.items():
+            if name not in self._running:
+                self._running[name] = asyncio.create_task(self._keep(entry), name=f"procedure {entry.name}")
+        await self._ended(*(name for name in self._running if name not in known))
+
+    async def _ended(self, *names: str) -> None:
+        tasks = [self._running.pop(name) for name in names]
+        for name in names:
+            self._runs.pop(name, None)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------ ticks
+
+    async def _keep(self, entry: ProcedureEntry) -> None:
+        assert entry.period is not None
+
+        def told(level: str, event: str, **about: Any) -> None:
+            # It goes on whether or not it can be told.
+            with suppress(Exception):
+                getattr(log, level)(event, procedure=str(entry.ref), **about)
+
+        async def run(tick: int, due: datetime, missed: int) -> None:
+            if missed:
+                told("warning", "a procedure missed ticks", tick=tick, missed=missed)
+            started, reason = self._now(), None
+            try:
+                async with self._turns:
+                    started = self._now()
+                    await self._surely(entry, tick, due)
+            except Exception as error:
+                # The next tick tries again.
+                reason = str(error)[:_REASON_LIMIT]
+                if self._catalog.catalog.find(entry.ref) == entry:
+                    told("error", "a procedure failed", tick=tick, reason=str(error))
+            kept.append(ProcedureRun(entry, due, started, self._now(), missed, reason))
+            own = asyncio.current_task()
+            if own is not None and own.cancelling():
+                # It was told to end when its change could no longer be stopped.
+                raise asyncio.CancelledError
+
+        kept = self._runs.setdefault(entry.procedure_id, deque(maxlen=RUNS_KEPT))
+        try:
+            done = await self._engine.work(lambda: self._done(entry), asks_spark=False)
+        except Exception as error:
+            told("error", "a procedure cannot be started", reason=str(error))
+            return
+        await schedule.keep(entry.anchor, entry.period, done, run, self._now, self._sleep)
+
+    def _done(self, entry: ProcedureEntry) -> int:
+        """The last tick that is known to have run."""
+        statement = parse_procedure(entry.body)
+        if not isinstance(statement, st.Insert | st.Delete):
+            # A query leaves nothing behind: what was missed need not be made up for.
+            assert entry.period is not None
+            return last_tick(entry.anchor, entry.period, self._now())
+        dataset = self._changes.dataset(statement.dataset, self._scope(entry, self._now()))
+        return self._tables.table(dataset).position(_position(entry)) or 0
+
+    async def _surely(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
+        """The tick, again with the next engine where one is lost over it, since it has then changed nothing."""
+        while True:
+            try:
+                return await self._tick(entry, tick, due)
+            except EngineLostError:
+                await self._engine.pause(ENGINE_RETRY_S)
+
+    async def _tick(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
+        call = ProcedureCall(entry, parse_procedure(entry.body), self._scope(entry, due))
+        try:
+            with call.told():
+                async with asyncio.timeout(self._deadline_s):
+                    await self._carry_out(call, tick)
+        except TimeoutError:
+            raise StoppedError(f"it was not done within {self._deadline_s:g} s") from None
+        finally:
+            call.scope.close()
+
+    async def _carry_out(self, call: ProcedureCall, tick: int) -> None:
+        if isinstance(call.statement, st.Query):
+            query = call.statement.query
+            await self._engine.work(lambda: self._engine.discard(call.scope.translated(query).sql), call.statement.text)
+        else:
+            await self._changes.run(call.statement, call.scope, {_position(call.entry): tick})
+
+    def _scope(self, entry: ProcedureEntry, now: datetime, given: Mapping[str, Any] | None = None) -> StatementScope:
+        return StatementScope(
+            self._catalog.catalog, self._tables, self._engine, entry.dataverse, now, values=given or {}
+        )
+
+    # ------------------------------------------------------------ EXECUTE
+
+    async def called(self, statement: st.Execute, scope: StatementScope) -> ProcedureCall:
+        """The procedure with the values of the arguments, each of which is evaluated once."""
+        dataverse = statement.procedure.dataverse or scope.dataverse
+        entry = scope.catalog.procedure(dataverse, statement.procedure.name, len(statement.arguments))
+
+        def values() -> list[Any]:
+            return [self._value(one, scope) for one in statement.arguments]
+
+        given = await self._engine.work(values, statement.text) if statement.arguments else []
+        body = parse_procedure(entry.body)
+        return ProcedureCall(
+            entry, body, self._scope(entry, scope.now, dict(zip(entry.parameters, given, strict=True)))
+        )
+
+    def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
+        try:
+            return evaluate(node, scope.now)
+        except ConstantError as error:
+            raise TranslationError(str(error), error.offset) from None
+        except NotConstantError:
+            translated = scope.translated(exp.Select(expressions=[ValueOf(this=node)]))
+            return decoded(self._engine.rows(translated.sql), translated)[0]
+
+    # ------------------------------------------------------------ CREATE, DROP
+
+    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
+        match statement:
+            case st.CreateProcedure():
+                return await self._create(statement, scope)
+            case st.DropProcedure():
+                return await self._drop(statement, scope)
+        return None
+
+    async def _create(self, statement: st.CreateProcedure, scope: StatementScope) -> Summary:
+        dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
+        taken = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
+        if statement.if_not_exists and taken is not None:
+            return {"name": name, "existed": True}
+        uses = await self._engine.work(lambda: self._uses(statement, scope), statement.text)
+        entry = ProcedureEntry(
+            dataverse, name, procedure_id=new_folder(), parameters=statement.parameters, body=statement.body,
+            period=statement.period, anchor=scope.now, uses=uses,
+        )  # fmt: skip
+        try:
+            after = await self._catalog.apply([Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")])
+        finally:
+            # Also for one who was cancelled when the catalog had it already.
+            await asyncio.shield(self._settle())
+        return {"name": name} if after.find(entry.ref) is entry else {"name": name, "existed": True}
+
+    def _uses(self, statement: st.CreateProcedure, scope: StatementScope) -> tuple[Ref, ...]:
+        """The body, translated with untyped parameters: what it names exists, and these things it uses."""
+        dataverse = statement.name.dataverse or scope.dataverse
+        untyped = dict.fromkeys(statement.parameters, MISSING)
+        own = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now, values=untyped)
+        translator = own.translator()
+        target: DatasetEntry | None = None
+        query: exp.Expr | None = None
+        try:
+            match parse_procedure(statement.body):
+                case st.Insert(dataset=dataset, source=source):
+                    target, query = self._changes.dataset(dataset, own), source
+                case st.Delete(dataset=dataset) as delete:
+                    target = self._changes.dataset(dataset, own)
+                    query = doomed(delete, target)
+                case st.Query(query=asked):
+                    query = asked
+            if query is not None:
+                translator.statement(query)
+        except TranslationError as error:
+            raise TranslationError(error.message, statement.body_offset + (error.offset or 0), error.hint) from None
+        finally:
+            own.close()
+        used = {Ref(kind, where, name) for kind, where, name in translator.uses}
+        if target is not None:
+            used.add(target.ref)
+        return tuple(sorted(used, key=lambda ref: (ref.kind, ref.dataverse, ref.name)))
+
+    async def _drop(self, statement: st.DropProcedure, scope: StatementScope) -> Summary:
+        dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
+        arity = statement.arity
+        if arity is None:
+            named = scope.catalog.procedures_named(dataverse, name)
+            if len(named) > 1:
+                raise TranslationError(
+                    f"there are several procedures {statement.name}",
+                    statement.name.offset,
+                    f"write {statement.name}@{named[0].arity}",
+                )
+            arity = named[0].arity if named else 0
+        ref = procedure_ref(dataverse, name, arity)
+        if self._catalog.catalog.find(ref) is None and statement.if_exists:
+            return {"name": name, "existed": False}
+        try:
+            await self._catalog.apply([Remove(ref, if_exists=statement.if_exists)])
+        finally:
+            await asyncio.shield(self._settle())
+        return {"name": name}
+
+
+def _position(entry: ProcedureEntry) -> str:
+    """The name under which a dataset keeps the last tick that changed it."""
+    return f"procedure.{entry.procedure_id}"

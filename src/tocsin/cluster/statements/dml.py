@@ -1,0 +1,271 @@
+"""INSERT, UPSERT, DELETE and LOAD: each is one commit of its dataset."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.channels.virtual_datasets import VirtualDataset
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables
+from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.statements.statement_scope import StatementScope
+from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate, with_values
+from tocsin.language.syntax import statements as st
+from tocsin.language.translate.expressions import TranslationError
+from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.datasets.delta.durability import is_full_disk
+from tocsin.pipeline.datasets.table import Commit
+from tocsin.pipeline.landing.rows import generate
+from tocsin.pipeline.sources import load_files
+from tocsin.rules.model.columns import physical
+from tocsin.rules.model.type_check import RecordError, checker
+from tocsin.rules.model.values import MISSING
+from tocsin.wire.errors import ConflictError, StatementError, StoppedError, StorageFullError, UnavailableError
+
+Summary = Mapping[str, Any]
+T = TypeVar("T")
+NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class CancellationToken:
+    """Whether a change may still go on: until its commit begins, it can be stopped and has changed nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._is_committing = False
+
+    def stop(self) -> bool:
+        """Whether it will change nothing. If not, its commit has begun: that is short, and to be waited for."""
+        with self._lock:
+            self._is_stopped = not self._is_committing
+            return self._is_stopped
+
+    def on(self) -> None:
+        if self._is_stopped:
+            raise StoppedError("the statement was stopped; it changed nothing")
+
+    def commit(self) -> None:
+        """Its commit begins: from now on it cannot be stopped."""
+        with self._lock:
+            self.on()
+            self._is_committing = True
+
+
+class DmlHandler:
+    def __init__(self, tables: DatasetTables, engine: Engine) -> None:
+        self._tables = tables
+        self._engine = engine
+        # A DELETE reads what it removes: nobody may write to its dataset in between.
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def run(
+        self, statement: st.Statement, scope: StatementScope, positions: Mapping[str, int] = NO_POSITIONS
+    ) -> Summary | None:
+        """What it did, or None when it is no change. With rows that INSERT, UPSERT or DELETE change, the positions are
+        committed; a change of nothing is no commit."""
+        match statement:
+            case st.Insert():
+                return await self._insert(statement, scope, positions)
+            case st.Delete():
+                return await self._delete(statement, scope, positions)
+            case st.Load():
+                return await self._load(statement, scope)
+        return None
+
+    def dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
+        dataverse = name.dataverse or scope.dataverse
+        found = scope.find_dataset(dataverse, name.name)
+        if found is not None and dataverse == "Metadata":
+            raise ConflictError("the dataverse Metadata is changed by CREATE and DROP only")
+        if isinstance(found, VirtualDataset):
+            raise ConflictError(
+                f"{name.name} is shown by the channel {found.channel.name} and cannot be changed",
+                hint="SUBSCRIBE and UNSUBSCRIBE change a channel's subscriptions",
+            )
+        return scope.catalog.dataset(dataverse, name.name)
+
+    def _turn(self, entry: DatasetEntry) -> asyncio.Lock:
+        return self._turns.setdefault(entry.folder, asyncio.Lock())
+
+    async def _carried_out(
+        self, work: Callable[[CancellationToken], Commit], entry: DatasetEntry, statement: st.Statement
+    ) -> Commit:
+        going = CancellationToken()
+        stored = _stored(lambda: work(going), self._tables, entry)
+        async with self._turn(entry):
+            return await self._engine.work(stored, statement.text, stop=going.stop)
+
+    # ------------------------------------------------------------ INSERT, UPSERT
+
+    async def _insert(self, statement: st.Insert, scope: StatementScope, positions: Mapping[str, int]) -> Summary:
+        entry = self.dataset(statement.dataset, scope)
+
+        def work(going: CancellationToken) -> Commit:
+            values = self._values(statement.source, scope)
+            records, generated = _records(values, entry, going)
+            rows = layout.to_arrow(records, entry.type)
+            table = self._tables.table(entry)
+            going.commit()
+            kept = positions if rows.num_rows else NO_POSITIONS
+            if statement.upsert:
+                return table.upsert(rows, positions=kept)
+            return table.insert(rows, keys_are_new=generated, positions=kept)
+
+        commit = await self._carried_out(work, entry, statement)
+        return {"upserted" if statement.upsert else "inserted": commit.rows, "commit": commit.number}
+
+    def _values(self, source: exp.Expr, scope: StatementScope) -> list[Any]:
+        try:
+            found = evaluate(with_values(source, scope.values), scope.now)
+        except ConstantError as error:
+            raise TranslationError(str(error), error.offset) from None
+        except NotConstantError:
+            translated = scope.translated(source)
+            found = decoded(self._engine.rows(translated.sql), translated)
+            # `INSERT INTO d [r, s]` and `INSERT INTO d (SELECT …)` mean the same: the records, not a record of records.
+            if not isinstance(source, exp.Query | exp.Subquery) and len(found) == 1 and isinstance(found[0], list):
+                found = found[0]
+        return list(found) if isinstance(found, list) else [found]
+
+    # ------------------------------------------------------------ DELETE
+
+    async def _delete(self, statement: st.Delete, scope: StatementScope, positions: Mapping[str, int]) -> Summary:
+        entry = self.dataset(statement.dataset, scope)
+
+        def work(going: CancellationToken) -> Commit:
+            table = self._tables.table(entry)
+            query = doomed(statement, entry)
+            if query is None:
+                going.commit()
+                return table.delete_all(positions=positions)
+            keys = _key_rows(self._engine.rows(scope.translated(query).sql), entry)
+            going.commit()
+            return table.delete(keys, positions=positions)
+
+        commit = await self._carried_out(work, entry, statement)
+        return {"deleted": commit.rows, "commit": commit.number}
+
+    # ------------------------------------------------------------ LOAD
+
+    async def _load(self, statement: st.Load, scope: StatementScope) -> Summary:
+        entry = self.dataset(statement.dataset, scope)
+        generate = entry.keys[0] if entry.autogenerated else None
+
+        def work(going: CancellationToken) -> Commit:
+            # Wrong options and missing files are known here, before any writer has to wait.
+            found = load_files.batches(statement.options, entry.type, adapter=statement.adapter, generate=generate)
+            return self._tables.table(entry).load(_arrow(found, entry, going))
+
+        commit = await self._carried_out(work, entry, statement)
+        return {"loaded": commit.rows, "commit": commit.number}
+
+
+def doomed(statement: st.Delete, entry: DatasetEntry) -> exp.Expr | None:
+    """The query for the keys of what a DELETE removes; None when it removes everything."""
+    if statement.where is None:
+        return None
+    alias = statement.alias or entry.name
+    wanted = [exp.alias_(_path(alias, path), f"k{i}") for i, path in enumerate(entry.keys)]
+    source = exp.Table(
+        this=exp.to_identifier(entry.name, quoted=True), db=exp.to_identifier(entry.dataverse, quoted=True),
+        alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
+    )  # fmt: skip
+    return exp.Select(expressions=wanted, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy()))
+
+
+def decoded(rows: pa.Table, translated: TranslatedQuery) -> list[Any]:
+    """An answer's rows as values."""
+    decode = layout.decoder(translated.type)
+    try:
+        values = rows.column("value").to_pylist() if translated.is_value else rows.to_pylist()
+    except (OverflowError, ValueError) as error:
+        # Spark counts to the year 294,247, Python to 9,999.
+        raise StatementError(f"a value is outside of what can be told: {error}") from None
+    return [decode(value) for value in values]
+
+
+def _arrow(
+    found: Iterator[list[dict[str, Any]]], entry: DatasetEntry, going: CancellationToken
+) -> Iterator[pa.RecordBatch]:
+    for records in found:
+        going.on()
+        yield from layout.to_arrow(records, entry.type).to_batches()
+    going.commit()
+
+
+def _records(values: Sequence[Any], entry: DatasetEntry, going: CancellationToken) -> tuple[list[dict[str, Any]], bool]:
+    """The checked records, and whether all their keys were generated just now."""
+    check = checker(entry.type)
+    records, generated = [], entry.autogenerated
+    for i, value in enumerate(values, start=1):
+        if i % 1_000 == 0:
+            going.on()
+        if entry.autogenerated and isinstance(value, dict):
+            generated = generate(value, entry.keys[0]) and generated
+        try:
+            if not isinstance(value, dict):
+                shown = "nothing" if value in (None, MISSING) else f"a {type(value).__name__}"
+                raise RecordError("", f"a record is an object, this is {shown}")
+            records.append(check(value))
+        except RecordError as error:
+            where = f"record {i}" if len(values) > 1 else "the record"
+            raise StatementError(f"{where}: {error}", field=error.field, record=i) from None
+    return records, generated
+
+
+def _path(alias: str, path: tuple[str, ...]) -> exp.Expr:
+    found: exp.Expr = exp.column(exp.to_identifier(path[0], quoted=True), table=exp.to_identifier(alias, quoted=True))
+    for name in path[1:]:
+        found = exp.Dot(this=found, expression=exp.to_identifier(name, quoted=True))
+    return found
+
+
+def _key_rows(found: pa.Table, entry: DatasetEntry) -> pa.Table:
+    """The keys k0, k1, … in the shape in which the table holds them: nested where they are nested."""
+    schema = layout.record_schema(entry.type)
+    columns: dict[str, Any] = {}
+    for i, path in enumerate(entry.keys):
+        kind = schema.field(physical(path[0])).type
+        for name in path[1:]:
+            kind = kind.field(physical(name)).type
+        _put(columns, [physical(name) for name in path], found.column(f"k{i}").combine_chunks().cast(kind))
+    arrays = {name: _array(inside) for name, inside in columns.items()}
+    return pa.table(arrays)
+
+
+def _put(columns: dict[str, Any], path: Sequence[str], values: pa.Array) -> None:
+    for name in path[:-1]:
+        columns = columns.setdefault(name, {})
+    columns[path[-1]] = values
+
+
+def _array(inside: Any) -> pa.Array:
+    if isinstance(inside, dict):
+        return pa.StructArray.from_arrays([_array(one) for one in inside.values()], names=list(inside))
+    return inside
+
+
+def _stored(work: Callable[[], T], tables: DatasetTables, entry: DatasetEntry) -> Callable[[], T]:
+    """Work that writes: a full disk is told as such, wherever it is noticed, and so is a dataset that was dropped."""
+
+    def guarded() -> T:
+        try:
+            return work()
+        except OSError as error:
+            if is_full_disk(error):
+                raise StorageFullError("there is no room left on the disk; nothing was changed") from error
+            raise
+        except UnavailableError:
+            tables.table(entry)  # says so where it was dropped meanwhile
+            raise
+
+    return guarded

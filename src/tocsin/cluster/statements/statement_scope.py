@@ -1,0 +1,177 @@
+"""One statement's view of the world: the catalog as it was when it began, its instant, and the states it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tocsin.cluster.catalog.catalog import METADATA, Catalog
+from tocsin.cluster.catalog.channel_entries import ChannelEntry, channel_of
+from tocsin.cluster.catalog.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
+from tocsin.cluster.catalog.metadata import DATASETS
+from tocsin.cluster.channels.virtual_datasets import VirtualDataset
+from tocsin.cluster.data_folder.dataset_tables import DatasetTables
+from tocsin.cluster.engine.engine import Engine
+from tocsin.language.syntax.dialect import ValueOf
+from tocsin.language.translate.arguments import bound
+from tocsin.language.translate.name_lookup import Dataset, Function
+from tocsin.language.translate.queries import Queries, TranslatedQuery
+from tocsin.language.translate.scope import NameScope
+from tocsin.language.translate.spark_text import render
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.datasets.snapshots import Snapshot
+from tocsin.rules.model.types import BIGINT, Field, ObjectType, Type
+
+
+class StatementScope:
+    """Names and scans for the translator. It holds the snapshots it gave out until `close`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tables: DatasetTables,
+        engine: Engine,
+        dataverse: str,
+        now: datetime,
+        *,
+        values: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """`values` are those of the variables that a query finds outside of itself: a procedure's arguments."""
+        self.catalog = catalog
+        self.dataverse = dataverse
+        self.now = now
+        self.values = values
+        self._tables = tables
+        self._engine = engine
+        self._held: list[Snapshot] = []
+        self._views: list[str] = []
+
+    def close(self) -> None:
+        self._held.clear()
+        self._engine.drop_views(self._views)
+        self._views.clear()
+
+    def translated(self, node: Any) -> TranslatedQuery:
+        return self.translator().translate(node)
+
+    def translator(self) -> Queries:
+        made = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
+        made.frame = NameScope({name: bound(value) for name, value in self.values.items()})
+        return made
+
+    # ------------------------------------------------------------ Names
+
+    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
+        if dataverse == METADATA:
+            return DATASETS.get(name)
+        ref = dataset_ref(dataverse, name)
+        found = self.catalog.find(ref)
+        if found is None and (channel := channel_of(ref)) is not None:
+            entry = self.catalog.find(channel)
+            return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
+        return found if isinstance(found, DatasetEntry) else None
+
+    def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
+        found = self.catalog.find(function_ref(dataverse, name, arity))
+        return found if isinstance(found, FunctionEntry) else None
+
+    def arities(self, dataverse: str, name: str) -> Sequence[int]:
+        found = self.catalog.functions_named(dataverse, name)
+        return sorted(len(one.parameters) for one in found)
+
+    def suggestions(self, dataverse: str) -> Sequence[str]:
+        if dataverse == METADATA:
+            return list(DATASETS)
+        return [one.name for one in self.catalog.datasets if one.dataverse == dataverse]
+
+    # ------------------------------------------------------------ Scans
+
+    def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
+        if isinstance(dataset, VirtualDataset):
+            assert self._engine.shows is not None
+            self._views.append(self._engine.views.of_rows(self._engine.shows.rows(dataset)))
+            return self._views[-1]
+        if not isinstance(dataset, DatasetEntry):
+            described = DATASETS[dataset.name]
+            if described.rows is None:
+                assert self._engine.shows is not None
+                shows, kind = self._engine.shows, described.type
+                of_channels = described.name == "ChannelExecution"
+                rows = shows.executions(self.catalog.channels, kind) if of_channels else shows.runs(kind)
+            else:
+                rows = layout.to_arrow(described.rows(self.catalog, self._tables.folder), described.type)
+            self._views.append(self._engine.views.of_rows(rows))
+            return self._views[-1]
+        table = self._tables.table(dataset)
+        if commit is not None:
+            snapshot = table.as_of_commit(commit)
+        elif at is not None:
+            snapshot = table.as_of_time(at)
+        else:
+            snapshot = table.snapshot()
+        self._held.append(snapshot)
+        return self._engine.views.of_snapshot(dataset.folder, snapshot, dataset.type)
+
+    def called(self, function: Function, arguments: Sequence[Type]) -> str:
+        return self._engine.python.called(function, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchDataset:
+    """Records on their way into a dataset, as if they were one."""
+
+    type: ObjectType
+    dataverse: str = ""
+    name: str = "a batch"
+
+
+class BatchScope(StatementScope):
+    """A scope for records that are not in any dataset yet: an expression over each `record`, which has a `place`."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        catalog: Catalog,
+        tables: DatasetTables,
+        engine: Engine,
+        dataverse: str,
+        now: datetime,
+        rows: pa.Table,
+        kind: ObjectType,
+    ) -> None:
+        super().__init__(catalog, tables, engine, dataverse, now)
+        self._kind = kind
+        self._batch = _BatchDataset(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
+        records = pa.StructArray.from_arrays(
+            [column.combine_chunks() for column in rows.columns], fields=list(rows.schema)
+        )
+        places = pa.array(range(rows.num_rows), pa.int64())
+        self._rows = pa.table([places, records], schema=layout.record_schema(self._batch.type))
+
+    def translated_batch(self, expression: exp.Expr) -> TranslatedQuery:
+        """`SELECT VALUE expression FROM the batch AS batch`"""
+        source = exp.Table(
+            this=exp.to_identifier(self._batch.name, quoted=True),
+            alias=exp.TableAlias(this=exp.to_identifier("batch")),
+        )
+        return self.translated(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
+
+    def called_batch(self, function: Function) -> str:
+        """A query for the `place` of each record and what a function in Python `made` of it: see `Signature.each`."""
+        name = self._engine.python.called(function, [self._kind], each=True)
+        made = exp.alias_(exp.Anonymous(this=name, expressions=[exp.column("record")]), "made")
+        return render(exp.select("place", made).from_(self.scan(self._batch, None, None)))
+
+    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
+        return self._batch if name == self._batch.name else super().find_dataset(dataverse, name)
+
+    def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
+        if dataset is not self._batch:
+            return super().scan(dataset, commit, at)
+        self._views.append(self._engine.views.of_rows(self._rows))
+        return self._views[-1]

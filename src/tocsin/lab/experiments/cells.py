@@ -1,0 +1,254 @@
+"""Runs the cells of a plan in as many processes as wanted. The outcome is the same with any number of them."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import inspect
+import multiprocessing
+import os
+import shlex
+import shutil
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection
+from pathlib import Path
+from typing import Final
+
+import tocsin
+from tocsin.lab.experiments.declaration import Experiment, Run
+from tocsin.lab.experiments.journal import Journal
+from tocsin.lab.experiments.plan import Cell, Plan
+from tocsin.lab.experiments.results import ResultsRow, RunResults
+from tocsin.wire.errors import TocsinError
+
+# What a cell's numbers depend on beside its model's own file: when any of it changes, finished cells count no more.
+SOURCES: Final = (
+    "rules",
+    "broker/core",
+    "coordinator/core",
+    "overlay/core",
+    "lab/simulators",
+    "lab/engine",
+    "lab/workloads",
+    "lab/scenarios",
+)
+_TRACES: Final = "traces"
+_AHEAD: Final = 2  # cells handed out per process, with the running one: none idles, and an interruption is quick
+
+OnFinished = Callable[[Cell, int, int], None]
+
+
+class CellError(TocsinError):
+    """A cell failed; the message names it and how to see it again."""
+
+    code = "cell"
+
+
+def code_digest(experiment: Experiment) -> str:
+    """Names the code that makes this experiment's numbers."""
+    root = Path(tocsin.__file__).parent
+    files = {path for source in SOURCES for path in (root / source).rglob("*.py")}
+    files |= _beside(Path(inspect.getfile(experiment.model)))
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _beside(model: Path) -> set[Path]:
+    """The model's file and those of its own folder that it imports, through others of them as well."""
+    found, waiting = set(), [model]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.exists():
+            continue
+        found.add(path)
+        imports = (one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.ImportFrom))
+        waiting += [model.parent / f"{(one.module or '').rpartition('.')[2]}.py" for one in imports if _in(model, one)]
+    return found
+
+
+def _in(model: Path, imported: ast.ImportFrom) -> bool:
+    package = (imported.module or "").split(".")[:-1]
+    return bool(package) and model.parent.parts[-len(package) :] == tuple(package) and package[-1] != "experiments"
+
+
+def run(
+    plan: Plan,
+    reference: str,
+    folder: Path,
+    *,
+    processes: int = 1,
+    fresh: bool = False,
+    on_finished: OnFinished = lambda _cell, _finished, _total: None,
+) -> tuple[RunResults, int]:
+    """Run what the folder does not have yet; all results in the plan's order, and how many were there already.
+
+    `reference` is where worker processes find the experiment, `module:name`. Finished cells are kept whatever happens.
+    `InputError` where values of a cell do not go together, before any is run.
+    """
+    plan.check()
+    code = code_digest(plan.experiment)
+    cells = list(plan.cells())
+    with Journal(folder, fresh=fresh) as journal:
+        keys = [cell.key(plan.experiment.name, code) for cell in cells]
+        todo = {key: cell for key, cell in zip(keys, cells, strict=True) if journal.known(key) is None}
+        kept = len(set(keys)) - len(todo)
+        total = len(set(keys))
+        finished = kept
+        traces = _traces(folder / _TRACES, code, fresh=fresh)
+        for cell, key, metrics in _finished(todo, reference, traces, processes):
+            journal.keep(key, metrics)
+            finished += 1
+            on_finished(cell, finished, total)
+        rows = [ResultsRow(cell, journal.known(key) or {}) for key, cell in zip(keys, cells, strict=True)]
+    return RunResults(rows, code), kept
+
+
+def _traces(folder: Path, code: str, *, fresh: bool) -> Path:
+    """Where this code keeps the workloads that its cells share. What other code made goes, and nobody uses it now."""
+    mine = folder / code[:16]
+    for old in folder.glob("*"):
+        if old.is_dir() and (fresh or old != mine):
+            shutil.rmtree(old)
+        elif old.suffix == ".npz":
+            old.unlink()
+    return mine
+
+
+def run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str, float]:
+    """Run one cell in this process. `CellError` says which one failed."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+    try:
+        metrics = dict(experiment.model(Run(dict(cell.values), cell.seed, kept=kept)))
+    except TocsinError:
+        raise
+    except Exception as error:
+        raise CellError(f"{said(cell)}: {type(error).__name__}: {error}", hint=_replay(experiment, cell)) from error
+    wanted = {metric.name for metric in experiment.metrics}
+    if set(metrics) != wanted:
+        raise CellError(f"{said(cell)}: yielded {sorted(metrics)}, declared are {sorted(wanted)}")
+    return metrics
+
+
+def said(cell: Cell) -> str:
+    """The cell in words."""
+    return f"{cell.sweep}, seed {cell.seed}, {', '.join(f'{name}={value}' for name, value in cell.values)}"
+
+
+def find(reference: str) -> Experiment:
+    """The experiment at `module:name`."""
+    module, _, name = reference.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    assert isinstance(found, Experiment), reference
+    return found
+
+
+Finished = tuple[Cell, str, dict[str, float]]
+
+
+def _finished(todo: dict[str, Cell], reference: str, kept: Path, processes: int) -> Iterator[Finished]:
+    if processes <= 1 or len(todo) <= 1:
+        experiment = find(reference)
+        for key, cell in todo.items():
+            yield cell, key, run_cell(experiment, cell, kept)
+        return
+    with _pool(min(processes, len(todo))) as pool:
+        waiting = deque(todo.items())
+        running: dict[Future[dict[str, float]], tuple[str, Cell]] = {}
+        while waiting or running:
+            while waiting and len(running) < _AHEAD * processes:
+                key, cell = waiting.popleft()
+                with _undisturbed():
+                    running[pool.submit(_work, reference, cell, kept)] = key, cell
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                key, cell = running.pop(future)
+                try:
+                    metrics = future.result()
+                except BrokenProcessPool:
+                    raise CellError(
+                        "a worker process died, perhaps for want of memory",
+                        hint="run it again to go on with what is finished; --processes 1 needs least memory",
+                    ) from None
+                yield cell, key, metrics
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    before = set(multiprocessing.active_children())
+    # Started anew rather than forked: whatever threads and state the caller has stay with the caller.
+    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    try:
+        yield pool
+        pool.shutdown()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        _end([child for child in multiprocessing.active_children() if child not in before])
+        raise
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Handing out work may start a worker, which would complain at length if it or we were interrupted half-way.
+
+    The mask is for the worker, which inherits it. For us it is not enough: any thread of a library may take the signal,
+    and Python then interrupts the main thread all the same.
+    """
+    heard = False
+
+    def remember(_signal: int, _frame: object) -> None:
+        nonlocal heard
+        heard = True
+
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, remember) if in_main else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if heard:
+        raise KeyboardInterrupt
+
+
+def _end(workers: Sequence[multiprocessing.process.BaseProcess]) -> None:
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join()
+
+
+def _begin_worker() -> None:
+    # Ctrl-C reaches the whole group: workers go quietly, the parent says what there is to say.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)  # Killed as it was, the parent could not end us, and nobody waits for this cell any more.
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _work(reference: str, cell: Cell, kept: Path) -> dict[str, float]:
+    return run_cell(find(reference), cell, kept)
+
+
+def _replay(experiment: Experiment, cell: Cell) -> str:
+    # Nothing is what stands there without being said.
+    settings = " ".join(f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.values if value != "")
+    return f"replay: tocsin lab replay {experiment.name} --seed {cell.seed} {settings}"

@@ -1,0 +1,176 @@
+"""A live run from beginning to end: what is missing is lived through, an hour for so many cells; then the report.
+
+edge-caching-prototype-live/ (or …-live-quick/)
+  scenario.jsonl     what the driver plays, to the live system and to the simulated one
+  stated.json        what the simulation expects of each cell, with its error: written before anything is lived
+  cells.jsonl        finished cells, kept as their hours end
+  traces/            what happened to each broker, as `tocsin lab relive` reads it
+  results.csv  report.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.lab.atomic_files import AtomicFile
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour, live
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveOptions, options
+from tocsin.lab.experiments.edge_caching_prototype.live.report import LiveOutcome, MeasuredFigures, write
+from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
+    StatedFigures,
+    expect,
+    parse_expected,
+)
+from tocsin.lab.experiments.journal import Journal
+from tocsin.lab.experiments.results import write_json
+from tocsin.lab.scenarios.city import city_scenario
+from tocsin.lab.scenarios.scenario import Scenario, save
+from tocsin.wire.errors import InputError, NotFoundError
+
+NAME: Final = "edge-caching-prototype-live"
+_RUN: Final = "run.json"
+_STATED: Final = "stated.json"
+
+Say = Callable[[str], None]
+
+
+def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say) -> LiveOutcome:
+    """Live through what the folder does not have yet, then write the report. Finished hours are kept in any case."""
+    wanted = options(settings, quick=quick, seed=seed)
+    folder = _folder(out, quick=quick).resolve()
+    cells = wanted.cells()
+    made = city_scenario(wanted.city, wanted.seed)
+    with Journal(folder, fresh=fresh) as journal:
+        with AtomicFile(folder / "scenario.jsonl") as path:
+            save(made, path)
+        stated = _state(made, wanted, cells, folder, say)
+        missing = [cell for cell in cells if journal.known(wanted.key(cell)) is None]
+        if len(missing) < len(cells):
+            say(f"{len(cells) - len(missing)} of {len(cells)} were finished before")
+        hours = [missing[start : start + wanted.at_once] for start in range(0, len(missing), wanted.at_once)]
+        for number, together in enumerate(hours, 1):
+            say(f"hour {number} of {len(hours)}: {', '.join(cell.name for cell in together)}")
+            with _stopped_cleanly(say):
+                (folder / "traces").mkdir(exist_ok=True)
+                lived = asyncio.run(
+                    live(
+                        made,
+                        wanted.end_s,
+                        together,
+                        wanted.speed,
+                        folder=folder / "servers",
+                        traces=folder / "traces",
+                        say=say,
+                    )
+                )
+            for cell, one in lived.items():
+                journal.keep(wanted.key(cell), numbers(one, len(together)))
+        write_json(folder / _RUN, {"settings": dict(settings), "quick": quick, "seed": seed, "code": wanted.code})
+        return _report(wanted, stated, journal, folder / "report.md", quick=quick, table=folder / "results.csv")
+
+
+def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
+    """Write the report of a finished run again. `NotFoundError` where there is none."""
+    folder = _folder(out, quick=quick)
+    if not (folder / _RUN).exists():
+        raise NotFoundError(f"{folder}: no finished live run", hint="tocsin lab run edge-caching-prototype --live")
+    try:
+        run = json.loads((folder / _RUN).read_text("utf-8"))
+        wanted = replace(options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
+        stated = _known(wanted, wanted.cells(), folder)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = "tocsin lab run edge-caching-prototype --live writes them anew"
+        raise InputError(f"{folder}: {_RUN} or {_STATED} is broken: {error}", hint=hint) from None
+    path = folder / "report.md" if to is None else to / f"{NAME}.md"
+    with Journal(folder) as journal:
+        return _report(wanted, stated, journal, path, quick=quick, table=None)
+
+
+def _folder(out: Path, *, quick: bool) -> Path:
+    return out / (f"{NAME}-quick" if quick else NAME)
+
+
+def _state(
+    made: Scenario, wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
+) -> dict[LiveCell, dict[str, StatedFigures]]:
+    """What the simulation expects: on disk before the first hour begins, and the same when a run goes on."""
+    known = _known(wanted, cells, folder)
+    new = [cell for cell in cells if cell not in known]
+    if new:
+        say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state what will be")
+        known |= expect(made, wanted.end_s, new, late_s=wanted.late_s, seed=wanted.seed)
+        said = [
+            {"key": wanted.key(cell), "cell": asdict(cell), "stated": {name: one.to_json() for name, one in of.items()}}
+            for cell, of in known.items()
+        ]
+        write_json(folder / _STATED, {"cells": said})
+    for cell in cells:
+        words = ", ".join(f"{name} {one.low:.4g} to {one.high:.4g}" for name, one in known[cell].items())
+        say(f"stated of {cell.name}: {words}")
+    return known
+
+
+def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict[LiveCell, dict[str, StatedFigures]]:
+    path = folder / _STATED
+    if not path.exists():
+        return {}
+    said: list[Mapping[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
+    by_key = {one["key"]: parse_expected(one["stated"]) for one in said}
+    return {cell: by_key[key] for cell in cells if (key := wanted.key(cell)) in by_key}
+
+
+def _report(
+    wanted: LiveOptions,
+    stated: Mapping[LiveCell, Mapping[str, StatedFigures]],
+    journal: Journal,
+    path: Path,
+    *,
+    quick: bool,
+    table: Path | None,
+) -> LiveOutcome:
+    measured = {cell: known for cell in wanted.cells() if (known := journal.known(wanted.key(cell))) is not None}
+    rows = [MeasuredFigures(cell, numbers, stated[cell]) for cell, numbers in measured.items()]
+    return write(wanted, rows, path, quick=quick, table=table)
+
+
+def numbers(lived: LiveHour, together: int) -> dict[str, float]:
+    """All figures of an hour at one broker, of so many that lived through it."""
+    seen = lived.seen
+    figures = {name: value for name, value in lived.figures.items() if name not in ("most_bytes", "hit_ratio")}
+    asked = figures["hits"] + figures["misses"]
+    return {
+        **figures,
+        "found": figures["arrived"],
+        "hit_ratio": figures["hits"] / asked if asked else 0.0,
+        "miss_kb": figures["miss_bytes"] / 1e3,
+        "fetch_kb": figures["fetched_bytes"] / 1e3,
+        "retrievals": float(seen.retrievals),
+        "results": float(seen.results),
+        "latency_s": seen.waited_s / max(1, seen.results),
+        "interests": float(len(seen.interests)),
+        "late_s": lived.late_s,
+        "lag_50_s": lived.lag_s[0],
+        "lag_95_s": lived.lag_s[1],
+        "lag_100_s": lived.lag_s[2],
+        "cluster_cpu_s": lived.cpu_s[0],
+        "broker_cpu_s": lived.cpu_s[1],
+        "clients_cpu_s": lived.cpu_s[2],
+        "relived": float(lived.relived),
+        "together": float(together),
+    }
+
+
+@contextmanager
+def _stopped_cleanly(say: Say) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped; nothing is left running, and the hours that are over are kept")
+        raise

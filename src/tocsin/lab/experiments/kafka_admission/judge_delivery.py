@@ -1,0 +1,117 @@
+"""How the paper's claims of latency and throughput are judged (its Fig. 10 and 11)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from tocsin.lab.experiments.comparisons import depending, several, surely, surely_ordered, verdict
+from tocsin.lab.experiments.declaration import Judgement, Value
+from tocsin.lab.experiments.kafka_admission.judge_admission import B, largest_of, of, told, unless_tuned
+from tocsin.lab.experiments.results import Place, RunResults
+from tocsin.lab.experiments.statistics import Estimate, estimate
+
+_BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
+
+
+def latency_order(results: RunResults) -> Judgement:
+    records = largest_of(results)
+    order = [of(name) for name in _BY_LATENCY]
+    holds = surely_ordered(results, "latency_s", B, order, where={"records": records})
+    figures = told(results, "latency_s", _BY_LATENCY, records=records)
+    return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
+
+
+# Throughputs that are closer are equal, and have no order.
+_FASTER: Final = 1.01
+
+
+def throughput_order(results: RunResults) -> Judgement:
+    records = largest_of(results)
+
+    def falls(*policies: str) -> bool | None:
+        places: list[Place] = [(B, {"policy": name, "records": records}) for name in policies]
+        steps = itertools.pairwise(places)
+        return surely((results.ratio("throughput_per_s", *step) for step in steps), than=_FASTER)
+
+    on = (
+        "what throughput is: the paper inverts the latency, which turns the order round by definition; counted as "
+        "records per second until the last one is received, policies with which the database keeps up are equal"
+    )
+    return depending(
+        falls(*_BY_LATENCY),
+        falls("all", "threshold", "none"),
+        told(results, "throughput_per_s", _BY_LATENCY, records=records),
+        on=on,
+        against="not even from unlimited caching over threshold to no caching",
+    )
+
+
+def throughput_far(results: RunResults) -> Judgement:
+    """As the paper counts it, inverting the latency: far above is at least twice as much."""
+    records = largest_of(results)
+    times = {
+        name: results.ratio(
+            "latency_s", (B, {"policy": name, "records": records}), (B, {"policy": "all", "records": records})
+        )
+        for name in _BY_LATENCY[1:]
+    }
+    near = " and ".join(name for name, one in times.items() if one.high < 2)
+    return verdict(
+        surely(times.values(), than=2),
+        ", ".join(f"{one} times that of {name}" for name, one in times.items()),
+        f"the database keeps up with what {near} leave to it, so that nobody waits in a queue",
+    )
+
+
+def hundredfold(results: RunResults) -> Judgement:
+    times = {
+        float(every_s): results.ratio(
+            "latency_s",
+            ("load", {"policy": "none", "publish_every_s": every_s}),
+            ("load", {"policy": "all", "publish_every_s": every_s}),
+        )
+        for every_s in several(results, "load", "publish_every_s")
+    }
+    figures = ", ".join(f"a record per {every_s * 1000:g} ms: {one} times" for every_s, one in times.items())
+    on = "the load: a hundredfold and more where records come faster than the database takes them, else a few times"
+    holds = [surely([one], than=100) for one in times.values()]
+    if True in holds and False in holds:
+        return Judgement("depends", figures, on)
+    return verdict(None if None in holds else holds[0], figures, "at no load")
+
+
+# What grows less from one size of benchmark to the next is as it was.
+_GROWN: Final = 1.2
+
+
+def _gaps(results: RunResults, sweep: str) -> dict[Value, dict[int, float]]:
+    """By how much no caching is slower than unlimited caching, by size of benchmark and seed."""
+    found = {}
+    for size in several(results, sweep, "records"):
+        none, all_ = (results.select(sweep, {"policy": name, "records": size}) for name in ("none", "all"))
+        fast = {row.cell.seed: row.metrics["latency_s"] for row in all_}
+        found[size] = {row.cell.seed: row.metrics["latency_s"] - fast[row.cell.seed] for row in none}
+    return found
+
+
+def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
+    """How many times the gap of a size is that of the size before."""
+    steps = itertools.pairwise(gaps.values())
+    return [estimate([after[seed] / before[seed] for seed in before]) for before, after in steps]
+
+
+def grows(results: RunResults) -> Judgement:
+    loaded, idle = _gaps(results, B), _gaps(results, "light-load")
+    said = {"above the database's rate": loaded, "below it": idle}
+    figures = "; ".join(
+        f"{name}: " + ", ".join(f"{size} records {estimate(list(gap.values()))} s" for size, gap in gaps.items())
+        for name, gaps in said.items()
+    )
+    return depending(
+        surely(_growth(loaded), than=_GROWN),
+        surely(_growth(idle), than=_GROWN),
+        figures,
+        on="the load: the gap grows because a queue does, which the database must cause",
+        against="from one size to the next it does not grow by a fifth",
+    )

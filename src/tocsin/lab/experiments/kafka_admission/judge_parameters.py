@@ -1,0 +1,160 @@
+"""How the paper's claims of tuning its three policies are judged (its Fig. 12 to 14)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Final
+
+from tocsin.lab.experiments.comparisons import (
+    both,
+    inside,
+    several,
+    surely,
+    surely_more,
+    surely_ordered,
+    verdict,
+)
+from tocsin.lab.experiments.declaration import Judgement, Value
+from tocsin.lab.experiments.results import MissingCellsError, RunResults
+from tocsin.lab.experiments.statistics import Estimate
+
+_T: Final = "tuning-threshold"
+_BUFFER: Final = "tuning-buffer"
+
+
+def _tunings(results: RunResults) -> dict[tuple[Value, Value], Estimate]:
+    """The latency of the threshold policy by (μ, λ)."""
+    rows = [dict(row.cell.values) for row in results.select(_T, {})]
+    pairs = dict.fromkeys((values["fall"], values["rise"]) for values in rows)
+    return {pair: results.mean("latency_s", _T, fall=pair[0], rise=pair[1]) for pair in pairs}
+
+
+def threshold_best(results: RunResults) -> Judgement:
+    latency = _tunings(results)
+    figures = ", ".join(f"({fall}, {rise}) {one} s" for (fall, rise), one in latency.items())
+    first, second = (0.8, 0.2), (0.3, 0.1)
+    holds = [_slower(results, pair, second) for pair in latency if pair not in (first, second)]
+    fastest = sorted(latency, key=lambda pair: latency[pair].mean)[:2]
+    against = f"the fastest of its list are {fastest[0]} and {fastest[1]}"
+    return verdict(both(_slower(results, second, first), *holds), figures, against)
+
+
+def threshold_worst(results: RunResults) -> Judgement:
+    latency = _tunings(results)
+    said = (0.8, 0.8)
+    worst = max(latency, key=lambda pair: latency[pair].mean)
+    figures = f"{worst} {latency[worst]} s, {said} {results.mean('latency_s', _T, **_pair(said))} s"
+    holds = both(*(_slower(results, said, pair) for pair in latency if pair != said))
+    why = f"a high μ lowers latency, as the paper itself explains; the slowest of its list is {worst}"
+    return verdict(holds, figures, why)
+
+
+def threshold_rates(results: RunResults) -> Judgement:
+    """All pairs of the list that differ in one of the two."""
+    pairs = list(itertools.permutations(_tunings(results), 2))
+    by_rise = [(fast, slow) for fast, slow in pairs if fast[0] == slow[0] and float(fast[1]) < float(slow[1])]
+    by_fall = [(fast, slow) for fast, slow in pairs if fast[1] == slow[1] and float(fast[0]) > float(slow[0])]
+    if not (by_rise and by_fall):
+        raise MissingCellsError(f"{_T}: pairs that differ in μ alone and in λ alone")
+    holds = {
+        f"{fast} and {slow}": both(
+            _slower(results, slow, fast), surely_more(results, "hit_rate", _T, _pair(fast), _pair(slow))
+        )
+        for fast, slow in by_rise + by_fall
+    }
+    figures = f"{sum(one is True for one in holds.values())} of {len(holds)} pairs of tunings"
+    against = f"not so: {', '.join(name for name, one in holds.items() if one is False)}"
+    return verdict(both(*holds.values()), figures, against)
+
+
+def _pair(pair: tuple[Value, Value]) -> dict[str, Value]:
+    return {"fall": pair[0], "rise": pair[1]}
+
+
+def _slower(results: RunResults, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool | None:
+    return surely_more(results, "latency_s", _T, _pair(one), _pair(other))
+
+
+def mean(results: RunResults) -> Judgement:
+    points: list[Mapping[str, Value]] = [{"batch": batch} for batch in several(results, "tuning-mean", "batch")]
+    rates = ", ".join(f"batch {one['batch']}: {results.mean('hit_rate', 'tuning-mean', **one)}" for one in points)
+    rises = surely_ordered(results, "hit_rate", "tuning-mean", points, where={})
+    falls = surely_ordered(results, "latency_s", "tuning-mean", points[::-1], where={})
+    against = "from one batch to the next, hits do not rise or latency does not fall"
+    return verdict(both(falls, rises), f"hit rates: {rates}", against)
+
+
+def buffer_all(results: RunResults) -> Judgement:
+    """Everything is everything in every run: no error is asked."""
+    figures: list[str] = []
+    holds: dict[bool, bool | None] = {}
+    for first, word in _ORDERS.items():
+        one, half = (
+            results.mean("hit_rate", "tuning-buffer", learns_first=first, last=last, before=before)
+            for last, before in ((1.0, 0.0), (0.5, 0.5))
+        )
+        holds[first] = one.mean == 1
+        figures.append(f"{word} first: (1, 0) {one}, (0.5, 0.5) {half}")
+    return _by_order(holds, "; ".join(figures), "neither deciding nor learning first")
+
+
+_ORDERS: Final = {False: "deciding", True: "learning"}
+
+
+def _latencies(results: RunResults, first: bool) -> dict[tuple[Value, Value], Estimate]:
+    """Of the buffer policy by (γ, α)."""
+    rows = [dict(row.cell.values) for row in results.select(_BUFFER, {"learns_first": first})]
+    pairs = dict.fromkeys((values["last"], values["before"]) for values in rows)
+    return {pair: results.mean("latency_s", _BUFFER, learns_first=first, **_weights(pair)) for pair in pairs}
+
+
+def _weights(pair: tuple[Value, Value]) -> dict[str, Value]:
+    return {"last": pair[0], "before": pair[1]}
+
+
+def _gap(results: RunResults, first: bool, one: tuple[Value, Value], other: tuple[Value, Value]) -> Estimate:
+    """By how much slower the buffer policy is with one pair than with the other."""
+    where, there = ({"learns_first": first, **_weights(pair)} for pair in (one, other))
+    return results.difference("latency_s", _BUFFER, where, there)
+
+
+def _by_order(holds: Mapping[bool, bool | None], figures: str, against: str) -> Judgement:
+    good = [_ORDERS[first] for first, one in holds.items() if one]
+    if None not in holds.values() and len(good) == 1:
+        return Judgement("depends", figures, f"the order of deciding and learning: it holds {good[0]} first")
+    return verdict(None if None in holds.values() else bool(good), figures, against)
+
+
+def buffer_best(results: RunResults) -> Judgement:
+    holds, said = {}, []
+    for first, word in _ORDERS.items():
+        gaps = {pair: _gap(results, first, pair, (1.0, 0.0)) for pair in _latencies(results, first) if pair[0] != 1}
+        holds[first] = surely(gaps.values())
+        nearest = min(gaps, key=lambda pair: gaps[pair].mean)
+        said.append(f"{word} first: {nearest} slower by {gaps[nearest]} s")
+    return _by_order(holds, "; ".join(said), "another pair is faster")
+
+
+def buffer_local(results: RunResults) -> Judgement:
+    holds, said = {}, []
+    for first, word in _ORDERS.items():
+        gaps = {pair: _gap(results, first, pair, (0.8, 0.2)) for pair in ((0.9, 0.1), (0.7, 0.3))}
+        alike = any(one.low == one.high == 0 for one in gaps.values())
+        holds[first] = False if alike else surely(gaps.values())
+        said.append(f"{word} first: " + ", ".join(f"{pair} slower by {one} s" for pair, one in gaps.items()))
+    why = "where a record has one consumer or two, all weights between 0 and 1 decide alike"
+    return _by_order(holds, "; ".join(said), why)
+
+
+def buffer_flat(results: RunResults) -> Judgement:
+    """Not much is at most a tenth more than the least."""
+    holds, said = {}, []
+    for first, word in _ORDERS.items():
+        found = _latencies(results, first)
+        least, most = (pick(found, key=lambda pair: found[pair].mean) for pick in (min, max))
+        slow, fast = ((_BUFFER, {"learns_first": first, **_weights(pair)}) for pair in (most, least))
+        ratio = results.ratio("latency_s", slow, fast)
+        holds[first] = inside([ratio], 0.9, 1.1)
+        said.append(f"{word} first: most {ratio} times the least")
+    return _by_order(holds, "; ".join(said), "it varies by more than a tenth")

@@ -1,0 +1,106 @@
+"""A whole run: cells, files, report; and what a folder holds of one.
+
+NAME/ or NAME-quick/
+  cells.jsonl        finished cells, kept while it runs and for the next time
+  run.json           with which seed, replications, settings and code the results were made
+  results.csv  results.parquet
+  report.md  plots/
+  traces/CODE/       workloads that cells share, by the code that made them; can be made again from the seed
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.experiments import results as files
+from tocsin.lab.experiments.cells import OnFinished, code_digest, run
+from tocsin.lab.experiments.comparisons import judge
+from tocsin.lab.experiments.declaration import Experiment, Judgement, Run
+from tocsin.lab.experiments.journal import look
+from tocsin.lab.experiments.plan import Cell, Plan, plan
+from tocsin.lab.experiments.report import write_report
+from tocsin.lab.experiments.results import RunResults
+from tocsin.wire.errors import InputError, NotFoundError
+
+_RUN: Final = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """What a run left: its folder, how many of its cells were there before, and the verdicts by claim."""
+
+    folder: Path
+    cells: int
+    kept: int
+    verdicts: Mapping[str, Judgement]
+
+
+def folder_of(out: Path, name: str, *, quick: bool) -> Path:
+    return out / (f"{name}-quick" if quick else name)
+
+
+def conduct(
+    wanted: Plan,
+    reference: str,
+    out: Path,
+    *,
+    processes: int = 1,
+    fresh: bool = False,
+    on_finished: OnFinished = lambda _cell, _finished, _total: None,
+) -> FinishedRun:
+    """Run what is missing, then write every file anew. The same plan writes the same bytes, interrupted or not."""
+    ready()
+    folder = folder_of(out, wanted.experiment.name, quick=wanted.quick)
+    results, kept = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
+    files.write(results, wanted.experiment, folder)
+    files.write_json(folder / _RUN, {**wanted.to_json(), "code": results.code})
+    write_report(results, wanted, folder / "report.md", folder / "plots")
+    return FinishedRun(folder, len(results.rows), kept, verdicts(wanted.experiment, results))
+
+
+def ready() -> None:
+    """`ModuleNotFoundError` now rather than after a night's run, where something is missing that its files need."""
+    for needed in ("matplotlib.figure", "pyarrow.parquet"):
+        importlib.import_module(needed)
+
+
+def verdicts(experiment: Experiment, results: RunResults) -> dict[str, Judgement]:
+    return {claim.name: judge(claim, results) for claim in experiment.claims}
+
+
+def finished(experiment: Experiment, folder: Path) -> tuple[Plan, RunResults]:
+    """The plan and the results of a run that finished there. `NotFoundError` where none did."""
+    results = files.read(folder, experiment)
+    try:
+        said: Mapping[str, Any] = json.loads((folder / _RUN).read_text("utf-8"))
+        settings = {str(name): str(value) for name, value in said["set"].items()}
+        made = plan(
+            experiment,
+            quick=bool(said["quick"]),
+            seed=int(said["seed"]),
+            replications=int(said["replications"]),
+            settings=settings,
+        )
+    except FileNotFoundError:
+        hint = f"tocsin lab run {experiment.name} finishes it"
+        raise NotFoundError(f"{folder}: the run of {experiment.name} there did not finish", hint=hint) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder / _RUN}: {error}") from None
+    return made, RunResults(results.rows, str(said.get("code", "")))
+
+
+def replay(wanted: Plan, *, trace: RunTrace | None = None, kept: Path | None = None) -> dict[str, float]:
+    """One run with the plan's seed and values, noted in the trace."""
+    return dict(wanted.experiment.model(Run(dict(wanted.values), wanted.seed, trace=trace, kept=kept)))
+
+
+def kept_before(wanted: Plan, folder: Path) -> Mapping[str, float] | None:
+    """What the folder has of exactly this run, made by exactly this code; another run may be working there."""
+    cell = Cell("", wanted.values, 0, wanted.seed)
+    return look(folder).get(cell.key(wanted.experiment.name, code_digest(wanted.experiment)))

@@ -1,0 +1,100 @@
+"""A saved scenario, played by the driver: to the broker under virtual time, and to live ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.scenarios.city import CHANNELS
+from tocsin.lab.scenarios.scenario import PublishStep, Scenario, load
+from tocsin.lab.scenarios.validation import check
+from tocsin.lab.simulators.fast_broker import core_settings
+from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, play_town
+from tocsin.lab.workloads.city_channels import find
+from tocsin.wire.errors import InputError
+
+# Figure, unit, what it is: the same of both.
+FIGURES: Final = (
+    ("hit_ratio", "", "share of results that came from the cache"),
+    ("results", "", "results that subscribers got"),
+    ("latency_s", "s", "from asking until a result is there, on average"),
+    ("miss_kb", "KB", "what subscribers got because it was fetched for them"),
+    ("fetch_kb", "KB", "what came from the cluster in all"),
+    ("found", "", "results that came to the broker"),
+    ("evicted", "", "results that made room for others"),
+    ("expired", "", "results whose time to live was over"),
+)
+# When all that was published has been told: the longest period after the last step, and some.
+_AFTER_S: Final = max(period_s for _, _, period_s in CHANNELS) + 60.0
+# What ours are called, live and in a town.
+_TAKEN: Final = ("agency", "drill")
+_PLACES: Final = (CLUSTER, BROKER)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedScenario:
+    """What a broker with one policy and size came to."""
+
+    cell: LiveCell
+    figures: Mapping[str, float]
+
+
+def load_city(path: Path) -> Scenario:
+    """A scenario that can be played to a city. `InputError` names the line that cannot."""
+    made = load(path)
+    check(made, path)
+    return made
+
+
+def simulate(
+    made: Scenario, cells: Sequence[LiveCell], links: Links, trace: RunTrace | None = None
+) -> Iterator[PlayedScenario]:
+    """Play it to a town for each cell."""
+    _refuse(made, _PLACES)
+    results = find(made).made()
+    for cell in cells:
+        settings = core_settings(cell.caching())
+        town = play_town(made, results, settings, links, until_s=made.span_s() + _AFTER_S, trace=trace)
+        figures = town.broker.caches.figures
+        told = {
+            "hit_ratio": figures.hit_ratio,
+            "results": float(town.results),
+            "latency_s": town.waited_s / max(1, town.results),
+            "miss_kb": figures.miss_bytes / 1e3,
+            "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
+            "found": float(figures.arrived),
+            "evicted": float(figures.evicted),
+            "expired": float(figures.expired),
+        }
+        yield PlayedScenario(cell, told)
+
+
+def live(
+    made: Scenario, cells: Sequence[LiveCell], folder: Path, *, speed: float, say: Callable[[str], None]
+) -> Iterator[PlayedScenario]:
+    """Play it to live brokers, one for each cell, on a cluster of their own; the folder keeps what happened to them."""
+    from tocsin.lab.experiments.edge_caching_prototype.live import hour_run, run_live, schema
+
+    _refuse(made, _TAKEN)
+    try:
+        schema.script(speed)
+    except ValueError as error:
+        raise InputError(str(error), hint="take a lower speed") from None
+    traces = folder / "traces"
+    traces.mkdir(parents=True, exist_ok=True)
+    end_s = made.span_s() + _AFTER_S
+    lived = asyncio.run(hour_run.live(made, end_s, cells, speed, folder=folder / "servers", traces=traces, say=say))
+    for cell, one in lived.items():
+        yield PlayedScenario(cell, run_live.numbers(one, len(cells)))
+
+
+def _refuse(made: Scenario, taken: Sequence[str]) -> None:
+    people = {act.subscriber for step in made.steps if not isinstance(act := step.act, PublishStep)}
+    for name in taken:
+        if name in people:
+            raise InputError(f"a subscriber is called {name}, as one of ours is", hint="give it another name")

@@ -1,0 +1,133 @@
+"""A live broker's trace lived through again: the same events at the same moments, given to the same core.
+
+`tocsin broker --trace FILE` writes what happened to a broker, and now and then what its caches had done by then. Here
+the core gets the same events under virtual time, and is held to the same hits, misses, evictions and bytes. Where it
+differs, the live broker did something that its core does not know of, or the core is not the function of its events
+that it promises to be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from tocsin.broker.core import events as ev
+from tocsin.broker.core.broker import Broker
+from tocsin.broker.core.settings import CoreSettings
+from tocsin.rules.caching.counters import CacheCounters
+from tocsin.rules.caching.entries import BrokerResult
+from tocsin.rules.caching.settings import CachingSettings
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.errors import InputError
+
+_EVENTS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(ev.BrokerEvent)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedTrace:
+    """How it went: events given, figures compared, and each difference in words."""
+
+    events: int
+    compared: int
+    figures: CacheCounters
+    policy: str
+    differences: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """There was something to compare, and it was the same."""
+        return self.compared > 0 and not self.differences
+
+
+def replay_trace(path: Path) -> ReplayedTrace:
+    """Give the core all of a trace. `InputError` names the line that is none of a broker's."""
+    lines = _lines(path)
+    _, header = next(lines, (0, {}))
+    try:
+        settings = dict(header["settings"])
+        settings["caching"] = CachingSettings(**settings["caching"])
+        broker = Broker(CoreSettings(**settings), 0.0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a trace of a broker of this version: {error}") from None
+    events = compared = 0
+    differences: list[str] = []
+    for number, line in lines:
+        try:
+            at_s = float(line.pop("at_s"))
+            if "figures" in line:
+                compared += 1
+                differences += [f"{path}, line {number}, {at_s} s: {one}" for one in _different(broker, line)]
+            else:
+                events += 1
+                broker.handle(event_of(line), at_s)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}, line {number}: not an event of a broker: {error}") from None
+    caches = broker.caches
+    return ReplayedTrace(events, compared, caches.figures, caches.settings.policy, tuple(differences))
+
+
+def _different(broker: Broker, line: dict[str, Any]) -> Iterator[str]:
+    """What the live broker's caches had done by then, and ours have not."""
+    caches = broker.caches
+    mine = {**dataclasses.asdict(caches.figures), "resident_bytes": caches.resident_bytes}
+    theirs = {**line["figures"], "resident_bytes": line["resident_bytes"]}
+    if line["policy"] != caches.settings.policy:
+        yield f"policy {caches.settings.policy}, live {line['policy']}"
+    for name, value in theirs.items():
+        if mine.get(name) != value:
+            yield f"{name} {mine.get(name)}, live {value}"
+
+
+def event_of(line: dict[str, Any]) -> ev.BrokerEvent:
+    """The event of a line of a trace, without its time."""
+    kind = _EVENTS[line.pop("event")]
+    made: ev.BrokerEvent = kind(**_fields(line))
+    return made
+
+
+def _fields(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: _READ.get(name, _name)(value) for name, value in said.items()}
+
+
+def _name(value: Any) -> Any:
+    """Names that were tuples came as lists."""
+    return tuple(map(_name, value)) if isinstance(value, list) else value
+
+
+def _cursor(value: list[int] | None) -> Cursor | None:
+    return None if value is None else Cursor(*value)
+
+
+def _names(value: list[Any]) -> tuple[Hashable, ...]:
+    return tuple(map(_name, value))
+
+
+_READ: Final[dict[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("cursor", "since", "after", "to", "gap", "sent"), _cursor),
+    "subscriptions": _names,
+    "acks": lambda acks: tuple((_name(name), Cursor(*cursor)) for name, cursor in acks),
+    "answers": lambda answers: tuple(ev.FetchSucceeded(**_fields(one)) for one in answers),
+    "mode": ev.Mode,
+    "results": lambda found: tuple(BrokerResult(Cursor(*cursor), size_bytes) for cursor, size_bytes in found),
+    "caching": lambda said: CachingSettings(**said),
+}
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return  # the broker was killed while it wrote
+                value = json.loads(line)
+                if not isinstance(value, dict):
+                    raise InputError(f"{path}, line {number}: not an object")
+                yield number, value
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not lines of JSON: {error}") from None

@@ -1,0 +1,212 @@
+"""What of a channel's body its parameters touch, and what they do not: the first step of `sharing`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from tocsin.language.channels.per_interest import of
+from tocsin.language.syntax import dialect
+from tocsin.language.translate.expressions import fail
+from tocsin.language.translate.predicate_notes import conjuncts
+from tocsin.language.translate.projection import aggregates
+from tocsin.language.translate.subqueries import unwrapped
+from tocsin.language.translate.substitution import bound_names, items, mentions, moved, name_of, renamed
+
+
+@dataclass(slots=True)
+class BodyParts:
+    """What goes into a SELECT's FROM and WHERE."""
+
+    sources: list[exp.Join] = field(default_factory=list)
+    conditions: list[exp.Expr] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLet:
+    """`early`: it is computed with the record. `is_range`: its fields may be named without it."""
+
+    name: str
+    value: exp.Expr
+    touched: bool
+    early: bool
+    is_range: bool
+
+
+class ParameterSplit:
+    """A SELECT in two: `free` is what no parameter touches, `bound` what one does.
+
+    `lets` are in their order, of both kinds. A plain subquery in FROM that a parameter stands in is replaced by its own
+    sources, and so is EXISTS: then the record can meet an interest several times where once is meant (`repeats`).
+    """
+
+    def __init__(self, body: exp.Select, parameters: Collection[str]) -> None:
+        self._body = body
+        self._parameters = parameters
+        self.free, self.bound = BodyParts(), BodyParts()
+        self.lets: list[SplitLet] = []
+        self.repeats = False
+        self._touched = set(parameters)
+        self._count = 0
+        self._multiplied = False  # whether a record can meet an interest several times where just that is meant
+        self._sort()
+
+    def is_touched(self, nodes: Sequence[exp.Expr]) -> bool:
+        """Whether one of these depends on a parameter, through variables and LETs too."""
+        return any(mentions(one, self._touched) for one in nodes)
+
+    def _sort(self) -> None:
+        """Sources, LETs and conditions into those that parameters touch and those they do not."""
+        conditions: list[exp.Expr] = []
+        for join in self._flattened(items(self._body), conditions):
+            source, name = join.this, name_of(join.this)
+            touched = self.is_touched([source, *filter(None, [join.args.get("on")])])
+            if isinstance(source, dialect.Let):
+                early = not touched and _is_dear(source.this)
+                self.lets.append(SplitLet(name, source.this, touched, early, bool(source.args.get("is_range"))))
+            else:
+                side = (join.side or "").upper()
+                if touched and side in ("LEFT", "RIGHT", "FULL"):
+                    fail("a parameter cannot stand in an outer join", source, "put the condition into WHERE")
+                if self.bound.sources and side in ("RIGHT", "FULL"):
+                    fail(f"a {side} JOIN cannot come after a source that depends on a parameter", source,
+                         "write the sources in another order")  # fmt: skip
+                parts = self.bound if touched else self.free
+                parts.sources.append(join.copy())
+                parts.names.append(name)
+            if touched:
+                self._touched.add(name)
+        self._multiplied = bool(self.bound.sources)
+        where = self._body.args.get("where")
+        conditions += conjuncts(where.this) if where else ()
+        for condition in conditions:
+            if self.is_touched([condition]):
+                self._bind(condition)
+            else:
+                self.free.conditions.append(condition)
+
+    def _flattened(self, items: Sequence[exp.Join], conditions: list[exp.Expr]) -> Iterator[exp.Join]:
+        """The sources, where a plain subquery that a parameter stands in is replaced by its own sources."""
+        wide = any((join.side or "").upper() in ("RIGHT", "FULL") for join in items)
+        for join in items:
+            query = unwrapped(join.this.this) if isinstance(join.this, exp.Subquery) else None
+            inner = not (join.side or "") and (join.kind or "").upper() in ("", "CROSS", "INNER")
+            on = join.args.get("on")
+            if inner and not wide and on is not None and self.is_touched([on]):
+                # What an inner join says might as well stand in WHERE.
+                join = exp.Join(this=join.this)
+                conditions += conjuncts(on)
+            if not inner or not isinstance(query, exp.Select) or not _is_plain(query) or not self.is_touched([query]):
+                yield join
+                continue
+            names = self._fresh(query)
+            value = dialect.RowOf(expressions=[one.copy() for one in query.expressions])
+            if len(query.expressions) == 1 and isinstance(query.expressions[0], dialect.ValueOf):
+                value = query.expressions[0].this
+            yield from self._flattened(moved(query, names), conditions)
+            conditions += self._conditions(query, names)
+            yield let(name_of(join.this), renamed(self._qualified(value, query), names), is_range=True)
+            if join.args.get("on") is not None:
+                conditions += conjuncts(join.args["on"])
+
+    def _bind(self, condition: exp.Expr) -> None:
+        inner = condition.unnest()
+        query = unwrapped(inner.this) if isinstance(inner, exp.Exists) else None
+        some = self._some(query) if isinstance(query, exp.Select) else None
+        among = unwrapped(inner.args["query"]) if isinstance(inner, exp.In) and inner.args.get("query") else None
+        if some is not None:
+            self.bound.conditions.append(some)
+        elif isinstance(query, exp.Select):
+            self._exists(query)
+        elif isinstance(among, exp.Select) and _is_plain(among) and len(among.expressions) == 1:
+            self._exists(among, inner.this)
+        else:
+            self.bound.conditions.append(condition)
+
+    def _some(self, query: exp.Select) -> exp.Expr | None:
+        """EXISTS over an array of a record, which is a matter of that record alone: SOME item IN it SATISFIES …"""
+        where, first = query.args.get("where"), query.args.get("from_")
+        path = first.this if first is not None and isinstance(first.this, exp.Table) else None
+        known = {*self.free.names, *(one.name for one in self.lets)}
+        if where is None or path is None or query.args.get("joins") or not _is_plain(query):
+            return None
+        if path.parts[0].name not in known or not all(isinstance(one, exp.Identifier) for one in path.parts):
+            return None
+        array = exp.column(*reversed([one.name for one in path.parts[-4:]]), quoted=True)
+        return dialect.Quantified(
+            this=array, alias=exp.to_identifier(name_of(path), quoted=True), condition=where.this.copy(), every=False
+        )
+
+    def _exists(self, query: exp.Select, value: exp.Expr | None = None) -> None:
+        """The sources of an EXISTS become sources beside the others: whoever matches, matches once.
+
+        With a value: of an IN, where what the query yields equals it.
+        """
+        if not _is_plain(query):
+            fail("an EXISTS that a parameter stands in takes sources and conditions only", query,
+                 "put the rest into a subquery in its FROM")  # fmt: skip
+        if self._multiplied:
+            fail("EXISTS with a parameter inside and a source that depends on one do not go together", query,
+                 "join its datasets in FROM")  # fmt: skip
+        names = self._fresh(query)
+        sources = moved(query, names)
+        self.bound.sources += sources
+        self.bound.names += [name_of(one.this) for one in sources]
+        self.bound.conditions += self._conditions(query, names)
+        if value is not None:
+            item = renamed(self._qualified(yielded(query.expressions[0]), query), names)
+            self.bound.conditions.append(exp.EQ(this=value.copy(), expression=exp.Paren(this=item)))
+        self.repeats = True
+
+    def _fresh(self, query: exp.Select) -> dict[str, str]:
+        """Names for a subquery's variables that nobody else has."""
+        names = {}
+        for name in bound_names(query):
+            self._count += 1
+            names[name] = f" {name} {self._count}"
+        return names
+
+    def _conditions(self, query: exp.Select, names: dict[str, str]) -> list[exp.Expr]:
+        where = query.args.get("where")
+        return [renamed(self._qualified(one, query), names) for one in (conjuncts(where.this) if where else ())]
+
+    def _qualified(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
+        """The node with the query's one source written before every field that stands alone."""
+        sources = [one.this for one in items(query) if not isinstance(one.this, dialect.Let)]
+        if len(sources) != 1:
+            return node
+        known = {*self.free.names, *self.bound.names, *(one.name for one in self.lets), *bound_names(query)}
+        known.update(self._parameters)
+
+        def qualify(one: exp.Expr) -> exp.Expr:
+            if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known:
+                return of(name_of(sources[0]), one.name)
+            return one
+
+        return node.copy() if node.find(exp.Query) else node.transform(qualify)
+
+
+def let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
+    """A LET, as it stands among the sources."""
+    return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
+
+
+def yielded(one: exp.Expr) -> exp.Expr:
+    """What an item of a SELECT list yields, under whatever name."""
+    return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
+
+
+def _is_plain(query: exp.Select) -> bool:
+    """Sources, conditions and a SELECT list, and nothing else."""
+    known = ("expressions", "from_", "joins", "where", "kind")
+    outer = any((join.side or "") in ("LEFT", "RIGHT", "FULL") for join in query.args.get("joins") or [])
+    extra = any(value for clause, value in query.args.items() if clause not in known)
+    return not outer and not extra and not any(aggregates(one) for one in query.expressions)
+
+
+def _is_dear(value: exp.Expr) -> bool:
+    """Whether it is worth computing once per record."""
+    return value.find(exp.Query, exp.Anonymous) is not None

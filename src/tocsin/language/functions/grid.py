@@ -1,0 +1,188 @@
+"""A grid that finds pairs of shapes that may meet by equality of numbers, so that Spark joins them by hashing.
+
+    level 0 … 20    cells of 4⁻⁸ … 4¹² in both directions
+    level 21        one cell that holds everything
+
+A shape's own level is the first whose cells are as large as it, and large enough that doubles of its coordinates tell
+them apart. It lies in a few cells of that level, whatever its size; a point is in one cell of every level. So a point
+meets a region in the one cell of the region's level where the point is. Two regions meet at the coarser one's level; of
+all cells they share there, the one where the lower left corner of what their boxes share lies counts.
+
+Great-circle shapes have boxes of latitudes and longitudes: one that reaches a pole or crosses the antimeridian takes in
+all longitudes. Boxes are a little too large, never too small: whoever uses the grid checks the pairs it finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from sqlglot import exp
+
+from tocsin.language.functions.geodesy import EARTH_RADIUS_M
+from tocsin.language.types.typed_sql import TypedSql, build
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Type
+
+EVERYTHING: Final = 21
+ALL_LEVELS: Final = tuple(range(EVERYTHING + 1))
+_SMALLEST: Final = 8  # the finest cells are 4^-8 wide
+_WRAP: Final = 1 << 29  # cells far apart may share a number; the neighbours that one shape covers never do
+_LEVEL: Final = 1 << 58
+_DEGREES_PER_METRE: Final = f"{1 / (math.radians(1) * EARTH_RADIUS_M):.17E}"
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A condition that can only hold where two shapes meet: of the plane, or of the globe."""
+
+    a: TypedSql
+    b: TypedSql
+    globe: bool
+
+
+def known(type_: Type, *, globe: bool) -> bool:
+    return type_ in (_GLOBE_BOXES if globe else _PLANE_BOXES)
+
+
+Beside: TypeAlias = Callable[[exp.Expr], exp.Expr]
+"""Computes something once per row: what names it from then on."""
+
+
+def point_cells(shape: TypedSql, levels: exp.Expr, *, globe: bool) -> exp.Expr:
+    """The cell of a point at each of these levels."""
+    x, y = ("_p.x", _longitude("_p.y")) if globe else ("_p.x", "_p.y")
+    cells = f"transform(_levels, __l -> {_cell('__l', _index(x, '__l'), _index(y, '__l'))})"
+    return build(f"if(_p.x + _p.y IS NULL, NULL, {cells})", _p=shape.sql, _levels=levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A shape that covers cells: the box around it, STRUCT<x1, y1, x2, y2>, and its own level."""
+
+    box: exp.Expr
+    level: exp.Expr
+    cells: exp.Expr  # of its own level
+
+    @classmethod
+    def of(cls, shape: TypedSql, beside: Beside, *, globe: bool) -> Region:
+        parts = {"_a": beside(shape.sql)}
+        if globe and shape.type == t.CIRCLE:
+            parts["_arc"] = beside(build(_ARC, **parts))
+            parts["_width"] = beside(build(_WIDTH, **parts))
+        around = beside(build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], **parts))
+        level = beside(build(_OWN, _b=around))
+        span = beside(build(_span("_l"), _b=around, _l=level))
+        return cls(around, level, build(_cells("_l", "_s"), _l=level, _s=span))
+
+    def coarser_cells(self, levels: exp.Expr) -> exp.Expr:
+        """Its cells at those of the levels that are coarser than its own."""
+        spans = f"transform(filter(_levels, __l -> __l > _l), __l -> {_span('__l')})"
+        each = f"flatten(transform({spans}, __s -> {_cells('__s.level', '__s')}))"
+        return build(each, _b=self.box, _l=self.level, _levels=levels)
+
+
+def is_first_shared(cell: exp.Expr, a: Region, b: Region) -> exp.Expr:
+    """Whether this cell is the one where a pair of regions counts."""
+    level = f"(_cell div {_LEVEL}L)"
+    x, y = "greatest(_a.x1, _b.x1)", "greatest(_a.y1, _b.y1)"
+    made = f"_cell = {_cell(level, _index(x, level), _index(y, level))}"
+    return build(made, _cell=cell, _a=a.box, _b=b.box)
+
+
+def array_of(levels: tuple[int, ...]) -> exp.Expr:
+    return exp.cast(exp.Anonymous(this="array", expressions=[exp.Literal.number(one) for one in levels]),
+                    "ARRAY<BIGINT>", dialect="spark")  # fmt: skip
+
+
+# ---------------------------------------------------------------- numbers of cells
+
+
+def _size(level: str) -> str:
+    return f"pow(4E0, CAST({level} - {_SMALLEST} AS DOUBLE))"
+
+
+def _index(coordinate: str, level: str, border: str = "") -> str:
+    """Which cell of a row; with a border (+ or -) as far as rounding may take it that way."""
+    within = f"{coordinate} / {_size(level)}"
+    if border:
+        within = f"({coordinate} {border} 1E-14 * abs({coordinate})) / {_size(level)} {border} 1E-6"
+    return f"if({level} >= {EVERYTHING}, 0L, CAST(floor(greatest(least({within}, 9E17), -9E17)) AS BIGINT))"
+
+
+def _cell(level: str, column: str, row: str) -> str:
+    return f"({level} * {_LEVEL}L + pmod({column}, {_WRAP}L) * {_WRAP}L + pmod({row}, {_WRAP}L))"
+
+
+_LARGEST: Final = ", ".join(f"abs(_b.{name})" for name in ("x1", "y1", "x2", "y2"))
+_EXTENT: Final = (
+    f"greatest(_b.x2 - _b.x1, _b.y2 - _b.y1, greatest({_LARGEST}) * {2.0**-40:.20E}, {4.0**-_SMALLEST:.20E})"
+)
+# NaN is above all numbers, so that what has no size lies in the cell that holds everything.
+_OWN: Final = f"if(_b IS NULL, NULL, CAST(ceil(least(log2({_EXTENT}) / 2E0 + {_SMALLEST}, {EVERYTHING}E0)) AS BIGINT))"
+
+
+def _span(level: str) -> str:
+    """The cells that a box touches: the lower left one, and how many rows and columns there are."""
+    x1, y1, x2, y2 = (
+        _index(f"_b.{name}", level, border) for name, border in (("x1", "-"), ("y1", "-"), ("x2", "+"), ("y2", "+"))
+    )
+    made = f"'level', {level}, 'x', {x1}, 'y', {y1}, 'height', {y2} - {y1} + 1L, 'width', {x2} - {x1} + 1L"
+    return f"if({level} IS NULL, NULL, named_struct({made}))"
+
+
+def _cells(level: str, span: str) -> str:
+    """Column by column from the lower left one; at most nine where the level is the region's own."""
+    cell = _cell(level, f"({span}.x + __n div {span}.height)", f"({span}.y + __n % {span}.height)")
+    return f"transform(sequence(0L, {span}.width * {span}.height - 1L), __n -> {cell})"
+
+
+# ---------------------------------------------------------------- boxes
+
+
+def _box(known: str, x1: str, y1: str, x2: str, y2: str) -> str:
+    return f"if({known} IS NULL, NULL, named_struct('x1', {x1}, 'y1', {y1}, 'x2', {x2}, 'y2', {y2}))"
+
+
+_CORNERS: Final = ("least(_a.x1, _a.x2)", "least(_a.y1, _a.y2)", "greatest(_a.x1, _a.x2)", "greatest(_a.y1, _a.y2)")
+_PLANE_BOXES: Final[dict[Type, str]] = {
+    t.POINT: _box("_a.x + _a.y", "_a.x", "_a.y", "_a.x", "_a.y"),
+    t.CIRCLE: _box(
+        "_a.x + _a.y + _a.radius", "_a.x - _a.radius", "_a.y - _a.radius", "_a.x + _a.radius", "_a.y + _a.radius"
+    ),
+    t.LINE: _box("_a.x1 + _a.y1 + _a.x2 + _a.y2", *_CORNERS),
+    t.RECTANGLE: _box("_a.x1 + _a.y1 + _a.x2 + _a.y2", *_CORNERS),
+    t.POLYGON: _box(
+        "_a", *(f"array_{end}(transform(_a, __p -> __p.{axis}))" for end in ("min", "max") for axis in ("x", "y"))
+    ),
+}
+
+
+def _longitude(y: str) -> str:
+    return f"(pmod({y} + 180E0, 360E0) - 180E0)"
+
+
+def _around(north_south: str, low: str, high: str, west: str, width: str) -> str:
+    """Latitudes `low` to `high` and longitudes from `west` on, or all longitudes where that crosses a border."""
+    begin = _longitude(west)
+    whole = f"({north_south} OR {width} >= 360E0 OR {begin} + {width} >= 180E0)"
+    return (
+        f"if({low} + {high} + {west} + {width} IS NULL, NULL, named_struct('x1', {low}, 'y1', if({whole}, -180E0,"
+        f" {begin}), 'x2', {high}, 'y2', if({whole}, 180E0, {begin} + {width})))"
+    )
+
+
+_ARC: Final = f"(_a.radius * {_DEGREES_PER_METRE} * 1.000000001E0 + 1E-9)"  # degrees, a little more than needed
+_POLAR: Final = "(abs(_a.x) + _arc >= 89.9999E0)"
+_WIDTH: Final = (
+    f"if({_POLAR}, 360E0, degrees(asin(least(sin(radians(_arc)) / cos(radians(_a.x)), 1E0))) * 1.000000001E0 + 1E-9)"
+)
+_GLOBE_BOXES: Final[dict[Type, str]] = {
+    t.POINT: _around("abs(_a.x) >= 90E0", "_a.x", "_a.x", "_a.y", "0E0"),
+    t.CIRCLE: _around(_POLAR, "_a.x - _arc", "_a.x + _arc", "_a.y - _width", "2E0 * _width"),
+    t.RECTANGLE: _around(
+        "(_a.x2 >= 90E0 OR _a.x1 <= -90E0)", "_a.x1 - 1E-9", "_a.x2 + 1E-9", "_a.y1 - 1E-9", "_a.y2 - _a.y1 + 2E-9"
+    ),
+}

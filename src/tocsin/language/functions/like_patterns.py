@@ -1,0 +1,169 @@
+"""LIKE, matched in time that grows with the text and not with the ways in which its wildcards could share it.
+
+Spark makes `.*` of each `%`, and Java's regular expressions then try every way to part the text among them: six `%e`
+over a page of English would take years. But the first place where the text between two `%` fits is as good as any
+later one. So each `%` and what follows it becomes an atomic group, `(?>.*?…)`, which never gives up what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclosed, string
+from tocsin.language.types.variant import values
+
+ESCAPE: Final = "\\"
+WILDCARDS: Final = 1_000
+"""One pattern may have so many % and _: Java's matcher takes a stack frame for each of them."""
+LETTERS: Final = 10_000
+"""One pattern may be so long: a text can take as many steps as it has characters, times those of the pattern."""
+
+_TOO_LONG: Final = f"a pattern of LIKE has at most {LETTERS:,} characters"
+_TOO_MANY: Final = f"a pattern of LIKE has at most {WILDCARDS} wildcards"
+_LIMITS: Final = {"_letters": exp.Literal.number(LETTERS), "_limit": exp.Literal.number(WILDCARDS)}
+_OPENING, _NEXT, _CLOSING = r"(?s)\A(?>", r")(?>.*?", r"\z)"
+_QUOTE, _UNQUOTE = r"\Q", r"\E"
+_QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E within a quoted text
+
+
+def rewrite_like(node: exp.Expr) -> exp.Expr:
+    """What stands for a LIKE or an ILIKE, perhaps with its ESCAPE, in Spark's SQL."""
+    like = node.this if isinstance(node, exp.Escape) else node
+    escape = escape_of(node)
+    text: exp.Expr = exp.cast(like.this.copy(), "STRING")
+    pattern = like.expression
+    known = constant_string(pattern)
+    if isinstance(like, exp.ILike):
+        text = values.call("lower", text)
+        if known is not None and known.isascii():
+            known = known.lower()
+        else:
+            known, pattern = None, values.call("lower", pattern)
+    if known is not None:
+        return _of_constant(text, list(tokens(known, escape)))
+    return exp.RegexpLike(this=enclosed(text), expression=enclosed(to_regex(pattern, escape)))
+
+
+def escape_of(node: exp.Expr) -> str:
+    """The character that takes the meaning from the one behind it."""
+    if not isinstance(node, exp.Escape):
+        return ESCAPE
+    found = constant_string(node.expression)
+    if found is None or len(found) != 1 or ord(found) > 0xFFFF:
+        raise FunctionError("ESCAPE takes one character, such as '!'")
+    return found
+
+
+def tokens(pattern: str, escape: str) -> Iterator[str]:
+    """`%` (once for several), `_`, and between them texts, each behind a space."""
+    if len(pattern) > LETTERS:
+        raise FunctionError(_TOO_LONG)
+    plain, several = "", False
+    letters = iter(pattern)
+    count = 0
+    for letter in letters:
+        if letter == escape:
+            letter = next(letters, "")
+            if letter not in ("%", "_", escape) or not letter:
+                raise FunctionError(f"in the pattern {pattern[:100]!r}, {escape} must stand before %, _ or {escape}")
+        elif letter in ("%", "_"):
+            count += 1
+            if count > WILDCARDS:
+                raise FunctionError(_TOO_MANY)
+            if plain:
+                yield f" {plain}"
+                plain = ""
+            if letter == "_" or not several:
+                yield letter
+            several = letter == "%"
+            continue
+        plain += letter
+        several = False
+    if plain:
+        yield f" {plain}"
+
+
+def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
+    # What Spark finds without a regular expression, and in part without reading the files.
+    match parts:
+        case []:
+            return exp.EQ(this=text, expression=string(""))
+        case [" ", *_] | ["_", *_]:
+            pass
+        case ["%"]:
+            return values.call("startswith", text, string(""))
+        case [one] if one != "_":
+            return exp.EQ(this=text, expression=string(one[1:]))
+        case [one, "%"] if one != "_":
+            return values.call("startswith", text, string(one[1:]))
+        case ["%", one] if one != "_":
+            return values.call("endswith", text, string(one[1:]))
+        case ["%", one, "%"] if one != "_":
+            return values.call("contains", text, string(one[1:]))
+    closing = _CLOSING
+    if parts[-1] == "%":  # whatever follows fits
+        parts, closing = parts[:-1], ")"
+    body = "".join(_NEXT if part == "%" else "." if part == "_" else _quoted(part[1:]) for part in parts)
+    return exp.RegexpLike(this=enclosed(text), expression=string(f"{_OPENING}{body}{closing}"))
+
+
+def _quoted(text: str) -> str:
+    return f"{_QUOTE}{text.replace(_UNQUOTE, _QUOTED_UNQUOTE)}{_UNQUOTE}"
+
+
+def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
+    """The regular expression of a pattern that is known when it is matched."""
+    texts = {
+        "_open": string(_OPENING + _QUOTE),
+        "_close": string(_UNQUOTE + _CLOSING),
+        "_next": string(_UNQUOTE + _NEXT + _QUOTE),
+        "_any": string(f"{_UNQUOTE}.{_QUOTE}"),
+        "_q": string(_QUOTE),
+        "_u": string(_UNQUOTE),
+        "_quoted": string(_QUOTED_UNQUOTE),
+        "_e": string(escape),
+        "_rest": string(_UNQUOTE + _NEXT + _QUOTE + _UNQUOTE + _CLOSING),  # a last %: whatever follows fits
+        "_end": string(f"{_UNQUOTE})"),
+        "_wrong": string(f"in a pattern of LIKE, {escape} must stand before %, _ or {escape}"),
+        "_many": string(_TOO_MANY),
+        "_long": string(_TOO_LONG),
+    }
+    plain = build("replace(replace(replace(_p, _u, _quoted), '%', _next), '_', _any)", _p=pattern, **texts)
+    each = build(
+        "CASE WHEN startswith(__t, _e) THEN"
+        " if(length(__t) = 2 AND substring(__t, 2, 1) IN (_e, '%', '_'),"
+        " concat(_u, _q, substring(__t, 2, 1), _u, _q), raise_error(_wrong))"
+        " WHEN startswith(__t, '%') THEN _next WHEN __t = '_' THEN _any ELSE replace(__t, _u, _quoted) END",
+        **texts,
+    )
+    found = values.call("regexp_extract_all", pattern, string(_pieces(escape)), exp.Literal.number(0))
+    escaped = build("array_join(transform(_found, __t -> _each), '')", _found=found, _each=each)
+    body = build("if(contains(_p, _e), _escaped, _plain)", _p=pattern, _escaped=escaped, _plain=plain, **texts)
+    made = build("replace(concat(_open, _body, _close), _rest, _end)", _body=body, **texts)
+    return build(
+        "CASE WHEN length(_p) > _letters THEN raise_error(_long) WHEN _n > _limit THEN raise_error(_many)"
+        " ELSE _made END",
+        _p=pattern, _n=_wildcards(pattern), _made=made, **_LIMITS, **texts,
+    )  # fmt: skip
+
+
+def _wildcards(pattern: exp.Expr) -> exp.Expr:
+    return build("length(_p) - length(translate(_p, '%_', ''))", _p=pattern)
+
+
+def _pieces(escape: str) -> str:
+    quoted = f"\\{escape}" if not escape.isalnum() else escape
+    return rf"(?s){quoted}.?|%+|_|[^{quoted}%_]+"
+
+
+def readable(pattern: exp.Expr, escape: str) -> exp.Expr:
+    """The pattern, or NULL where matching by it would fail."""
+    quoted = f"\\{escape}" if not escape.isalnum() else escape
+    rest = values.call("regexp_replace", pattern, string(rf"{quoted}[{quoted}%_]"), string(""))
+    return build(
+        "if(length(_p) <= _letters AND _n <= _limit AND NOT contains(_rest, _e), _p, NULL)",
+        _p=pattern, _rest=rest, _e=string(escape), _n=_wildcards(pattern), **_LIMITS,
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""Calls that match a regular expression, as calls of functions of ours (`pipeline/regular_expressions.py`).
+
+Spark is asked about its own functions, which say what they take and yield. What it runs are ours, which mean the same
+but end: Java's matcher cannot be stopped, and a short expression can keep it busy for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclosed, string
+
+LIKE: Final = "tocsin_regexp_like"
+EXTRACT: Final = "tocsin_regexp_extract"
+EXTRACT_ALL: Final = "tocsin_regexp_extract_all"
+POSITION: Final = "tocsin_regexp_instr"
+REPLACE: Final = "tocsin_regexp_replace"
+SPLIT: Final = "tocsin_split"
+
+Arguments = Sequence[exp.Expr]
+
+
+def _call(name: str, texts: int, numbers: Sequence[int]) -> Callable[[Arguments], exp.Expr]:
+    """A call with so many texts, and then numbers, which have these values where they are left out."""
+
+    def made(given: Arguments) -> exp.Expr:
+        rest = [*given[texts:], *map(_number, numbers[len(given) - texts :])]
+        return exp.Anonymous(
+            this=name, expressions=[*map(_text, given[:texts]), *(exp.cast(one, "INT") for one in rest)]
+        )
+
+    return made
+
+
+def _number(value: int) -> exp.Expr:
+    return exp.Literal.number(value)
+
+
+def _text(value: exp.Expr) -> exp.Expr:
+    return value if constant_string(value) is not None else exp.cast(value, "STRING")
+
+
+def _count(given: Arguments) -> exp.Expr:
+    return exp.Anonymous(this="size", expressions=[_extract_all([*given, _number(0)])])
+
+
+def _substring(given: Arguments) -> exp.Expr:
+    return exp.Anonymous(this="nullif", expressions=[_extract([*given, _number(0)]), string("")])
+
+
+def _map(given: Arguments) -> exp.Expr:
+    """str_to_map, whose delimiters are regular expressions."""
+    text, between, within = [*given, *map(string, (",", ":")[len(given) - 1 :])]
+    return build(
+        "if(_within IS NULL, NULL, map_from_entries(transform(_pairs,"
+        " __pair -> named_struct('key', get(_parts, 0), 'value', get(_parts, 1)))))",
+        _within=_text(within), _pairs=_split([text, between]),
+        _parts=_split([exp.column("__pair"), within, _number(2)]),
+    )  # fmt: skip
+
+
+def _url_part(name: str) -> Callable[[Arguments], exp.Expr]:
+    """parse_url, which takes a key for a regular expression; here it is the key."""
+
+    def made(given: Arguments) -> exp.Expr:
+        texts = {"_q": string(r"\Q"), "_e": string(r"\E"), "_quoted": string(r"\E\\E\Q")}
+        keys = [build("concat(_q, replace(_key, _e, _quoted), _e)", _key=_text(key), **texts) for key in given[2:]]
+        return exp.Anonymous(this=name, expressions=[*given[:2], *keys])
+
+    return made
+
+
+_extract, _extract_all, _split = _call(EXTRACT, 2, [1]), _call(EXTRACT_ALL, 2, [1]), _call(SPLIT, 2, [-1])
+_like = _call(LIKE, 2, [])
+# How many arguments each takes, and what it becomes.
+_REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
+    "rlike": (range(2, 3), _like),
+    "regexp": (range(2, 3), _like),
+    "regexp_like": (range(2, 3), _like),
+    "regexp_count": (range(2, 3), _count),
+    "regexp_extract": (range(2, 4), _extract),
+    "regexp_extract_all": (range(2, 4), _extract_all),
+    "regexp_instr": (range(2, 4), _call(POSITION, 2, [0])),
+    "regexp_replace": (range(3, 5), _call(REPLACE, 3, [1])),
+    "regexp_substr": (range(2, 3), _substring),
+    "split": (range(2, 4), _split),
+    "str_to_map": (range(1, 4), _map),
+    "parse_url": (range(2, 4), _url_part("parse_url")),
+    "try_parse_url": (range(2, 4), _url_part("try_parse_url")),
+}
+NAMES: Final = frozenset(_REWRITES)
+"""Functions of Spark's that take a regular expression."""
+
+# Of our own templates, for which sqlglot has classes.
+_PARSED: Final[dict[type[exp.Expr], tuple[str, tuple[str, ...]]]] = {
+    exp.RegexpLike: ("rlike", ("this", "expression")),
+    exp.RegexpExtract: ("regexp_extract", ("this", "expression", "group")),
+    exp.RegexpExtractAll: ("regexp_extract_all", ("this", "expression", "group")),
+    exp.RegexpReplace: ("regexp_replace", ("this", "expression", "replacement", "position")),
+}
+
+
+def rewrite_regexes(tree: exp.Expr) -> exp.Expr:
+    """The same, with functions of ours wherever a regular expression is matched. It has been looked at: this writes
+    names that no statement may."""
+    found = [(node, call) for node in tree.walk() if (call := _called(node)) is not None]
+    if not found:
+        return tree
+    tree = exp.Paren(this=tree.copy())
+    for node in reversed(list(tree.walk())):  # the innermost first
+        call = _called(node)
+        if call is not None:
+            node.replace(enclosed(_rewritten(*call)))
+    made: exp.Expr = tree.this
+    return made.pop()
+
+
+def _called(node: exp.Expr) -> tuple[str, list[exp.Expr]] | None:
+    if isinstance(node, exp.Anonymous):
+        name = str(node.this).lower()
+        return (name, node.expressions) if name in NAMES else None
+    if type(node) in _PARSED:
+        name, arguments = _PARSED[type(node)]
+        return name, [node.args[one] for one in arguments if node.args.get(one) is not None]
+    return None
+
+
+def _rewritten(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
+    counts, rewrite = _REWRITES[name]
+    if len(arguments) not in counts:
+        raise FunctionError(f"{name} takes {' or '.join(map(str, counts))} arguments")
+    return rewrite([one.copy() for one in arguments])

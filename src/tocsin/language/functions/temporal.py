@@ -1,0 +1,213 @@
+"""Dates, times, datetimes and durations: their arithmetic, their order, and the functions named in `FUNCTIONS`.
+
+A duration is months and microseconds apart, for a month has no fixed length. Added to a datetime, first the months
+go on (a day past the end of its month becomes the last one), then the microseconds. A date moves as the datetime of
+its midnight and becomes a date again; a time of day wraps round and takes no months.
+
+Durations are equal when both parts are. In order, a month counts 30 days, and of two that come out the same (P1M, P30D)
+the one with fewer months is the smaller: every two durations compare, and `<`, `=`, `>` never hold together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.functions.temporal_functions import FUNCTIONS, MICROS_PER_DAY
+from tocsin.language.types import typed_sql
+from tocsin.language.types.typed_sql import (
+    FunctionError,
+    TypedSql,
+    as_bigint,
+    build,
+    constant_integer,
+    guarded,
+    is_null,
+    literal,
+    part_field,
+)
+from tocsin.rules.model.types import BOOLEAN, DATE, DATETIME, DURATION, INTEGERS, TIME, Primitive, Type
+from tocsin.rules.model.values import Duration
+
+__all__ = ["FUNCTIONS", "TEMPORAL", "add", "arithmetic", "comparison", "constant_duration", "literal", "negate",
+           "order_key", "subtract"]  # fmt: skip
+
+TEMPORAL: Final = (DATE, TIME, DATETIME, DURATION)
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def arithmetic(op: str, left: TypedSql, right: TypedSql) -> TypedSql | None:
+    """`left op right` for op in + - *, or None when neither side is temporal: then it is Spark's to compute."""
+    if left.type not in TEMPORAL and right.type not in TEMPORAL:
+        return None
+    if is_null(left.sql) or is_null(right.sql):
+        known = right.type if is_null(left.sql) else left.type
+        return TypedSql(typed_sql.null_of(known), known)
+    for way_op, left_types, right_types, result, make in _ARITHMETIC:
+        if op == way_op and left.type in left_types and right.type in right_types:
+            return TypedSql(make(left, right), result)
+    raise FunctionError(f"cannot compute {left.type} {op} {right.type}; {_possible(left, right)}")
+
+
+def add(left: TypedSql, right: TypedSql) -> TypedSql | None:
+    return arithmetic("+", left, right)
+
+
+def subtract(left: TypedSql, right: TypedSql) -> TypedSql | None:
+    return arithmetic("-", left, right)
+
+
+def negate(value: TypedSql) -> TypedSql | None:
+    """`-value` of a duration, or None when it is not temporal."""
+    if value.type not in TEMPORAL:
+        return None
+    if value.type != DURATION:
+        raise FunctionError(f"cannot compute -{value.type}; a duration has a sign, a {value.type} has none")
+    known = constant_duration(value.sql)
+    if known is not None and known.months > -(2**31) and known.micros > -(2**63):
+        return literal(Duration(-known.months, -known.micros))
+    made = build("named_struct('months', -_a.months, 'micros', -_a.micros)", _a=value.sql)
+    return TypedSql(guarded((value.sql,), made), DURATION)
+
+
+def constant_duration(sql: exp.Expr) -> Duration | None:
+    """The duration a literal stands for, None for anything else."""
+    if isinstance(sql, exp.Struct):
+        months, micros = constant_integer(part_field(sql, "months")), constant_integer(part_field(sql, "micros"))
+        if months is not None and micros is not None:
+            return Duration(months, micros)
+    return None
+
+
+def _shifted(start: str, sign: str, moment: TypedSql, duration: TypedSql) -> exp.Expr:
+    """`start` (SQL of a timestamp over `_m`) moved by the duration; a part known to be zero leaves no trace."""
+    known = constant_duration(duration.sql)
+    if known is None or known.months:
+        start = f"({start} {sign} make_ym_interval(0, _d.months))"
+    if known is None or known.micros:
+        start = f"timestamp_micros(unix_micros({start}) {sign} _d.micros)"
+    return build(start, _m=moment.sql, _d=duration.sql)
+
+
+def _datetime_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+    return lambda moment, duration: _shifted("_m", sign, moment, duration)
+
+
+def _date_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+    return lambda day, duration: exp.cast(_shifted("CAST(_m AS TIMESTAMP)", sign, day, duration), "DATE")
+
+
+def _time_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+    def make(clock: TypedSql, duration: TypedSql) -> exp.Expr:
+        known = constant_duration(duration.sql)
+        if known is not None and known.months:
+            raise FunctionError("a time of day takes a duration without months")
+        moved = f"pmod(_m {sign} _d.micros % {MICROS_PER_DAY}, {MICROS_PER_DAY})"
+        if known is None:
+            moved = (
+                "IF(_d.months <> 0, CAST(raise_error('a time of day takes a duration without months') AS BIGINT),"
+                f" {moved})"
+            )
+        return build(moved, _m=clock.sql, _d=duration.sql)
+
+    return make
+
+
+def _swapped(make: Callable[[TypedSql, TypedSql], exp.Expr]) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+    return lambda left, right: make(right, left)
+
+
+def _micros_apart(left: TypedSql, right: TypedSql) -> exp.Expr:
+    def micros(side: TypedSql) -> exp.Expr:
+        if side.type == TIME:
+            return side.sql
+        return build("unix_micros(CAST(_a AS TIMESTAMP))" if side.type == DATE else "unix_micros(_a)", _a=side.sql)
+
+    made = build("named_struct('months', CAST(0 AS INT), 'micros', _a - _b)", _a=micros(left), _b=micros(right))
+    return guarded((left.sql, right.sql), made)
+
+
+def _durations(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+    text = f"named_struct('months', _a.months {sign} _b.months, 'micros', _a.micros {sign} _b.micros)"
+    return lambda left, right: guarded((left.sql, right.sql), build(text, _a=left.sql, _b=right.sql))
+
+
+def _times(duration: TypedSql, factor: TypedSql) -> exp.Expr:
+    text = "named_struct('months', CAST(CAST(_a.months AS BIGINT) * _n AS INT), 'micros', _a.micros * _n)"
+    return guarded((duration.sql, factor.sql), build(text, _a=duration.sql, _n=as_bigint(factor)))
+
+
+_MOMENTS: Final = (DATETIME, DATE)
+_ARITHMETIC: Final[
+    tuple[tuple[str, tuple[Type, ...], tuple[Type, ...], Type, Callable[[TypedSql, TypedSql], exp.Expr]], ...]
+] = (
+    ("+", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("+")),
+    ("-", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("-")),
+    ("+", (DURATION,), (DATETIME,), DATETIME, _swapped(_datetime_shift("+"))),
+    ("+", (DATE,), (DURATION,), DATE, _date_shift("+")),
+    ("-", (DATE,), (DURATION,), DATE, _date_shift("-")),
+    ("+", (DURATION,), (DATE,), DATE, _swapped(_date_shift("+"))),
+    ("+", (TIME,), (DURATION,), TIME, _time_shift("+")),
+    ("-", (TIME,), (DURATION,), TIME, _time_shift("-")),
+    ("+", (DURATION,), (TIME,), TIME, _swapped(_time_shift("+"))),
+    ("-", _MOMENTS, _MOMENTS, DURATION, _micros_apart),
+    ("-", (TIME,), (TIME,), DURATION, _micros_apart),
+    ("+", (DURATION,), (DURATION,), DURATION, _durations("+")),
+    ("-", (DURATION,), (DURATION,), DURATION, _durations("-")),
+    ("*", (DURATION,), INTEGERS, DURATION, _times),
+    ("*", INTEGERS, (DURATION,), DURATION, _swapped(_times)),
+)
+
+
+def _possible(left: TypedSql, right: TypedSql) -> str:
+    known = left.type if left.type in TEMPORAL else right.type
+    ways = [f"{_text(a)} {op} {_text(b)}" for op, a, b, _, _ in _ARITHMETIC if known in a or known in b]
+    return "possible are " + ", ".join(ways)
+
+
+def _text(types: tuple[Type, ...]) -> str:
+    return "integer" if types == INTEGERS else "|".join(map(str, types))
+
+
+# ---------------------------------------------------------------- order
+
+_COMPARISONS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<=>": "<=>",
+                       "<": "<", "<=": "<=", ">": ">", ">=": ">="}  # fmt: skip
+
+
+def comparison(op: str, left: TypedSql, right: TypedSql) -> TypedSql | None:
+    """`left op right` where Spark's own operator would answer otherwise; None where it is right as it stands.
+
+    A date beside a datetime counts as its midnight. A time or a duration beside anything else is refused: Spark would
+    compare the numbers that stand for them.
+    """
+    if is_null(left.sql) or is_null(right.sql) or (left.type not in TEMPORAL and right.type not in TEMPORAL):
+        return None
+    if left.type == right.type == DURATION:
+        symbol = _COMPARISONS[op]
+        whole = symbol in ("=", "<>", "<=>")
+        a, b = (left.sql, right.sql) if whole else (_duration_key(left.sql), _duration_key(right.sql))
+        return TypedSql(exp.Paren(this=build(f"_a {symbol} _b", _a=a, _b=b)), BOOLEAN)
+    if left.type == right.type or (left.type in _MOMENTS and right.type in _MOMENTS):
+        return None
+    raise FunctionError(f"cannot compare {left.type} {op} {right.type}; expected two values of one type")
+
+
+# What `order_key` makes is a type of Spark's alone.
+ORDER_KEY: Final = Primitive("struct<days: bigint, micros: bigint, months: int>")
+
+
+def order_key(value: TypedSql) -> exp.Expr | None:
+    """What ORDER BY, MIN and MAX should sort a duration by, to agree with `comparison`; None for other types."""
+    return _duration_key(value.sql) if value.type == DURATION and not is_null(value.sql) else None
+
+
+def _duration_key(sql: exp.Expr) -> exp.Expr:
+    # Days and the rest apart: the microseconds of all the months a duration may have do not fit 64 bits.
+    whole_days = f"_a.micros DIV {MICROS_PER_DAY} - IF(_a.micros % {MICROS_PER_DAY} < 0, 1, 0)"
+    days = f"CAST(_a.months AS BIGINT) * 30 + {whole_days}"
+    rest = f"pmod(_a.micros, {MICROS_PER_DAY})"
+    return guarded((sql,), build(f"named_struct('days', {days}, 'micros', {rest}, 'months', _a.months)", _a=sql))

@@ -1,0 +1,280 @@
+"""A script cut into statements, and offsets turned into lines and columns.
+
+Statements are parsed one by one, so that those before a bad one can run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from tocsin.language.syntax.dialect import Tocsin
+from tocsin.language.syntax.parser import StatementParser
+from tocsin.language.syntax.statements import Statement
+from tocsin.wire.errors import StatementError
+
+T = TypeVar("T")
+
+DEPTH_LIMIT = 100  # brackets within brackets; far beyond what people write, far below what exhausts the stack
+TREE_LIMIT = 300  # operators within operators, such as a + b + c + …; each level costs more than the one before
+CHAIN_LIMIT = 1_000  # conditions in a row; the engine's time grows with their square: 4 s for a thousand
+DIGITS_LIMIT = 1_000  # of one number; the largest double has 309, and Python reads no more than 4,300
+_HALF = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACE, TokenType.L_BRACKET}
+_CLOSING = {TokenType.R_PAREN: "(", TokenType.R_BRACE: "{", TokenType.R_BRACKET: "["}
+
+
+def statements(script: str) -> Iterator[Statement]:
+    """The statements of a script; StatementError where it cannot be read, with its place and number."""
+    number = 1
+    try:
+        for chunk in _chunks(script):
+            yield _parse(script, chunk)
+            number += 1
+    except StatementError as error:
+        error.statement = error.statement or number
+        raise
+
+
+def parse_query(text: str) -> exp.Expr:
+    """A function's body: a query or an expression."""
+    tokens = _tokens(text)
+    if not tokens:
+        raise error_at(text, 0, "expected a query or an expression")
+    parser = _parser(text, tokens)
+    found = _guarded(text, parser, parser.parse_body)
+    _shallow(text, found)
+    return found
+
+
+def parse_procedure(text: str) -> Statement:
+    """A procedure's body: an Insert, a Delete or a Query."""
+    tokens = _tokens(text)
+    if not tokens:
+        raise error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
+    parser = _parser(text, tokens)
+    found = _guarded(text, parser, parser.parse_procedure)
+    _shallow_parts(text, found)
+    object.__setattr__(found, "text", text)
+    return found
+
+
+def place(script: str, offset: int) -> tuple[int, int]:
+    """Line and column, both counted from 1."""
+    offset = max(0, min(offset, len(script)))
+    return script.count("\n", 0, offset) + 1, offset - script.rfind("\n", 0, offset)
+
+
+def error_at(script: str, offset: int, message: str, hint: str | None = None) -> StatementError:
+    line, column = place(script, offset)
+    return StatementError(message, line=line, column=column, hint=hint)
+
+
+def offset_of(node: Any) -> int | None:
+    """Where an expression stands in its script: the place of the first token that remembers its own."""
+    if not isinstance(node, exp.Expr):
+        return None
+    starts = [found.meta["start"] for found in node.walk() if found._meta and "start" in found._meta]
+    return min(starts, default=None)
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _tokens(script: str) -> list[Token]:
+    half = _HALF.search(script)
+    if half is not None:
+        raise error_at(script, half.start(), "half of a surrogate pair is no character")
+    try:
+        tokens = list(Tocsin().tokenize(script))
+    except (TokenError, RecursionError) as error:
+        raise _token_error(script, error) from None
+    return tokens
+
+
+def _chunks(script: str) -> Iterator[list[Token]]:
+    """Tokens up to each semicolon that stands outside of all brackets."""
+    chunk: list[Token] = []
+    open_brackets: list[Token] = []
+    for token in _tokens(script):
+        kind = token.token_type
+        if kind in _OPENING:
+            open_brackets.append(token)
+            if len(open_brackets) > DEPTH_LIMIT:
+                line, column = place(script, token.start)
+                raise StatementError(f"brackets are nested more than {DEPTH_LIMIT} deep", line=line, column=column)
+        elif kind in _CLOSING:
+            if not open_brackets or open_brackets[-1].text != _CLOSING[kind]:
+                expected = (
+                    f"expected the end of {open_brackets[-1].text!r}" if open_brackets else "nothing is open here"
+                )
+                raise error_at(script, token.start, f"unexpected {token.text!r}: {expected}")
+            open_brackets.pop()
+        elif kind == TokenType.NUMBER and len(token.text) > DIGITS_LIMIT:
+            raise error_at(script, token.start, f"a number of {len(token.text)} digits is too long")
+        elif kind == TokenType.NUMBER and not _NUMBER.fullmatch(token.text):
+            raise error_at(script, token.start, f"{_shown(token)} is not a number")
+        if kind == TokenType.SEMICOLON and not open_brackets:
+            if chunk:
+                yield chunk
+            chunk = []
+        else:
+            chunk.append(token)
+    if chunk:
+        if open_brackets:
+            last = open_brackets[-1]
+            raise error_at(script, last.start, f"{last.text!r} is never closed")
+        yield chunk
+
+
+def _parser(script: str, tokens: list[Token]) -> StatementParser:
+    parser = StatementParser(dialect=Tocsin())
+    parser.begin(script, tokens)
+    return parser
+
+
+def _parse(script: str, tokens: list[Token]) -> Statement:
+    parser = _parser(script, tokens)
+    found = _guarded(script, parser, parser.parse_one)
+    _shallow_parts(script, found)
+    return found
+
+
+def _shallow_parts(script: str, statement: Statement) -> None:
+    for part in fields(statement):
+        value = getattr(statement, part.name)
+        for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            _shallow(script, one)
+
+
+def _shallow(script: str, root: Any) -> None:
+    """Make it as shallow as it can be, and refuse what then would still take all of the stack, or very long."""
+    if not isinstance(root, exp.Expr):
+        return
+    _balance(script, root)
+    level = [root]
+    for _ in range(TREE_LIMIT):
+        level = [below for node in level for below in node.iter_expressions()]
+        if not level:
+            return
+    raise error_at(
+        script,
+        offset_of(root) or 0,
+        f"operators are nested more than {TREE_LIMIT} deep",
+        "break it up with LET or WITH, or put the values into an array",
+    )
+
+
+def _balance(script: str, root: exp.Expr) -> None:
+    """A long chain of ANDs, or of ORs, becomes a tree: thousands of conditions are then a few levels deep."""
+    for node in list(root.walk()):
+        kind = type(node)
+        if kind not in (exp.And, exp.Or) or type(node.parent) is kind:
+            continue
+        parts = _operands(node)
+        if len(parts) > CHAIN_LIMIT:
+            said = f"{len(parts)} conditions stand in a row, at most {CHAIN_LIMIT} can"
+            raise error_at(script, offset_of(node) or 0, said, "use IN with a list, or a join with a dataset")
+        while len(parts) > 2:
+            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+            parts = [kind(this=pair[0], expression=pair[1]) if pair[1:] else pair[0] for pair in pairs]
+        node.set("this", parts[0])
+        node.set("expression", parts[1])
+
+
+def _operands(chain: exp.Expr) -> list[exp.Expr]:
+    """What it connects, from left to right."""
+    found: list[exp.Expr] = []
+    ahead = [chain]
+    while ahead:
+        one = ahead.pop()
+        if type(one) is type(chain):
+            ahead += [one.expression, one.this]
+        else:
+            found.append(one)
+    return found
+
+
+def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
+    try:
+        return parse()
+    except ParseError as error:
+        raise _syntax_error(script, parser, error) from None
+    except RecursionError:
+        at = parser.here or parser.first
+        raise error_at(script, at.start, "the statement is nested too deeply", "break it up with LET or WITH") from None
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
+        # sqlglot trusts its callers here and there; what it stumbles over is a statement it cannot read.
+        token = parser.here
+        raise error_at(
+            script, token.start if token else parser.first.start, f"cannot read the statement near {_shown(token)}"
+        ) from None
+
+
+def _syntax_error(script: str, parser: StatementParser, error: ParseError) -> StatementError:
+    detail = error.errors[0] if error.errors else {}
+    said = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
+    token = parser.blamed or parser.here
+    offset = token.start if token else parser.last.end + 1
+    if said.startswith("Required keyword"):
+        said = "Expected an expression"
+    if said.startswith(("Invalid expression", "Expecting", "Expected")):
+        said = {
+            "Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"
+        }.get(said, said[0].lower() + said[1:])
+    return error_at(script, offset, f"syntax error at {_shown(token)}: {said}")
+
+
+def _shown(token: Token | None) -> str:
+    if token is None:
+        return "the end of the statement"
+    text = token.text if len(token.text) <= 40 else token.text[:37] + "..."
+    return repr(text)
+
+
+def _token_error(script: str, error: Exception) -> StatementError:
+    cause = error.__cause__ or error.__context__ or error
+    quote = _unclosed_quote(script)
+    if quote is not None and script[quote] == "/":
+        return error_at(script, quote, "the comment is never closed")
+    if quote is not None:
+        return error_at(script, quote, f"the string or name that begins with {script[quote]} is never closed")
+    return error_at(script, 0, f"the script cannot be read: {str(cause).splitlines()[0]}")
+
+
+def _unclosed_quote(script: str) -> int | None:
+    """The first quote that no second one answers (outside of comments)."""
+    at = 0
+    while at < len(script):
+        two = script[at : at + 2]
+        if two in ("--", "//"):
+            at = (script.find("\n", at) + 1) or len(script)
+        elif two == "/*":
+            end = script.find("*/", at + 2)
+            if end < 0:
+                return at
+            at = end + 2
+        elif script[at] in "'\"`":
+            end = at + 1
+            while end < len(script) and script[end] != script[at]:
+                end += 2 if script[end] == "\\" and script[at] != "`" else 1
+            if end >= len(script):
+                return at
+            at = end + 1
+        else:
+            at += 1
+    return None
+
+
+@lru_cache(maxsize=512)
+def parsed_body(text: str) -> exp.Expr:
+    """`parse_query`, remembered: a function's body is parsed once, however often it is called."""
+    return parse_query(text)

@@ -1,0 +1,25 @@
+"""Values of Python as a query's variables: what an argument holds is data, and no part of it is ever read as SQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlglot import exp
+
+from tocsin.language.types.typed_sql import TypedSql, literal, string
+from tocsin.language.types.variant import values
+from tocsin.language.types.variant.values import VOID
+from tocsin.rules.model import types as t
+from tocsin.rules.model.open_form import dumps_value
+from tocsin.rules.model.values import MISSING
+
+
+def bound(value: Any) -> TypedSql:
+    """The value as a query sees it: of its own type, untyped where it is a collection or an object."""
+    if value is MISSING:
+        return TypedSql(values.null(t.ANY), t.ANY)
+    if value is None:
+        return TypedSql(exp.null(), VOID)
+    if isinstance(value, dict | list):
+        return TypedSql(values.call("parse_json", string(dumps_value(value))), t.ANY)
+    return literal(value)

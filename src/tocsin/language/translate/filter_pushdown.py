@@ -1,0 +1,60 @@
+"""WHERE before LATERAL.
+
+Spark evaluates a correlated subquery for every row on its left and applies WHERE afterwards, even where the condition
+concerns only that left side. So the left side with its conditions becomes a derived table of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from tocsin.language.functions.calls import NONDETERMINISTIC
+from tocsin.language.translate.scope import derived, free_tables, selected
+
+
+def filtered_first(made: exp.Select, alias: str) -> exp.Select:
+    """The same query with every condition that can be met before the first lateral subquery met there."""
+    joins, where = made.args.get("joins") or [], made.args.get("where")
+    first = next((i for i, join in enumerate(joins) if _is_subquery(join.this)), None)
+    if first is None or where is None or any(join.side in ("RIGHT", "FULL") for join in joins[first:]):
+        return made
+    source = made.args["from_"].this
+    left = {one.alias_or_name for one in (source, *(join.this for join in joins[:first]))}
+    early: list[exp.Expr] = []
+    late: list[exp.Expr] = []
+    for condition in _conjuncts(where.this):
+        (early if free_tables(condition) <= left and _is_deterministic(condition) else late).append(condition)
+    if not early:
+        return made
+    made.set("from_", None)
+    made.set("joins", joins[first:])
+    made.set("where", exp.Where(this=exp.and_(*late)) if late else None)
+    names: dict[tuple[str, str], str] = {}
+    for column in list(made.find_all(exp.Column)):
+        if column.table in left:
+            name = names.setdefault((column.table, column.name), f"c{len(names)}")
+            column.replace(exp.column(name, table=alias, quoted=True))
+    kept = [(name, exp.column(column, table=table, quoted=True)) for (table, column), name in names.items()]
+    before = selected(kept or [("c", exp.Literal.number(1))]).from_(source)
+    before.set("joins", joins[:first] or None)
+    before.set("where", exp.Where(this=exp.and_(*early)))
+    return made.from_(derived(before, alias), copy=False)
+
+
+def _is_subquery(source: exp.Expr) -> bool:
+    return isinstance(source, exp.Lateral) and isinstance(source.this, exp.Subquery)
+
+
+def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    inner = condition.unnest()
+    if isinstance(inner, exp.And):
+        yield from _conjuncts(inner.left)
+        yield from _conjuncts(inner.right)
+    else:
+        yield condition
+
+
+def _is_deterministic(condition: exp.Expr) -> bool:
+    return not any(str(one.this).lower() in NONDETERMINISTIC for one in condition.find_all(exp.Anonymous))

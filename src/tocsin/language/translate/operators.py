@@ -1,0 +1,332 @@
+"""Operators and predicates, three-valued as SQL has them, over typed and untyped values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from sqlglot import exp
+
+from tocsin.language.functions import like_patterns, temporal
+from tocsin.language.syntax import dialect
+from tocsin.language.translate import predicate_notes
+from tocsin.language.translate.expressions import Expressions, fail
+from tocsin.language.translate.scope import NameScope, OptionalVariable, RowVariable
+from tocsin.language.translate.spark_text import render_question
+from tocsin.language.types.typed_sql import (
+    FunctionError,
+    TypedSql,
+    constant_string,
+    enclosed,
+    literal,
+    string,
+)
+from tocsin.language.types.variant import arrays, encoder, operators
+from tocsin.language.types.variant import values as dynamic
+from tocsin.language.types.variant.values import VOID
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
+
+COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "<=>",
+}  # fmt: skip
+ARITHMETIC: dict[type[exp.Expr], str] = {
+    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div",
+}  # fmt: skip
+
+
+DECIMAL = t.Primitive("decimal(38,18)")
+
+
+class Operators(Expressions):
+    def _negative(self, node: exp.Neg) -> TypedSql:
+        if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
+            return literal(-int(node.this.this))
+        value = self.expression(node.this)
+        negated = temporal.negate(value)
+        if negated is not None:
+            return negated
+        if value.type == t.ANY:
+            return self._untyped_arithmetic(exp.Mul, literal(-1), value)
+        return self.ask(exp.Neg(this=exp.Paren(this=value.sql.copy())), [value])
+
+    def _paren(self, node: exp.Paren) -> TypedSql:
+        value = self.expression(node.this)
+        return value if isinstance(value, RowVariable | OptionalVariable) else TypedSql(enclosed(value.sql), value.type)
+
+    def _connective(self, node: exp.Expr) -> TypedSql:
+        made = type(node)(this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression)))
+        return TypedSql(exp.Paren(this=made), t.BOOLEAN)
+
+    def _not(self, node: exp.Not) -> TypedSql:
+        return TypedSql(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
+
+    def _comparison(self, node: exp.Expr) -> TypedSql:
+        return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
+
+    def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        for one, other in ((left, right), (right, left)):
+            if other.type in (t.ANY, VOID):
+                continue
+            if one.type == t.ANY:
+                self.taken(one, other.type)
+            if other.type in t.NUMBERS:
+                # What is computed with a parameter is whole where what it is compared with is; it may be larger.
+                for operand in one.sql.meta.get(predicate_notes.MADE_OF, ()):
+                    self.taken(operand, t.BIGINT if other.type in t.INTEGERS else t.DOUBLE)
+        compared = self._compared(operator, left, right)
+        compared.sql.meta[predicate_notes.COMPARED] = (TypedSql(left.sql, left.type), TypedSql(right.sql, right.type))
+        distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
+        apart = distance.sql.meta.get(predicate_notes.APART) if operator in predicate_notes.ORDERS else None
+        if apart is not None and bound.type in t.NUMBERS:
+            near = predicate_notes.within(apart, bound)
+            if near is not None:
+                compared.sql.meta[predicate_notes.NEAR] = near
+        return compared
+
+    def _compared(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        def made(a: exp.Expr, b: exp.Expr) -> exp.Expr:
+            return operator(this=enclosed(a), expression=enclosed(b))
+
+        if t.DURATION in (left.type, right.type):
+            a, b = (TypedSql(self._as(one, t.DURATION), t.DURATION) for one in (left, right))
+            made_of_both = temporal.comparison(COMPARISONS[operator], a, b)
+            assert made_of_both is not None
+            return made_of_both
+        if left.type == right.type == t.ANY:
+            if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
+                return TypedSql(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
+            return TypedSql(operators.comparison(made, left.sql, right.sql), t.BOOLEAN)
+        if t.ANY in (left.type, right.type):
+            typed_, other = (right, left) if left.type == t.ANY else (left, right)
+            if typed_.type == VOID:
+                return TypedSql(dynamic.void_as(typed_.sql, t.BOOLEAN), t.BOOLEAN)
+
+            def against(type_: Type) -> exp.Expr:
+                exact = type_ == DECIMAL
+                cast_ = dynamic.number_as(other.sql, DECIMAL.name) if exact else dynamic.exactly(other.sql, type_)
+                return made(cast_, typed_.sql) if typed_ is right else made(typed_.sql, cast_)
+
+            if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
+                return self.compare(
+                    operator, *(TypedSql(encoder.to_any(self.settled(one)), t.ANY) for one in (left, right))
+                )
+            if typed_.type in t.INTEGERS:
+                # Exact for 64-bit integers and decimals; a double is the rest.
+                return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
+            return TypedSql(against(typed_.type), t.BOOLEAN)
+        if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
+            return TypedSql(made(*(arrays.in_any_order(one) for one in (left, right))), t.BOOLEAN)
+        if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
+            return TypedSql(made(left.sql, right.sql), t.BOOLEAN)
+        for one, other in ((left, right), (right, left)):
+            if one.type == t.STRING and other.type in (*t.NUMBERS, t.BOOLEAN) and not _reads_as_number(one.sql):
+                # Spark would cast the text, and fail on the first row where it is no number.
+                raise FunctionError(f"a string cannot be compared with a {other.type}: CAST one of them")
+        return self.ask(made(left.sql, right.sql), [left, right])
+
+    def _arithmetic(self, node: exp.Expr) -> TypedSql:
+        left, right = self.expression(node.this), self.expression(node.expression)
+        operator = type(node)
+        if t.ANY in (left.type, right.type):
+            return self._untyped_arithmetic(operator, left, right)
+        made = None if _is_interval(left) or _is_interval(right) else temporal.arithmetic(
+            ARITHMETIC[operator], left, right)  # fmt: skip
+        if made is not None:
+            return made
+        # Asked about typed NULLs alone: a long sum would be copied at each of its terms.
+        asked = [TypedSql(self.blank(one), one.type) for one in (left, right)]
+        type_ = self.ask(operator(this=enclosed(asked[0].sql), expression=enclosed(asked[1].sql)), []).type
+        return TypedSql(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
+
+    def _untyped_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        made = self._untyped_made(operator, left, right)
+        for one, other in ((left, right), (right, left)):
+            if one.type == t.ANY and other.type in t.NUMBERS:
+                self.taken(one, t.BIGINT if other.type in t.INTEGERS and operator is not exp.Div else t.DOUBLE)
+        made.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(left, right)
+        return made
+
+    def _untyped_made(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        def numbers(a: TypedSql, b: TypedSql) -> TypedSql:
+            return self._dynamic_arithmetic(operator, a, b)
+
+        return operators.arithmetic(ARITHMETIC[operator], left, right, numbers)
+
+    def _dynamic_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        """Whole numbers stay whole where both are, as they would had they been declared."""
+
+        def double(one: TypedSql) -> exp.Expr:
+            return dynamic.exactly(one.sql, t.DOUBLE) if one.type == t.ANY else self._as(one, t.DOUBLE)
+
+        real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
+        if operator is exp.Div or not all(one.type in (t.ANY, *t.INTEGERS) for one in (left, right)):
+            return TypedSql(real, t.DOUBLE)
+
+        def whole(one: TypedSql) -> exp.Expr:
+            if one.type != t.ANY:
+                return one.sql
+            is_whole = exp.EQ(this=dynamic.call("schema_of_variant", one.sql), expression=exp.Literal.string("BIGINT"))
+            return exp.If(this=is_whole, true=dynamic.as_type(one.sql, t.BIGINT), false=exp.null())
+
+        exact = operator(this=enclosed(whole(left)), expression=enclosed(whole(right)))
+        both = [exp.cast(one, "VARIANT", dialect="spark") for one in (exact, real)]
+        return TypedSql(dynamic.call("coalesce", *both), t.ANY)
+
+    def _between(self, node: exp.Between) -> TypedSql:
+        value = self.expression(node.this)
+        low = self.compare(exp.GTE, value, self.expression(node.args["low"]))
+        high = self.compare(exp.LTE, value, self.expression(node.args["high"]))
+        return TypedSql(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
+
+    def _is_kind(self, node: dialect.IsKind) -> TypedSql:
+        value, kind = self.expression(node.this), node.args["kind"]
+        unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
+        if value.type == t.ANY:
+            null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
+            made = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
+        elif isinstance(value, OptionalVariable):
+            explicit = value.explicit.copy()
+            made = {
+                "MISSING": exp.And(this=unknown, expression=exp.Not(this=exp.Paren(this=explicit))),
+                "NULL": exp.And(this=unknown, expression=explicit),
+                "UNKNOWN": unknown,
+            }
+        else:
+            made = {"MISSING": exp.false(), "NULL": unknown, "UNKNOWN": unknown}
+        if kind == "VALUED":
+            return TypedSql(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
+        return TypedSql(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
+
+    def _like(self, node: exp.Expr) -> TypedSql:
+        matching = node.this if isinstance(node, exp.Escape) else node
+        if not isinstance(matching, exp.Like | exp.ILike):
+            fail("ESCAPE belongs to LIKE", node)
+        if isinstance(matching.expression, exp.Any | exp.All):
+            fail("LIKE takes one pattern", node, "write LIKE for each of them, with OR or AND between them")
+        escape = like_patterns.escape_of(node)
+        made = self._generic(matching)
+        known = constant_string(made.sql.expression)
+        if known is not None:
+            list(like_patterns.tokens(known, escape))  # a wrong one is told at its place
+        made.sql.set("expression", self.pattern(made.sql.expression, escape))
+        return (
+            TypedSql(exp.Escape(this=made.sql, expression=string(escape)), t.BOOLEAN) if node is not matching else made
+        )
+
+    def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:  # noqa: ARG002 - for those who mistrust patterns
+        """The pattern of a LIKE as it is matched with."""
+        return sql
+
+    def _in(self, node: exp.In) -> TypedSql:
+        value = self.expression(node.this)
+        if node.args.get("query"):
+            return self.in_query(value, node)
+        if node.args.get("field"):
+            among = self.expression(node.args["field"])
+            if among.type == t.ANY and value.type != t.ANY:
+                self.taken(among, ArrayType(value.type))
+            items = dynamic.items(among)
+        else:
+            candidates = [self.expression(one) for one in node.expressions]
+            if not candidates:
+                return TypedSql(exp.false(), t.BOOLEAN)
+            if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
+                return TypedSql(
+                    exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])),
+                    t.BOOLEAN,
+                )
+            tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
+            return TypedSql(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
+        return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
+
+    def _quantified(self, node: dialect.Quantified) -> TypedSql:
+        def condition(one: TypedSql) -> exp.Expr:
+            with_one = NameScope({node.args["alias"].name: one}, [], self.frame)
+            outer, self.frame = self.frame, with_one
+            self.quantifiers += 1
+            try:
+                return self.boolean(node.args["condition"])
+            finally:
+                self.frame = outer
+                self.quantifiers -= 1
+
+        items = dynamic.items(self.expression(node.this))
+        # Named by depth: one inside of another never hides its variable, and equal expressions have equal texts.
+        name = "forall" if node.args.get("every") else "exists"
+        return self._quantify(name, items, f"__q{self.quantifiers}", condition)
+
+    def _quantify(
+        self, name: str, items: TypedSql, variable: str, condition: Callable[[TypedSql], exp.Expr]
+    ) -> TypedSql:
+        assert isinstance(items.type, ArrayType)
+        body = condition(TypedSql(exp.column(variable), items.type.item))
+        test = exp.Lambda(this=body, expressions=[exp.to_identifier(variable)])
+        return TypedSql(exp.Anonymous(this=name, expressions=[items.sql.copy(), test]), t.BOOLEAN)
+
+    def _exists(self, node: exp.Exists) -> TypedSql:
+        if isinstance(node.this, exp.Query):
+            return self.exists_query(node.this)
+        items = dynamic.items(self.expression(node.this))
+        return TypedSql(exp.GT(this=dynamic.call("size", items.sql), expression=exp.Literal.number(0)), t.BOOLEAN)
+
+    def _case(self, node: exp.Case) -> TypedSql:
+        subject = self.expression(node.this) if node.this else None
+        tests = [
+            self.compare(exp.EQ, subject, self.expression(one.this)).sql if subject else self.boolean(one.this)
+            for one in node.args["ifs"]
+        ]
+        default = node.args.get("default")
+        branches = [self.expression(one.args["true"]) for one in node.args["ifs"]]
+        branches.append(self.expression(default) if default else TypedSql(exp.null(), VOID))
+        type_, values = self.aligned(branches)
+        ifs = [exp.If(this=test, true=value) for test, value in zip(tests, values[:-1], strict=True)]
+        return TypedSql(exp.Case(ifs=ifs, default=values[-1]), type_)
+
+    def _cast(self, node: exp.Cast) -> TypedSql:
+        value = self.expression(node.this)
+        if node.args.get("format"):
+            fail("CAST takes no FORMAT", node, "use to_date or to_timestamp")
+        target = render_question(node.args["to"])
+        if value.type == t.ANY and node.args["to"].is_type("STRING", "TEXT", "VARCHAR"):
+            return TypedSql(operators.text(value.sql), t.STRING)
+        if value.type == t.ANY and node.args["to"].is_type("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "DATE"):
+            value = TypedSql(operators.moment(value.sql), t.DATETIME)
+        if value.type == t.ANY:
+            return self.ask(
+                dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
+            )
+        made = type(node)(this=value.sql.copy(), to=node.args["to"].copy(), safe=node.args.get("safe"))
+        return self.ask(made, [value])
+
+    HANDLERS: ClassVar[dict[type, Callable[..., TypedSql]]] = {
+        exp.Neg: _negative,
+        exp.Paren: _paren,
+        exp.And: _connective,
+        exp.Or: _connective,
+        exp.Not: _not,
+        **dict.fromkeys(COMPARISONS, _comparison),
+        **dict.fromkeys(ARITHMETIC, _arithmetic),
+        exp.Between: _between,
+        **dict.fromkeys((exp.Like, exp.ILike, exp.Escape), _like),
+        exp.In: _in,
+        exp.Exists: _exists,
+        exp.Case: _case,
+        exp.Cast: _cast,
+        exp.TryCast: _cast,
+        dialect.IsKind: _is_kind,
+        dialect.Quantified: _quantified,
+    }
+
+
+def _is_interval(value: TypedSql) -> bool:
+    return isinstance(value.type, t.Primitive) and value.type.name.lower().startswith("interval")
+
+
+def _reads_as_number(sql: exp.Expr) -> bool:
+    try:
+        float(constant_string(sql) or "")
+    except ValueError:
+        return False
+    return True

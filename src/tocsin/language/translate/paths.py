@@ -1,0 +1,175 @@
+"""Names, and the paths that lead from them into records, arrays and open data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from sqlglot import exp
+
+from tocsin.language.syntax.script import offset_of
+from tocsin.language.translate.expressions import Expressions, TranslationError, fail
+from tocsin.language.translate.scope import OptionalVariable, RowVariable, column
+from tocsin.language.types.typed_sql import MapType, TypedSql, build, constant_integer, enclosed
+from tocsin.language.types.variant import values
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, physical
+from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType
+
+
+class Paths(Expressions):
+    def _path(self, node: exp.Expr) -> TypedSql:
+        if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Anonymous):
+            return self._qualified_call(node, node.expression)
+        root, steps = _unwound(node)
+        if root is None:
+            return self._walk(*self._resolve(steps, node), node)
+        if root is node:
+            fail("this cannot be read as a path", node, "a field is a name, an index a number")
+        return self._walk(self.expression(root), steps, node)
+
+    def _walk(self, value: TypedSql, steps: Sequence[str | exp.Expr], node: exp.Expr) -> TypedSql:
+        for one in steps:
+            value = self.field(value, one, node) if isinstance(one, str) else self._element(value, one, node)
+        return value
+
+    def _resolve(self, parts: Sequence[str | exp.Expr], node: exp.Expr) -> tuple[TypedSql, Sequence[Any]]:
+        """A variable, a parameter, or a field of a FROM variable; a variable is always found before a column."""
+        name = parts[0]
+        assert isinstance(name, str)
+        found = self.frame.find(name)
+        if found is not None:
+            return found, parts[1:]
+        for frame in self.frame.chain():
+            ranges = [frame.names[one] for one in frame.ranges]
+            declared = [one for one in ranges if isinstance(one.type, ObjectType) and one.type.find(name)]
+            if len(declared) > 1:
+                fail(f"{name} is a field of several variables", node, f"write {frame.ranges[0]}.{name}")
+            if declared:
+                return declared[0], parts
+            if len(ranges) == 1 and (ranges[0].type == t.ANY or getattr(ranges[0].type, "open", False)):
+                return ranges[0], parts
+        if name.upper() == "MISSING" and len(parts) == 1:
+            return TypedSql(values.null(t.ANY), t.ANY), ()
+        known = [one for frame in self.frame.chain() for one in frame.names]
+        fields = [
+            one.name
+            for frame in self.frame.chain()
+            for value in frame.names.values()
+            if isinstance(value.type, ObjectType)
+            for one in value.type.fields
+        ]
+        near = difflib.get_close_matches(name, known + fields, 1)
+        hint = f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so"
+        raise TranslationError(f"unknown name {name}", offset_of(node), hint)
+
+    def field(self, value: TypedSql, name: str, node: exp.Expr) -> TypedSql:
+        if value.type == t.ANY:
+            return TypedSql(values.step(value.sql, name), t.ANY)
+        if not isinstance(value.type, ObjectType):
+            hint = "use get_x, get_y, get_center, get_radius or get_points" if value.type in t.SPATIAL else None
+            if isinstance(value.type, ArrayType | MultisetType):
+                hint = "use UNNEST to look inside an array"
+            fail(f"a value of type {value.type} has no field {name}", node, hint)
+        declared = value.type.find(name)
+        if declared is not None:
+            sql = self._part(value, physical(name))
+            # A field of NULL is NULL, a field of MISSING is MISSING.
+            above = [value.explicit] if isinstance(value, OptionalVariable) else []
+            if declared.optional:
+                told = values.is_explicit_null(values.step(self._open(value), name))
+                told = values.call("coalesce", told, exp.false())
+                return OptionalVariable(sql, declared.type, exp.Paren(this=exp.or_(*above, told)) if above else told)
+            return OptionalVariable(sql, declared.type, above[0]) if above else TypedSql(sql, declared.type)
+        if not value.type.open:
+            near = difflib.get_close_matches(name, [one.name for one in value.type.fields], 1)
+            fail(f"there is no field {name} in {value.type}", node, f"did you mean {near[0]}?" if near else None)
+        found = values.step(self._open(value), name)
+        if isinstance(value, OptionalVariable):
+            null = values.call("parse_json", exp.Literal.string("null"))
+            found = exp.If(this=value.explicit.copy(), true=null, false=found)
+        return TypedSql(found, t.ANY)
+
+    def _open(self, value: TypedSql) -> exp.Expr:
+        return values.call("parse_json", self._part(value, OPEN))
+
+    def _part(self, value: TypedSql, name: str) -> exp.Expr:
+        if isinstance(value, RowVariable):
+            return column(value.alias, name)
+        return exp.Dot(this=enclosed(value.sql), expression=exp.to_identifier(name, quoted=True))
+
+    def _element(self, value: TypedSql, index: exp.Expr, node: exp.Expr) -> TypedSql:
+        if isinstance(index, exp.Slice):
+            return self._slice(value, index)
+        if isinstance(value.type, MapType):
+            at = self.expression(index)
+            return self.ask(values.call("try_element_at", value.sql, at.sql), [value, at])
+        if isinstance(index, exp.Literal) and index.is_string:
+            return self.field(value, index.this, node)
+        position = self.expression(index)
+        constant = constant_integer(position.sql)
+        if value.type == t.ANY and constant is not None and constant >= 0:
+            return TypedSql(values.step(value.sql, constant), t.ANY)
+        items = values.items(value)
+        assert isinstance(items.type, ArrayType)
+        at_sql = exp.cast(self._as(position, t.BIGINT).copy(), "INT")
+        forward = values.call("get", items.sql, at_sql)
+        if constant is not None:
+            sql = forward if constant >= 0 else values.call("try_element_at", items.sql, at_sql)
+        else:
+            negative = exp.LT(this=at_sql.copy(), expression=exp.Literal.number(0))
+            sql = exp.If(this=negative, true=values.call("try_element_at", items.sql, at_sql), false=forward)
+        if not isinstance(value, OptionalVariable):
+            return TypedSql(sql, items.type.item)
+        inside = build("_at < size(_items) AND _at >= -size(_items)", _at=at_sql, _items=items.sql)
+        return OptionalVariable(sql, items.type.item, values.call("coalesce", inside, value.explicit))
+
+    def _slice(self, value: TypedSql, part: exp.Slice) -> TypedSql:
+        items = values.items(value)
+        size = values.call("size", items.sql)
+
+        def place(node: exp.Expr | None, default: exp.Expr) -> exp.Expr:
+            """Where a bound lies in the array: counted from the end when it is negative, and never outside."""
+            if node is None:
+                return default
+            bound = exp.cast(self._as(self.expression(node), t.BIGINT).copy(), "INT")
+            within = "least(greatest(if(_b < 0, _size + _b, _b), 0), _size)"
+            return build(within, _b=bound, _size=size)
+
+        low, high = place(part.this, exp.Literal.number(0)), place(part.expression, size)
+        start = exp.Add(this=enclosed(low), expression=exp.Literal.number(1))
+        bounded = build("greatest(_high - _low, 0)", _high=high, _low=low)
+        return TypedSql(values.call("slice", items.sql, start, bounded), items.type)
+
+    def _qualified_call(self, node: exp.Dot, called: exp.Anonymous) -> TypedSql:
+        """`dataverse.function(…)`."""
+        root, steps = _unwound(node.this)
+        if root is not None or len(steps) != 1 or not isinstance(steps[0], str):
+            fail("a function is called by its name, or by its dataverse and its name", node)
+        name = called.this if isinstance(called.this, str) else called.this.name
+        return self.call(steps[0], name, called)
+
+    HANDLERS: ClassVar[dict[type, Callable[..., TypedSql]]] = dict.fromkeys(
+        (exp.Identifier, exp.Column, exp.Dot, exp.Bracket), _path
+    )
+
+
+def _unwound(node: exp.Expr) -> tuple[exp.Expr | None, list[str | exp.Expr]]:
+    """A path as its root (None: the first name is one to look up) and the steps from there."""
+    match node:
+        case exp.Column() if isinstance(node.this, exp.Star):
+            fail("* can only stand in a SELECT list", node)
+        case exp.Column():
+            return None, [part.name for part in node.parts]
+        case exp.Identifier():
+            return None, [node.name]
+        case exp.Dot() if isinstance(node.expression, exp.Identifier | exp.Literal | exp.Var):
+            root, steps = _unwound(node.this)
+            return root, [*steps, node.expression.name]
+        case exp.Dot() if isinstance(node.expression, exp.Star):
+            fail("* can only stand in a SELECT list", node)
+        case exp.Bracket():
+            root, steps = _unwound(node.this)
+            return root, [*steps, *node.expressions]
+    return node, []

@@ -1,0 +1,282 @@
+"""What a SELECT yields and in which order: its list, GROUP BY, ORDER BY and LIMIT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from tocsin.language.functions import temporal
+from tocsin.language.functions.calls import AGGREGATES, is_made_once
+from tocsin.language.syntax import dialect
+from tocsin.language.translate.expressions import fail
+from tocsin.language.translate.scope import VALUE, Relation
+from tocsin.language.translate.sources import Sources
+from tocsin.language.types.typed_sql import TypedSql, build
+from tocsin.language.types.variant import operators, values
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
+
+
+@dataclass(slots=True)
+class OutputColumn:
+    """What a SELECT list yields."""
+
+    columns: list[tuple[str, exp.Expr]]
+    type: Type
+    is_value: bool
+    applied: bool = True  # False where the sort keys become columns beside those of the list
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    sql: exp.Expr
+    descending: bool
+    nulls_first: bool
+
+
+def comparator(keys: Sequence[SortKey]) -> exp.Lambda:
+    def side(name: str, i: int) -> exp.Expr:
+        return exp.Dot(this=exp.to_identifier(name), expression=exp.to_identifier(f"k{i}"))
+
+    ifs = []
+    for i, key in enumerate(keys):
+        a, b = side("__a", i), side("__b", i)
+        absent = [exp.Is(this=one.copy(), expression=exp.null()) for one in (a, b)]
+        first, last = (-1, 1) if key.nulls_first else (1, -1)
+        less, more = (1, -1) if key.descending else (-1, 1)
+        both = exp.And(this=absent[0].copy(), expression=exp.Not(this=absent[1].copy()))
+        other = exp.And(this=exp.Not(this=absent[0].copy()), expression=absent[1].copy())
+        for test, result in (
+            (both, first), (other, last),
+            (exp.LT(this=a.copy(), expression=b.copy()), less), (exp.GT(this=a.copy(), expression=b.copy()), more),
+        ):  # fmt: skip
+            ifs.append(
+                exp.If(
+                    this=test, true=exp.Literal.number(result) if result >= 0 else exp.Neg(this=exp.Literal.number(1))
+                )
+            )
+    body = exp.Case(ifs=ifs, default=exp.Literal.number(0))
+    return exp.Lambda(this=body, expressions=[exp.to_identifier("__a"), exp.to_identifier("__b")])
+
+
+class Projection(Sources):
+    # ------------------------------------------------------------ SELECT list
+
+    def projected(self, node: exp.Select, as_value: bool) -> OutputColumn:
+        if len(node.expressions) == 1 and isinstance(node.expressions[0], dialect.ValueOf):
+            value = self._kept(self.expression(node.expressions[0].this))
+            return OutputColumn([(VALUE, value.sql)], value.type, True, not as_value)
+        members: list[tuple[str, TypedSql, exp.Expr]] = []
+        fields: list[Field] = []
+        opens: list[exp.Expr] = []
+        is_open = False
+        for i, one in enumerate(node.expressions, start=1):
+            if isinstance(one, dialect.ValueOf):
+                fail("SELECT VALUE takes one expression", one)
+            spread = self._spread(one)
+            if spread is None:
+                named = isinstance(one, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
+                name = (one.alias_or_name if named else "") or f"${i}"
+                value = self._kept(self.expression(one.this if isinstance(one, exp.Alias) else one))
+                members.append((name, value, one))
+                fields.append(Field(name, value.type))
+                continue
+            for whole in spread:
+                if not isinstance(whole.type, ObjectType):
+                    fail(f"* needs objects, not {whole.type}", one, "select the value itself with SELECT VALUE")
+                for declared in whole.type.fields:
+                    part = TypedSql(self._part(whole, physical(declared.name)), declared.type)
+                    members.append((declared.name, part, one))
+                    fields.append(declared)
+                if keeps_open(whole.type):
+                    is_open = is_open or whole.type.open
+                    opens.append(self._part(whole, OPEN))
+        names = [name for name, _, _ in members]
+        twice = next((m for i, m in enumerate(members) if m[0] in names[:i]), None)
+        if twice is not None:
+            fail(f"two columns are called {twice[0]}", twice[2], "give one of them another name with AS")
+        type_ = ObjectType(tuple(fields), open=is_open)
+        columns = [(physical(name), value.sql) for name, value, _ in members]
+        if keeps_open(type_):
+            columns.append((OPEN, _merged(opens)))
+        if as_value:
+            return OutputColumn([(VALUE, values.record(columns))], type_, True, False)
+        return OutputColumn(columns, type_, False)
+
+    def _kept(self, value: TypedSql) -> TypedSql:
+        # Behind GROUP BY only the key itself can be named, not the column that tells NULL from MISSING.
+        return self.settled(TypedSql(value.sql, value.type) if self.block.grouped else value)
+
+    def _spread(self, node: exp.Expr) -> list[TypedSql] | None:
+        if isinstance(node, exp.Star):
+            if any(node.args.get(option) for option in ("except_", "replace", "rename")):
+                fail("* takes no EXCEPT or REPLACE", node)
+            ranges = [self.frame.names[name] for name in self.frame.ranges]
+            if not ranges:
+                fail("* needs a FROM", node)
+            return ranges
+        if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
+            return [self._path(exp.column(node.args["table"].copy()))]
+        if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Star):
+            return [self._path(node.this)]
+        return None
+
+    # ------------------------------------------------------------ GROUP BY, ORDER BY, LIMIT
+
+    def group(self, node: exp.Select) -> exp.Group | None:
+        clause = node.args.get("group")
+        if clause is None:
+            return None
+        named = [one for one in clause.find_all(exp.Alias) if one.parent is clause]
+        keys: dict[str, TypedSql] = {}
+
+        def translated(one: Any) -> Any:
+            if isinstance(one, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
+                return type(one)(expressions=[translated(part) for part in one.expressions])
+            if isinstance(one, exp.Paren) and isinstance(one.parent, exp.Rollup | exp.Cube | exp.GroupingSets):
+                return exp.Tuple(expressions=[translated(one.this)])
+            ordinal = _ordinal(one, node)
+            key = self.expression(ordinal if ordinal is not None else one.this if isinstance(one, exp.Alias) else one)
+            if key.type == t.ANY:
+                self.block.untyped_keys.append(key.sql)
+            if one in named:
+                keys[one.alias] = TypedSql(key.sql, key.type)
+            return values.key(key.sql) if key.type == t.ANY else key.sql.copy()
+
+        made = exp.Group(expressions=[translated(one) for one in clause.expressions])
+        for option in ("rollup", "cube"):
+            if clause.args.get(option):
+                made.set(option, [one.copy() for one in clause.args[option]])
+        self.block.group_sets = made.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
+        if clause.args.get("totals"):
+            rows = self.object_of([(name, self.frame.names[name], clause) for name in self.frame.ranges])
+            keys[clause.args["totals"].name] = TypedSql(values.call("collect_list", rows.sql), ArrayType(rows.type))
+        self.frame.names.update(keys)
+        return made
+
+    def ungrouped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
+        """Untyped keys are grouped by their text; where they are named, any value of the group stands for them."""
+        parts = [*made.expressions, *(made.args[clause] for clause in ("having", "order") if made.args.get(clause))]
+        for key in self.block.untyped_keys:
+            for place in [one for part in parts for one in part.find_all(type(key)) if one == key]:
+                if not _within_aggregate(place):
+                    place.replace(_total_or(key) if self.block.group_sets else values.call("any_value", key))
+        return group
+
+    def by_output(self, output: OutputColumn | Relation) -> Callable[[exp.Expr], TypedSql | None]:
+        """Finds a column of the answer by its name or number, as ORDER BY may."""
+        parts = output.type.fields if not output.is_value and isinstance(output.type, ObjectType) else ()
+
+        def find(node: exp.Expr) -> TypedSql | None:
+            found = None
+            if isinstance(node, exp.Column) and len(node.parts) == 1:
+                found = next((one for one in parts if one.name == node.name), None)
+            elif isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
+                if not 1 <= int(node.this) <= max(len(parts), 1):
+                    fail(f"there is no column {node.this}", node)
+                found = parts[int(node.this) - 1] if parts else Field(VALUE, output.type)
+            if found is None:
+                return None
+            if isinstance(output, OutputColumn):
+                name, sql = next(one for one in output.columns if one[0] in (physical(found.name), VALUE))
+                if output.applied and (self.block.group_sets or _must_not_be_repeated(sql)):
+                    sql = exp.column(name, quoted=True)
+                return TypedSql(sql, found.type)
+            return TypedSql(exp.column(physical(found.name), quoted=True), found.type)
+
+        return find
+
+    def sort_keys(self, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> Iterator[SortKey]:
+        order = node.args.get("order")
+        for one in order.expressions if order else []:
+            key = find(one.this) or self.expression(one.this)
+            descending, nulls_first = bool(one.args.get("desc")), bool(one.args.get("nulls_first"))
+            sql = operators.sort_key(key.sql) if key.type == t.ANY else temporal.order_key(key) or key.sql
+            yield SortKey(sql, descending, nulls_first)
+
+    def ordered(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> None:
+        keys = list(self.sort_keys(node, find))
+        if keys:
+            ordered = [
+                exp.Ordered(this=key.sql.copy(), desc=key.descending, nulls_first=key.nulls_first) for key in keys
+            ]
+            made.set("order", exp.Order(expressions=ordered))
+        limit, offset = self.bounds(node)
+        if limit is not None:
+            made.set("limit", exp.Limit(expression=limit))
+        if offset is not None:
+            made.set("offset", exp.Offset(expression=offset))
+
+    def bounds(self, node: exp.Expr) -> tuple[exp.Expr | None, exp.Expr | None]:
+        def bound(clause: exp.Expr | None) -> exp.Expr | None:
+            if clause is None:
+                return None
+            if isinstance(clause, exp.Fetch) or clause.expression is None:
+                fail("write LIMIT and a number", clause)
+            if (
+                isinstance(clause.expression, exp.Literal)
+                and not clause.expression.is_string
+                and clause.expression.this.isdigit()
+            ):
+                number = int(clause.expression.this)
+                return exp.Literal.number(min(number, 2**31 - 1))
+            value = self.expression(clause.expression)
+            return exp.cast(self._as(value, t.BIGINT).copy(), "INT")
+
+        return bound(node.args.get("limit")), bound(node.args.get("offset"))
+
+
+def _total_or(key: exp.Expr) -> exp.Expr:
+    """An untyped key in a row of ROLLUP or CUBE: NULL where the row is not grouped by it."""
+    null = values.call("parse_json", exp.Literal.string("null"))
+    return build("if(grouping(_k) = 1, _null, any_value(_v))", _k=values.key(key), _v=key, _null=null)
+
+
+def _must_not_be_repeated(sql: exp.Expr) -> bool:
+    """Windows cannot stand in ORDER BY, and what is drawn by chance would be drawn again."""
+    return sql.find(exp.Window) is not None or is_made_once(sql)
+
+
+def _ordinal(node: exp.Expr, select: exp.Select) -> exp.Expr | None:
+    if isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
+        if not 1 <= int(node.this) <= len(select.expressions):
+            fail(f"there is no column {node.this}", node)
+        one: exp.Expr = select.expressions[int(node.this) - 1]
+        return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
+    return None
+
+
+def _within_aggregate(node: exp.Expr) -> bool:
+    above = node.parent
+    while above is not None and not isinstance(above, exp.Query):
+        if isinstance(above, exp.Anonymous) and str(above.this).lower() in AGGREGATES:
+            return True
+        above = above.parent
+    return False
+
+
+def aggregates(node: exp.Expr) -> bool:
+    """Whether an aggregate stands here, outside of subqueries and windows."""
+    if isinstance(node, exp.Query | exp.Window):
+        return False
+    if isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this.lower() in AGGREGATES:
+        return True
+    return any(aggregates(one) for one in node.iter_expressions())
+
+
+def _merged(opens: Sequence[exp.Expr]) -> exp.Expr:
+    """The undeclared fields of several records as one text."""
+    if not opens:
+        return values.null(t.STRING)
+    merged = opens[0]
+    for one in opens[1:]:
+        merged = build(
+            "CASE WHEN _a IS NULL THEN _b WHEN _b IS NULL THEN _a"
+            " ELSE concat(substring(_a, 1, length(_a) - 1), ',', substring(_b, 2)) END",
+            _a=merged, _b=one,
+        )  # fmt: skip
+    return merged

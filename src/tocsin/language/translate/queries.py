@@ -1,0 +1,309 @@
+"""Queries → Spark SQL.
+
+Every variable gets an alias of its own, so that nothing an inlined function names can capture a name of its caller.
+A subquery that yields an array becomes a LATERAL join with a collected list; ORDER BY and LIMIT inside it become
+operations on that list, because Spark answers a LIMIT under a correlated equality wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from sqlglot import exp
+
+from tocsin.language.syntax import dialect
+from tocsin.language.translate.expressions import Expressions, fail
+from tocsin.language.translate.filter_pushdown import filtered_first
+from tocsin.language.translate.name_lookup import DatasetScans, NameLookup, TypeAnalyser
+from tocsin.language.translate.operators import Operators
+from tocsin.language.translate.paths import Paths
+from tocsin.language.translate.projection import SortKey, aggregates
+from tocsin.language.translate.scope import (
+    VALUE,
+    NameScope,
+    QueryBlock,
+    Relation,
+    RowVariable,
+    column,
+    derived,
+    selected,
+    variable,
+)
+from tocsin.language.translate.spark_text import render
+from tocsin.language.translate.subqueries import Subqueries, unwrapped
+from tocsin.language.types.output_types import leaving
+from tocsin.language.types.typed_sql import FunctionError, TypedSql
+from tocsin.language.types.variant import encoder, values
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.types import Field, ObjectType, Type
+
+# Clauses of sqlglot's grammar that this language does not have; anything else unknown is refused, too.
+_KNOWN_CLAUSES = {
+    "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "distinct", "with_",
+    "kind", "hint", "windows", "operation_modifiers", "group_lets",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedQuery:
+    """A query in Spark's SQL, and what its answer looks like: one column `value`, or an object's fields as columns."""
+
+    sql: str
+    type: Type
+    is_value: bool
+    query: exp.Query
+    """The same as `sql`."""
+
+
+class Queries(Subqueries):
+    handlers: ClassVar[dict[type, Callable[..., TypedSql]]] = {
+        **Expressions.HANDLERS,
+        **Paths.HANDLERS,
+        **Operators.HANDLERS,
+        dialect.RowOf: lambda self, node: self._row(node),
+        dialect.PlaceOf: lambda self, node: self._place(node),
+    }
+
+    def __init__(
+        self, names: NameLookup, oracle: TypeAnalyser, scans: DatasetScans, dataverse: str, now: datetime
+    ) -> None:
+        super().__init__(names, oracle, dataverse, now)
+        self.scans = scans
+        self.block = QueryBlock(None)
+        self.relations: dict[str, tuple[str, Relation]] = {}
+        self.uses: set[tuple[Literal["dataset", "function"], str, str]] = set()
+        self.depth = 0
+        self._aliases = 0
+
+    # ------------------------------------------------------------ entry
+
+    def translate(self, node: exp.Expr) -> TranslatedQuery:
+        """A whole statement: a query, or an expression, which is a query of one value."""
+        relation = self.statement(node)
+        query, type_ = self._exported(relation)
+        try:
+            return TranslatedQuery(render(query), type_, relation.is_value, query)
+        except FunctionError as error:
+            fail(str(error), node)
+
+    def statement(self, node: exp.Expr) -> Relation:
+        inner = unwrapped(node)
+        if isinstance(inner, exp.Query):
+            return self.query(inner, None)
+        return self.query(exp.Select(expressions=[dialect.ValueOf(this=inner)]), None)
+
+    def _exported(self, relation: Relation) -> tuple[exp.Query, Type]:
+        alias = self.alias("out")
+        whole = variable(relation, alias)
+        if isinstance(whole, RowVariable):
+            assert isinstance(relation.type, ObjectType)
+            fields = [
+                (one, leaving(TypedSql(column(alias, physical(one.name)), one.type))) for one in relation.type.fields
+            ]
+            if all(made.type == one.type and not values.contains_any(one.type) for one, made in fields):
+                return relation.query, relation.type
+            type_: Type = ObjectType(
+                tuple(Field(one.name, made.type, one.optional) for one, made in fields),
+                relation.type.open,
+                relation.type.name,
+            )
+            columns = [(physical(one.name), encoder.exported(made)) for one, made in fields]
+            if keeps_open(relation.type):
+                columns.append((OPEN, column(alias, OPEN)))
+        else:
+            left = leaving(whole)
+            if left.type == relation.type and not values.contains_any(left.type):
+                return relation.query, relation.type
+            type_, columns = left.type, [(VALUE, encoder.exported(left))]
+        return selected(columns).from_(derived(relation.query, alias)), type_
+
+    def alias(self, name: str) -> str:
+        self._aliases += 1
+        kept = "".join(letter for letter in name if letter.isascii() and letter.isalnum())[:20] or "v"
+        return f"{kept}_{self._aliases}"
+
+    # ------------------------------------------------------------ queries
+
+    def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation:
+        node = unwrapped(node)
+        with self._with(node) as tables:
+            if isinstance(node, exp.SetOperation):
+                relation = self._set_operation(node, outer)
+            elif isinstance(node, exp.Select):
+                relation = self.select(node, outer)
+            else:
+                fail("a query was expected here", node)
+        if tables:
+            relation.query.set("with_", exp.With(expressions=tables))
+        return relation
+
+    @contextmanager
+    def _with(self, node: exp.Expr) -> Iterator[list[exp.Expr]]:
+        before = dict(self.relations)
+        tables: list[exp.Expr] = []
+        clause = node.args.get("with_")
+        if clause is not None and clause.args.get("recursive"):
+            fail("WITH RECURSIVE is not supported", clause)
+        for one in clause.expressions if clause is not None else []:
+            if one.args["alias"].args.get("columns"):
+                fail("name the columns of a WITH in its SELECT list", one, "WITH x AS (SELECT a AS b …)")
+            alias = self.alias(one.alias)
+            relation = self.query(one.this, None)
+            tables.append(
+                exp.CTE(this=relation.query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+            )
+            self.relations[one.alias] = (alias, relation)
+        try:
+            yield tables
+        finally:
+            self.relations = before
+
+    def _set_operation(self, node: exp.SetOperation, outer: QueryBlock | None) -> Relation:
+        left, right = self.query(node.this, outer), self.query(node.expression, outer)
+        if node.args.get("by_name") or node.args.get("side"):
+            fail("only UNION, INTERSECT and EXCEPT by position are supported", node)
+        left, right = self._matched(left, right, node)
+        made = type(node)(this=left.query, expression=right.query, distinct=node.args.get("distinct"))
+        self.ordered(made, node, self.by_output(left))
+        return Relation(made, left.type, left.is_value)
+
+    def _matched(self, left: Relation, right: Relation, node: exp.Expr) -> tuple[Relation, Relation]:
+        """Both sides with the same columns; types that differ become the wider number or untyped."""
+        sides = []
+        for one in (left, right):
+            alias = self.alias("side")
+            whole = variable(one, alias)
+            if isinstance(whole, RowVariable):
+                assert isinstance(one.type, ObjectType)
+                if keeps_open(one.type):
+                    whole_values = [TypedSql(whole.sql, one.type)]
+                else:
+                    whole_values = [TypedSql(column(alias, physical(part.name)), part.type) for part in one.type.fields]
+            else:
+                whole_values = [whole]
+            sides.append((one, alias, whole_values))
+        (one, a, mine), (other, b, theirs) = sides
+        if one.type == other.type and one.is_value == other.is_value:
+            return one, other
+        if len(mine) != len(theirs) or one.is_value != other.is_value:
+            fail("both sides of a set operation need the same number of columns", node)
+        types, first, second = [], [], []
+        for x, y in zip(mine, theirs, strict=True):
+            type_, (p, q) = self.aligned([x, y])
+            types.append(type_)
+            first.append(p)
+            second.append(q)
+        if not one.is_value and isinstance(one.type, ObjectType) and not keeps_open(one.type):
+            fields = [part.name for part in one.type.fields]
+            result: Type = ObjectType(tuple(Field(n, k) for n, k in zip(fields, types, strict=True)), open=False)
+            names, is_value = [physical(name) for name in fields], False
+        else:
+            result, names, is_value = types[0], [VALUE], True
+        return (
+            Relation(selected(list(zip(names, first, strict=True))).from_(derived(one.query, a)), result, is_value),
+            Relation(selected(list(zip(names, second, strict=True))).from_(derived(other.query, b)), result, is_value),
+        )
+
+    @contextmanager
+    def _inside(self, block: QueryBlock) -> Iterator[NameScope]:
+        kept = self.block, self.frame
+        self.block, self.frame = block, NameScope(parent=self.frame)
+        try:
+            yield self.frame
+        finally:
+            self.block, self.frame = kept
+
+    def select(self, node: exp.Select, outer: QueryBlock | None, collected: list[SortKey] | None = None) -> Relation:
+        """A SELECT; with `collected`, its sort keys go there and into columns k0, k1, … instead of being applied."""
+        for clause, value in node.args.items():
+            if value and clause not in _KNOWN_CLAUSES:
+                fail(f"{clause.strip('_').upper()} is not supported", value if isinstance(value, exp.Expr) else node)
+        block = QueryBlock(outer)
+        with self._inside(block):
+            self.sources(node)
+            where = node.args.get("where")
+            condition = self.boolean(where.this) if where else None
+            group = self.group(node)
+            block.grouped = group is not None or any(aggregates(one) for one in node.expressions)
+            for one in node.args.get("group_lets") or []:
+                self.frame.names[one.args["alias"].name] = self.expression(one.this)
+            output = self.projected(node, as_value=collected is not None)
+            having = self.boolean(node.args["having"].this) if node.args.get("having") else None
+            made = selected(output.columns)
+            once = bool(node.args.get("distinct"))
+            if collected is None and not (once and values.contains_any(output.type)):
+                self.ordered(made, node, self.by_output(output))
+            elif collected is not None:
+                for i, key in enumerate(self.sort_keys(node, self.by_output(output))):
+                    collected.append(key)
+                    made = made.select(exp.alias_(key.sql, f"k{i}", quoted=True), copy=False)
+            if condition is not None and outer is not None:
+                self.brought_in(condition)
+            if block.imports or block.source is not None:
+                made = made.from_(self.from_clause(block), copy=False)
+                made.set("joins", block.joins or None)
+            if condition is not None:
+                made.set("where", exp.Where(this=condition))
+            if having is not None:
+                made.set("having", exp.Having(this=having))
+            if group is not None:
+                made.set("group", self.ungrouped_keys(made, group))
+        made = filtered_first(self.matched(made), self.alias("base"))
+        relation = Relation(made, output.type, output.is_value)
+        return self._distinct(relation, node) if once else relation
+
+    def brought_in(self, condition: exp.Expr) -> None:
+        """What a subquery's condition names beyond it may become a relation of its own, for the sake of `matched`."""
+
+    def matched(self, made: exp.Select) -> exp.Select:
+        """The query with better ways to bring its relations together, where somebody knows them."""
+        return made
+
+    def _row(self, node: dialect.RowOf) -> TypedSql:
+        output = self.projected(exp.Select(expressions=node.expressions), as_value=True)
+        return TypedSql(output.columns[0][1], output.type)
+
+    def _place(self, node: dialect.PlaceOf) -> TypedSql:
+        group = self.expression(node.this).sql
+        keys = list(self.sort_keys(exp.Select(order=exp.Order(expressions=node.expressions)), lambda _: None))
+        order = [exp.Ordered(this=key.sql, desc=key.descending, nulls_first=key.nulls_first) for key in keys]
+        window = exp.Window(
+            this=exp.Anonymous(this="row_number"), partition_by=[group],
+            order=exp.Order(expressions=order or [exp.Ordered(this=group.copy())]),
+        )  # fmt: skip
+        return TypedSql(exp.cast(window, "BIGINT"), t.BIGINT)
+
+    def _distinct(self, relation: Relation, node: exp.Select) -> Relation:
+        if node.args["distinct"].args.get("on"):
+            fail("DISTINCT ON is not supported", node)
+        if not values.contains_any(relation.type):
+            relation.query.set("distinct", exp.Distinct())
+            return relation
+        # Spark cannot compare untyped values: one of those with the same key stands for them all.
+        inner = self.alias("all")
+        if isinstance(variable(relation, inner), RowVariable):
+            assert isinstance(relation.type, ObjectType)
+            pairs = [(physical(one.name), one.type) for one in relation.type.fields]
+            pairs += [(OPEN, t.STRING)] if keeps_open(relation.type) else []
+        else:
+            pairs = [(VALUE, relation.type)]
+        kept: list[tuple[str, exp.Expr]] = []
+        keys: list[exp.Expr] = []
+        for name, kind in pairs:
+            found = column(inner, name)
+            if kind == t.ANY:
+                keys += [values.key(found), values.is_explicit_null(found)]
+            else:
+                keys.append(encoder.exported(TypedSql(found, kind)).copy())
+            kept.append((name, values.call("any_value", found) if values.contains_any(kind) else found))
+        grouped = selected(kept).from_(derived(relation.query, inner))
+        grouped.set("group", exp.Group(expressions=keys))
+        outer = self.alias("once")
+        back = selected([(name, column(outer, name)) for name, _ in pairs]).from_(derived(grouped, outer))
+        self.ordered(back, node, self.by_output(relation))
+        return Relation(back, relation.type, relation.is_value)

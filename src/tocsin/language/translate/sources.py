@@ -1,0 +1,381 @@
+"""The FROM clause: datasets, subqueries, functions, collections, joins and LET."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from tocsin.language.functions import spark_functions
+from tocsin.language.functions.calls import is_made_once
+from tocsin.language.syntax import dialect
+from tocsin.language.translate.expressions import fail
+from tocsin.language.translate.name_lookup import Dataset, DatasetScans, Function
+from tocsin.language.translate.paths import Paths
+from tocsin.language.translate.scope import (
+    VALUE,
+    QueryBlock,
+    Relation,
+    RowVariable,
+    column,
+    free_tables,
+    perhaps,
+    row,
+    variable,
+)
+from tocsin.language.translate.spark_text import render_question
+from tocsin.language.types.typed_sql import FunctionError, TypedSql
+from tocsin.language.types.variant import encoder, values
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.types import ArrayType, Field, ObjectType
+from tocsin.rules.model.values import parse_datetime
+
+
+class Sources(Paths):
+    block: QueryBlock
+    scans: DatasetScans
+    relations: dict[str, tuple[str, Relation]]
+
+    @abstractmethod
+    def alias(self, name: str) -> str: ...
+
+    @abstractmethod
+    def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation: ...
+
+    @abstractmethod
+    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset: ...
+
+    @abstractmethod
+    def inlined_rows(
+        self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr
+    ) -> Relation | TypedSql: ...
+
+    # ------------------------------------------------------------ the clause
+
+    def sources(self, node: exp.Select) -> None:
+        if node.args.get("from_"):
+            self._source(node.args["from_"].this, exp.Join())
+        for join in node.args.get("joins") or []:
+            self._source(join.this, join)
+
+    def from_clause(self, block: QueryBlock) -> exp.Expr:
+        """The first source; what the block needs from further out comes before all others."""
+        if not block.imports:
+            assert block.source is not None
+            return block.source
+        brought = [
+            exp.alias_(exp.column(name, table=alias, quoted=True), own, quoted=True)
+            for (alias, name), own in block.imports.items()
+        ]
+        if block.source is not None:
+            block.joins.insert(0, exp.Join(this=block.source, kind="CROSS"))
+        return exp.Subquery(this=exp.Select(expressions=brought), alias=_table_alias(block.import_alias))
+
+    def _source(self, node: exp.Expr, join: exp.Join) -> None:
+        match node:
+            case dialect.Let():
+                self._let(node)
+            case dialect.FromValue():
+                self._unnest(
+                    self.expression(node.this),
+                    self._named(node, node.args.get("alias")),
+                    join,
+                    bool(node.args.get("outer")),
+                )
+            case exp.Unnest() if len(node.expressions) == 1:
+                self._unnest(self.expression(node.expressions[0]), self._named(node, node.args.get("alias")), join)
+            case exp.Table() if isinstance(node.this, exp.Anonymous):
+                self._function(node, join)
+            case exp.Table():
+                self._table(node, join)
+            case exp.Subquery():
+                self._relation(self.query(node.this, self.block), self._named(node, node.args.get("alias")), join)
+            case exp.Lateral() if isinstance(node.this, exp.Subquery) and not node.args.get("view"):
+                self._relation(self.query(node.this.this, self.block), self._named(node, node.args.get("alias")), join)
+            case exp.Values():
+                self._native(node, node, join)
+            case _:
+                fail("this cannot stand in FROM", node, "a dataset, a subquery, a function or an array with a name can")
+
+    def _named(self, node: exp.Expr, alias: Any, default: str | None = None) -> str:
+        if isinstance(alias, exp.TableAlias):
+            if alias.args.get("columns"):
+                fail("name columns in the SELECT list", node)
+            alias = alias.this
+        name = alias.name if alias is not None else default
+        if not name:
+            fail("this needs a name", node, "write … AS x")
+        if name in self.frame.ranges:
+            fail(f"two variables are called {name}", node)
+        return str(name)
+
+    # ------------------------------------------------------------ kinds of sources
+
+    def _table(self, node: exp.Table, join: exp.Join) -> None:
+        parts = [part.name for part in node.parts]
+        name = self._named(node, node.args.get("alias"), parts[-1])
+        if any(node.args.get(clause) for clause in ("pivots", "sample", "joins", "when", "hints", "partition")):
+            fail("PIVOT and TABLESAMPLE are not supported", node)
+        if self.frame.find(parts[0]) is not None:
+            self._unnest(self._path(exp.column(*reversed(parts[-4:]))), name, join)
+            return
+        if len(parts) == 1 and parts[0] in self.relations:
+            source, relation = self.relations[parts[0]]
+            alias = self.alias(name)
+            self._add(
+                exp.Table(this=exp.to_identifier(source, quoted=True), alias=_table_alias(alias)),
+                alias,
+                join,
+                name,
+                variable(relation, alias),
+            )
+            return
+        dataset = self.find_dataset(parts, node)
+        alias = self.alias(name)
+        self._add(self.scanned(dataset, node, alias), alias, join, name, row(alias, dataset.type))
+
+    def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
+        """Where Spark finds the dataset."""
+        return scan(self.scans.scan(dataset, *self._version(node)), dataset.type, alias)
+
+    def _version(self, node: exp.Table) -> tuple[int | None, Any]:  # noqa: RET503 (fail does not return)
+        version = node.args.get("version")
+        if version is None:
+            return None, None
+        value = version.expression
+        if str(version.this).upper() == "VERSION":
+            if isinstance(value, exp.Literal) and not value.is_string and value.this.isdigit():
+                return int(value.this), None
+            fail("VERSION AS OF needs the number of a commit", version)
+        while isinstance(value, exp.Anonymous | exp.Cast | exp.Paren):
+            value = value.expressions[0] if isinstance(value, exp.Anonymous) and value.expressions else value.this
+        if isinstance(value, exp.Literal) and value.is_string:
+            try:
+                return None, parse_datetime(value.this)
+            except ValueError as error:
+                fail(str(error), version)
+        fail('TIMESTAMP AS OF needs a datetime such as "2026-11-15T08:30:00Z"', version)
+
+    def _function(self, node: exp.Table, join: exp.Join) -> None:
+        called = node.this
+        dataverse = node.args["db"].name if node.args.get("db") else None
+        name = called.this if isinstance(called.this, str) else called.this.name
+        variable_name = self._named(node, node.args.get("alias"), name)
+        function = self.names.find_function(dataverse or self.dataverse, name, len(called.expressions))
+        if function is None:
+            if dataverse is not None:
+                self.unknown_function(dataverse, name, called)
+            if self.names.arities(self.dataverse, name):
+                self.unknown_function(self.dataverse, name, called)
+            self._native(node, called, join)
+            return
+        made = self.inlined_rows(function, [self.expression(one) for one in called.expressions], called)
+        if isinstance(made, Relation):
+            self._relation(made, variable_name, join)
+        else:
+            self._unnest(made, variable_name, join)
+
+    def _native(self, node: exp.Expr, called: exp.Expr, join: exp.Join) -> None:
+        """VALUES, range(…) and other table functions of Spark: it says what columns they have."""
+        alias_node = node.args.get("alias")
+        name = alias_node.name if alias_node is not None and alias_node.name else self.alias("rows")
+        made: exp.Expr
+        if isinstance(called, exp.Anonymous):
+            function = called.name.lower()
+            if function not in spark_functions.TABLE_FUNCTIONS:
+                remedy = spark_functions.suggest_function(function, spark_functions.TABLE_FUNCTIONS)
+                known = ", ".join(sorted(spark_functions.TABLE_FUNCTIONS))
+                fail(f"{called.name[:60]} cannot be called in FROM", called, f"yours, or one of {known}; {remedy}")
+            made = exp.Anonymous(this=function, expressions=[self._constant(one) for one in called.expressions])
+        else:
+            rows = (one.expressions if isinstance(one, exp.Tuple) else [one] for one in called.expressions)
+            made = exp.Values(expressions=[exp.Tuple(expressions=[self._constant(one) for one in row]) for row in rows])
+        columns = alias_node.args.get("columns") if alias_node is not None else None
+        names = exp.TableAlias(
+            this=exp.to_identifier(name, quoted=True),
+            columns=[exp.to_identifier(one.name, quoted=True) for one in columns or []] or None,
+        )
+        source = made if isinstance(made, exp.Values) else exp.Table(this=made)
+        source.set("alias", names)
+        found = self.oracle.columns(render_question(exp.select("*").from_(source.copy())))
+        type_ = ObjectType(tuple(Field(one, kind) for one, kind in found), open=False)
+        if any(physical(one) != one for one, _ in found):
+            fail("name the columns of this source", node, f"… AS {name}(a, b)")
+        query = exp.select(*(exp.column(one, quoted=True) for one, _ in found)).from_(source)
+        self._relation(Relation(query, type_, False), name, join)
+
+    def _constant(self, node: exp.Expr) -> exp.Expr:
+        value = self.expression(node)
+        if value.sql.find(exp.Column):
+            fail("a table function of Spark takes constants here", node, "use UNNEST for arrays of a row")
+        # A number as it was written is an INT where it can be, which some of these functions want.
+        inner = node.this if isinstance(node, exp.Neg) else node
+        return node.copy() if isinstance(inner, exp.Literal) and not inner.is_string else value.sql
+
+    # ------------------------------------------------------------ putting them together
+
+    def _relation(self, relation: Relation, name: str, join: exp.Join) -> None:
+        alias = self.alias(name)
+        free = free_tables(relation.query)
+        if free & self.block.aliases:
+            limited = any(
+                one.args.get("limit") or one.args.get("offset")
+                for one in relation.query.find_all(exp.Select, exp.SetOperation)
+            )
+            if limited:
+                fail(
+                    "a subquery in FROM that refers to its neighbours cannot have a LIMIT",
+                    None,
+                    "UNNEST an array subquery instead",
+                )
+            query = localized(relation.query, self.block, self.alias)
+            source: exp.Expr = exp.Lateral(this=exp.Subquery(this=query), alias=_table_alias(alias))
+        else:
+            source = exp.Subquery(this=relation.query, alias=_table_alias(alias))
+        self._add(source, alias, join, name, variable(relation, alias))
+
+    def _unnest(self, value: TypedSql, name: str, join: exp.Join, outer: bool = False) -> None:
+        items = values.items(TypedSql(value.sql, value.type) if not isinstance(value, RowVariable) else value)
+        assert isinstance(items.type, ArrayType)
+        if join.args.get("on") is not None and not outer and join.side:
+            fail(
+                "an array takes part in an outer join by UNNEST, without ON, or as a subquery",
+                join.this,
+                "LEFT UNNEST a x, or LEFT JOIN (SELECT VALUE x FROM a x) x ON …",
+            )
+        alias = self.alias(name)
+        array = localized(items.sql, self.block, self.alias)
+        function = values.call("explode_outer" if outer else "explode", array)
+        columns = exp.TableAlias(
+            this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)]
+        )
+        free = {one.table for one in array.find_all(exp.Column) if one.table}
+        item = items.type.item
+        found = TypedSql(column(alias, VALUE), t.ANY if item == values.VOID else item)
+        source: exp.Expr
+        if free:
+            source = exp.Lateral(this=function, alias=columns)
+        else:
+            source = exp.Table(this=function, alias=columns)
+        self._add(source, alias, join, name, found, lateral=bool(free))
+
+    def _add(
+        self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: TypedSql, *, lateral: bool = False
+    ) -> None:
+        block = self.block
+        self.frame.names[name] = value
+        if not name.startswith(" "):
+            # A name that nobody can write: nor can its fields be meant.
+            self.frame.ranges.append(name)
+        if block.source is None and not lateral and not isinstance(source, exp.Lateral):
+            block.source = source
+            block.aliases.add(alias)
+            return
+        block.aliases.add(alias)
+        kind, side = (join.args.get("kind") or "").upper(), (join.args.get("side") or "").upper()
+        if join.args.get("method"):
+            fail("NATURAL and ASOF joins are not supported", join)
+        if side in ("RIGHT", "FULL"):
+            for before in self.frame.ranges[:-1]:
+                self.frame.names[before] = perhaps(self.frame.names[before])
+        if side in ("LEFT", "FULL"):
+            self.frame.names[name] = perhaps(value)
+        made = exp.Join(this=source, kind=kind or None, side=side or None)
+        condition = join.args.get("on")
+        if join.args.get("using"):
+            condition = self._using(join, name)
+        if condition is not None:
+            joins = len(block.joins)
+            made.set("on", self.boolean(condition) if isinstance(condition, exp.Expr) else condition)
+            if len(block.joins) > joins:
+                fail("a subquery cannot stand in ON", join, "put it into WHERE or LET")
+        elif not side and kind not in ("SEMI", "ANTI"):
+            made.set("kind", "CROSS")
+        elif side:
+            fail(f"{side} JOIN needs ON", join.this)
+        block.joins.append(made)
+
+    def _using(self, join: exp.Join, name: str) -> exp.Expr:
+        others = [one for one in self.frame.ranges if one != name]
+        tests = []
+        for one in join.args["using"]:
+            owner = next((o for o in others if self._declares(o, one.name)), others[-1])
+            tests.append(exp.EQ(this=exp.column(one.name, table=owner), expression=exp.column(one.name, table=name)))
+        return exp.and_(*tests)
+
+    def _declares(self, name: str, field: str) -> bool:
+        type_ = self.frame.names[name].type
+        return isinstance(type_, ObjectType) and type_.find(field) is not None
+
+    def _let(self, node: dialect.Let) -> None:
+        name = node.args["alias"].name
+        value = self.expression(node.this)
+        if is_made_once(node.this) or is_made_once(value.sql):
+            query = exp.Select(expressions=[exp.alias_(value.sql, VALUE, quoted=True)])
+            value = TypedSql(self.hoisted(query), value.type)
+        self.frame.names[name] = value
+        if node.args.get("is_range"):
+            self.frame.ranges.append(name)
+
+    def hoisted(self, query: exp.Select) -> exp.Expr:
+        """A one-row subquery as a LATERAL join of this block; the column that holds its value."""
+        alias = self.alias("q")
+        block = self.block
+        local = localized(query, block, self.alias)
+        if block.grouped and not free_tables(local):
+            return exp.Subquery(this=local)
+        if block.grouped:
+            raise FunctionError(
+                "a subquery behind GROUP BY cannot refer to the rows that were grouped; group in a subquery in FROM"
+            )
+        if not free_tables(local) and block.source is None:
+            block.source = exp.Subquery(this=local, alias=_table_alias(alias))
+        else:
+            lateral: exp.Expr = exp.Subquery(this=local, alias=_table_alias(alias))
+            if free_tables(local):
+                lateral = exp.Lateral(this=exp.Subquery(this=local), alias=_table_alias(alias))
+            block.joins.append(exp.Join(this=lateral, kind="CROSS"))
+        block.aliases.add(alias)
+        return column(alias, VALUE)
+
+
+def _table_alias(alias: str) -> exp.TableAlias:
+    return exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
+
+
+def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) -> exp.Expr:
+    """A dataset's view; declared fields of type `any` are stored as text and read as untyped values.
+
+    `extra` are columns beside those of the fields.
+    """
+    view = exp.Table(this=exp.to_identifier(name, quoted=True))
+    if not values.contains_any(type_):
+        view.set("alias", _table_alias(alias))
+        return view
+    columns = [
+        (physical(one.name), encoder.stored(exp.column(physical(one.name), quoted=True), one.type))
+        for one in type_.fields
+    ]
+    if keeps_open(type_):
+        columns.append((OPEN, exp.column(OPEN, quoted=True)))
+    columns += [(name, exp.column(name, quoted=True)) for name in extra]
+    query = exp.Select(expressions=[exp.alias_(sql, name, quoted=True) for name, sql in columns]).from_(view)
+    return exp.Subquery(this=query, alias=_table_alias(alias))
+
+
+def localized(query: Any, block: QueryBlock, alias: Callable[[str], str]) -> Any:
+    """The query with every reference beyond `block` replaced by a column that the block imports."""
+    foreign = free_tables(query) - block.aliases - {block.import_alias}
+    if not foreign:
+        return query
+    name = block.import_alias or alias("outer")
+    for one in list(query.find_all(exp.Column)):
+        if one.table in foreign:
+            replacement = block.imported(one, name)
+            if one is query:
+                return replacement
+            one.replace(replacement)
+    return query

@@ -1,0 +1,135 @@
+"""The one way by which a tree becomes text for Spark. No word of a person's gets there but as a quoted identifier or
+an escaped literal: whatever the translator has made of a statement, every node of it is looked at again here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.functions import call_limits, like_patterns, spark_functions
+from tocsin.language.functions.regular_expressions import rewrite_regexes
+from tocsin.language.types.typed_sql import FunctionError, enclosed
+
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[Ee][+-]?[0-9]+)?", re.ASCII)
+_HEX: Final = re.compile(r"[0-9A-Fa-f]*", re.ASCII)
+# Functions in Python, under the names that they have in Spark and in a channel's query.
+_IN_PYTHON: Final = re.compile(r"tocsin_(?:python_[0-9a-f]{32}_[0-9]+|channel_[0-9a-f]{32}_call_[0-9]+)", re.ASCII)
+NODES: Final = frozenset((
+    # Queries.
+    exp.Select, exp.Subquery, exp.Union, exp.Intersect, exp.Except, exp.With, exp.CTE, exp.From, exp.Table,
+    exp.TableAlias, exp.Join, exp.Lateral, exp.Values, exp.Tuple, exp.Where, exp.Group, exp.Having, exp.Order,
+    exp.Ordered, exp.Limit, exp.Offset, exp.Distinct, exp.Hint, exp.Rollup, exp.Cube, exp.GroupingSets,
+    # Names and constants.
+    exp.Column, exp.Identifier, exp.Alias, exp.Star, exp.Literal, exp.HexString, exp.Null, exp.Boolean, exp.Placeholder,
+    exp.Var, exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.Dot, exp.Bracket, exp.Paren, exp.Lambda,
+    # Operators.
+    exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ,
+    exp.Is, exp.In, exp.Between, exp.Exists, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Add, exp.Sub, exp.Mul,
+    exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot,
+    exp.BitwiseLeftShift, exp.BitwiseRightShift, exp.Case, exp.If, exp.Cast, exp.TryCast, exp.Interval,
+    # Calls.
+    exp.Anonymous, exp.Extract, exp.Trim, exp.StrPosition, exp.Window, exp.WindowSpec, exp.Filter, exp.WithinGroup,
+    exp.IgnoreNulls, exp.RespectNulls, exp.Struct, exp.PropertyEQ, exp.Array,
+    # Calls in our own templates, for which sqlglot has classes; what a person calls is Anonymous.
+    exp.Abs, exp.AnyValue, exp.ArrayFilter, exp.ArrayMax, exp.ArrayMin, exp.ArraySize, exp.ArraySlice, exp.ArraySort,
+    exp.ArrayToString, exp.Asin, exp.Atan2, exp.Ceil, exp.Coalesce, exp.Concat, exp.Contains, exp.Cos,
+    exp.DateFromUnixDate, exp.Degrees, exp.Flatten, exp.Floor, exp.GenerateSeries, exp.Greatest, exp.Grouping,
+    exp.IsNan, exp.JSONFormat, exp.Least, exp.Length, exp.Log, exp.Lower, exp.MapFromEntries, exp.Nullif, exp.Pad,
+    exp.ParseJSON, exp.Pi, exp.Pow, exp.Radians, exp.Reduce, exp.RegexpExtract, exp.RegexpExtractAll, exp.RegexpReplace,
+    exp.Replace, exp.Rint, exp.SafeSubtract, exp.Sign, exp.Sin, exp.Sqrt, exp.StartsWith, exp.Substring,
+    exp.TimeStrToTime, exp.TimeToStr, exp.Transform, exp.Translate, exp.UnixDate, exp.UnixMicros, exp.UnixMillis,
+    exp.UnixSeconds,
+))  # fmt: skip
+TYPES: Final = frozenset(
+    exp.DataType.Type[name]
+    for name in (
+        "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL TEXT VARCHAR CHAR BINARY DATE TIMESTAMP TIMESTAMPTZ"
+        " TIMESTAMPLTZ TIMESTAMPNTZ ARRAY MAP STRUCT VARIANT INTERVAL"
+    ).split()
+)
+_HINTS: Final = frozenset(("BROADCAST",))
+
+
+def render(tree: exp.Expr) -> str:
+    """The text of a query or an expression that Spark is to run."""
+    linear = _linear(tree) if tree.find(exp.Like, exp.ILike) else tree
+    return _text(rewrite_regexes(_checked(linear)))
+
+
+def render_question(tree: exp.Expr) -> str:
+    """The text of a query that Spark is only asked about: it says what LIKE would take, and matches nothing."""
+    return _text(_checked(tree))
+
+
+def _linear(tree: exp.Expr) -> exp.Expr:
+    """The same, with every LIKE as it is matched here: the innermost first, one may stand within another."""
+    tree = exp.Paren(this=tree.copy())
+    for like in reversed(list(tree.find_all(exp.Like, exp.ILike))):
+        whole = like.parent if isinstance(like.parent, exp.Escape) else like
+        whole.replace(enclosed(like_patterns.rewrite_like(whole)))
+    made: exp.Expr = tree.this
+    return made.pop()
+
+
+def _checked(tree: exp.Expr) -> exp.Expr:
+    for node in tree.walk():
+        _check(node)
+    return tree
+
+
+def _text(tree: exp.Expr) -> str:
+    # Comments are no part of what is asked, and could hold hints.
+    return tree.sql(dialect="spark", comments=False)
+
+
+def _check(node: exp.Expr) -> None:
+    kind = type(node)
+    if kind not in NODES:
+        raise FunctionError(f"{node.key.upper()} is no part of this language")
+    match node:
+        case exp.Literal():
+            if not node.is_string and not _NUMBER.fullmatch(node.this):
+                raise _foreign(node.this)
+        case exp.Identifier():
+            if not node.args.get("quoted") and not _WORD.fullmatch(node.this):
+                raise _foreign(node.this)
+        case exp.HexString():
+            if not _HEX.fullmatch(node.this):
+                raise _foreign(node.this)
+        case exp.Anonymous():
+            if not isinstance(node.this, str) or not _is_callable(node):
+                raise FunctionError(f"unknown function {_shown(node.name)}")
+            call_limits.check_call(str(node.this).lower(), node.expressions)
+        case exp.DataType():
+            known = node.this in TYPES or isinstance(node.this, exp.Interval)
+            if not known or any(node.args.get(part) for part in ("kind", "collate")):
+                raise FunctionError(
+                    "unknown type: use boolean, int, bigint, double, decimal, string, date or timestamp"
+                )
+        case exp.Var():
+            if node.name.lower() not in spark_functions.UNITS:
+                raise _foreign(node.name)
+        case _:
+            for value in node.args.values():
+                for part in value if isinstance(value, list) else (value,):
+                    if isinstance(part, str) and part.strip() and not all(map(_WORD.fullmatch, part.split())):
+                        raise _foreign(part)
+
+
+def _is_callable(node: exp.Anonymous) -> bool:
+    name = str(node.this)
+    if isinstance(node.parent, exp.Hint):
+        return name in _HINTS
+    return name.lower() in spark_functions.NAMES | spark_functions.TABLE_FUNCTIONS or bool(_IN_PYTHON.fullmatch(name))
+
+
+def _foreign(text: str) -> FunctionError:
+    return FunctionError(f"{_shown(text)} cannot stand here")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:60]}…")

@@ -1,0 +1,205 @@
+"""Subqueries as values, and the functions of the catalog, whose bodies are put in the place of their calls."""
+
+from __future__ import annotations
+
+import difflib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+from sqlglot import exp
+
+from tocsin.language.functions.calls import ONCE
+from tocsin.language.syntax import dialect
+from tocsin.language.syntax.script import offset_of, parsed_body
+from tocsin.language.translate.expressions import TranslationError, fail
+from tocsin.language.translate.name_lookup import Dataset, Function
+from tocsin.language.translate.operators import Operators
+from tocsin.language.translate.projection import Projection, SortKey, comparator
+from tocsin.language.translate.scope import (
+    VALUE,
+    NameScope,
+    QueryBlock,
+    Relation,
+    RowVariable,
+    column,
+    derived,
+    selected,
+    variable,
+)
+from tocsin.language.translate.sources import localized
+from tocsin.language.types.output_types import leaving
+from tocsin.language.types.typed_sql import TypedSql, build, enclosed
+from tocsin.language.types.variant import encoder, values
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import physical
+from tocsin.rules.model.types import ArrayType, ObjectType
+
+DEPTH_LIMIT = 32  # functions that call functions
+
+
+class Subqueries(Operators, Projection):
+    depth: int
+    uses: set[tuple[Literal["dataset", "function"], str, str]]
+
+    @abstractmethod
+    def select(
+        self, node: exp.Select, outer: QueryBlock | None, collected: list[SortKey] | None = None
+    ) -> Relation: ...
+
+    # ------------------------------------------------------------ subqueries as values
+
+    def subquery(self, node: exp.Query) -> TypedSql:
+        """An array of what the subquery yields; one value where only one can stand, as in `x = (SELECT max(y) …)`."""
+        inner = unwrapped(node)
+        collected = self._collected(inner)
+        whole: exp.Expr = node
+        while isinstance(whole.parent, exp.Subquery | exp.Paren):
+            whole = whole.parent
+        if (
+            isinstance(inner, exp.Select)
+            and len(inner.expressions) == 1
+            and not isinstance(inner.expressions[0], dialect.ValueOf)
+            and isinstance(whole.parent, exp.Binary | exp.Between | exp.Neg | exp.In)
+            and not isinstance(whole.parent, exp.Dot | exp.Connector)
+        ):
+            return self._only(collected, inner)
+        return collected
+
+    def _only(self, collected: TypedSql, node: exp.Expr) -> TypedSql:
+        assert isinstance(collected.type, ArrayType)
+        assert isinstance(collected.type.item, ObjectType)
+        one = build(
+            "if(size(_a) > 1, raise_error('a subquery that stands for one value yields several'), get(_a, 0))",
+            _a=collected.sql,
+        )
+        return self.field(TypedSql(one, collected.type.item), collected.type.item.fields[0].name, node)
+
+    def _collected(self, node: exp.Expr) -> TypedSql:
+        keys: list[SortKey] = []
+        outer = self.block
+        limit = offset = None
+        if isinstance(node, exp.Select) and not node.args.get("distinct") and not node.args.get("with_"):
+            relation = self.select(node, outer, keys)
+            limit, offset = self.bounds(node)
+        else:
+            if node.args.get("order") or node.args.get("limit"):
+                fail(
+                    "ORDER BY and LIMIT beside DISTINCT, UNION or WITH need a query of their own here",
+                    node,
+                    "SELECT VALUE x FROM (…) x ORDER BY …",
+                )
+            relation = self.query(node, outer)
+        alias = self.alias("each")
+        whole = variable(relation, alias)
+        # collect_list leaves NULLs out, a struct around them keeps them.
+        parts = [(f"k{i}", column(alias, f"k{i}")) for i in range(len(keys))] + [("v", whole.sql)]
+        plain = not keys and isinstance(whole.type, ObjectType)
+        listed = values.call("collect_list", whole.sql if plain else values.record(parts))
+        if keys:
+            listed = exp.Anonymous(this="array_sort", expressions=[listed, comparator(keys)])
+        if limit is not None or offset is not None:
+            start = (
+                exp.Add(this=offset.copy(), expression=exp.Literal.number(1))
+                if offset is not None
+                else exp.Literal.number(1)
+            )
+            length = limit.copy() if limit is not None else exp.Literal.number(2**31 - 2)
+            listed = values.call("slice", listed, start, length)
+        if not plain:
+            listed = build("transform(_l, __e -> __e.v)", _l=listed)
+        query = selected([(VALUE, listed)]).from_(derived(relation.query, alias))
+        return TypedSql(self.hoisted(query), ArrayType(whole.type))
+
+    def exists_query(self, node: exp.Query) -> TypedSql:
+        relation = self.query(node, self.block)
+        return TypedSql(exp.Exists(this=localized(relation.query, self.block, self.alias)), t.BOOLEAN)
+
+    def in_query(self, value: TypedSql, node: exp.In) -> TypedSql:
+        relation = self.query(node.args["query"], self.block)
+        alias = self.alias("among")
+        whole = variable(relation, alias)
+        if isinstance(whole, RowVariable):
+            assert isinstance(relation.type, ObjectType)
+            if len(relation.type.fields) != 1:
+                fail("IN needs a subquery of one column", node)
+            whole = TypedSql(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
+        mine, theirs = value.sql, whole.sql
+        if t.ANY in (value.type, whole.type):
+            mine, theirs = (values.key(encoder.to_any(one)) for one in (value, whole))
+        elif value.type != whole.type:
+            self.compare(exp.EQ, value, whole)  # Spark says whether the two can be compared
+        query = localized(selected([(VALUE, theirs)]).from_(derived(relation.query, alias)), self.block, self.alias)
+        return TypedSql(exp.Paren(this=exp.In(this=enclosed(mine), query=exp.Subquery(this=query))), t.BOOLEAN)
+
+    # ------------------------------------------------------------ functions of the catalog
+
+    @contextmanager
+    def _body(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Iterator[exp.Expr]:
+        if self.depth == 0:
+            self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
+        if self.depth >= DEPTH_LIMIT:
+            fail(f"functions call each other more than {DEPTH_LIMIT} deep at {function.name}", node)
+        kept = self.frame, self.dataverse, self.relations
+        self.frame = NameScope(dict(zip(function.parameters, arguments, strict=True)))
+        self.dataverse, self.relations = function.dataverse, {}
+        self.depth += 1
+        try:
+            yield unwrapped(parsed_body(function.body))
+        except TranslationError as error:
+            raise TranslationError(
+                f"in function {function.name}: {error.message}", offset_of(node), error.hint
+            ) from None
+        finally:
+            self.depth -= 1
+            self.frame, self.dataverse, self.relations = kept
+
+    def _external(self, function: Function, arguments: Sequence[TypedSql]) -> TypedSql:
+        """A function in Python: values cross as they leave a query, and what comes back is as datasets hold it."""
+        if self.depth == 0:
+            self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
+        left = [leaving(TypedSql(one.sql, one.type)) for one in arguments]
+        name = self.scans.called(function, [one.type for one in left])
+        # Spark calls nothing with nothing.
+        given = [encoder.exported(one) for one in left] or [exp.Literal.number(0)]
+        made = values.call(name, *given)
+        made.meta[ONCE] = True
+        return TypedSql(encoder.stored(made, function.returns), function.returns)
+
+    def inlined(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
+        if function.language == "PYTHON":
+            return self._external(function, arguments)
+        with self._body(function, arguments, node) as body:
+            return self._collected(body) if isinstance(body, exp.Query) else self.expression(body)
+
+    def inlined_rows(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Relation | TypedSql:
+        """A function in FROM: the rows of its query, or the value of its expression, to be unnested."""
+        if function.language == "PYTHON":
+            return self._external(function, arguments)
+        with self._body(function, arguments, node) as body:
+            return self.query(body, self.block) if isinstance(body, exp.Query) else self.expression(body)
+
+    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
+        dataverse = parts[0] if len(parts) == 2 else self.dataverse
+        found = self.names.find_dataset(dataverse, parts[-1]) if len(parts) <= 2 else None
+        if found is None:
+            near = difflib.get_close_matches(parts[-1], self.names.suggestions(dataverse), 1)
+            fail(
+                f"unknown dataset {'.'.join(parts)}",
+                node,
+                f"did you mean {near[0]}?" if near else f"the dataverse is {dataverse}",
+            )
+        if self.depth == 0:
+            self.uses.add(("dataset", found.dataverse, found.name))
+        return found
+
+
+def unwrapped(node: exp.Expr) -> exp.Expr:
+    while (isinstance(node, exp.Subquery) and not node.alias and not node.args.get("with_")) or isinstance(
+        node, exp.Paren
+    ):
+        if any(node.args.get(clause) for clause in ("order", "limit", "offset", "joins", "where")):
+            fail("put the clause behind the parentheses into a query of its own", node)
+        node = node.this
+    return node

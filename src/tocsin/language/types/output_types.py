@@ -1,0 +1,83 @@
+"""Values on their way out of a query: what only Spark has a type for becomes the nearest of ours."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from tocsin.language.functions.text_arguments import duration_text, time_text
+from tocsin.language.types.type_probe import special
+from tocsin.language.types.typed_sql import (
+    SPARK_TYPES,
+    FunctionError,
+    MapType,
+    TypedSql,
+    build,
+    enclosed,
+    guarded,
+)
+from tocsin.language.types.variant import encoder, values
+from tocsin.language.types.variant.values import VOID
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import keeps_open, physical
+from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType
+
+
+def leaving(value: TypedSql) -> TypedSql:
+    """A value as the answer holds it: types of Spark that are none of ours become the nearest of ours."""
+    match value.type:
+        case t.Primitive(name) if value.type not in SPARK_TYPES:
+            if value.type == VOID:
+                return TypedSql(encoder.to_any(value), t.ANY)
+            upper = name.upper()
+            if isinstance(value.type, MapType):
+                return TypedSql(_map_leaving(value.sql, value.type), t.ANY)
+            if upper.startswith("DECIMAL"):
+                return TypedSql(exp.cast(value.sql.copy(), "DOUBLE"), t.DOUBLE)
+            if upper == "BINARY":
+                return TypedSql(values.call("base64", value.sql), t.STRING)
+            if upper.startswith("TIMESTAMP"):
+                return TypedSql(exp.cast(value.sql.copy(), "TIMESTAMP", dialect="spark"), t.DATETIME)
+            return TypedSql(exp.cast(value.sql.copy(), "STRING"), t.STRING)
+        case ArrayType(item, optional) | MultisetType(item, optional):
+            inner = leaving(TypedSql(exp.column("__item"), item))
+            if inner.type == item:
+                return value
+            return TypedSql(
+                build("transform(_v, __item -> _i)", _v=value.sql, _i=inner.sql), type(value.type)(inner.type, optional)
+            )
+        case ObjectType(fields) if not keeps_open(value.type):
+            parts = [
+                leaving(TypedSql(exp.Dot(this=enclosed(value.sql), expression=_column(one)), one.type))
+                for one in fields
+            ]
+            types = tuple(Field(one.name, part.type, one.optional) for one, part in zip(fields, parts, strict=True))
+            if types == fields:
+                return value
+            made = values.record([(physical(one.name), part.sql) for one, part in zip(fields, parts, strict=True)])
+            return TypedSql(guarded((value.sql,), made), ObjectType(types, open=False))
+    return value
+
+
+def _column(field: Field) -> exp.Identifier:
+    return exp.to_identifier(physical(field.name), quoted=True)
+
+
+def _map_leaving(sql: exp.Expr, type_: MapType) -> exp.Expr:
+    """A map as an untyped object: its keys as text, its values in the open form."""
+    if not special(type_):
+        return values.call("parse_json", values.call("to_json", sql))
+    key, value = exp.column("__key"), exp.column("__value")
+    match type_.key:
+        case t.TIME:
+            named = time_text(key)
+        case t.DURATION:
+            named = duration_text(key)
+        case t.Primitive() if type_.key not in t.SPATIAL:
+            named = exp.cast(key, "STRING")
+        case _:
+            raise FunctionError(f"a map with keys of type {type_.key} cannot leave a query")
+    renamed = build("transform_keys(_m, (__key, __value) -> _named)", _m=sql, _named=named)
+    opened = encoder.to_any(TypedSql(value, type_.value))
+    return values.call(
+        "to_variant_object", build("transform_values(_m, (__key, __value) -> _open)", _m=renamed, _open=opened)
+    )

@@ -1,0 +1,186 @@
+"""Values on their way into the open form (see `dynamic`): as untyped values, and as text where they leave a query."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from tocsin.language.types.typed_sql import TypedSql, build, constant_number, string
+from tocsin.language.types.variant.values import VOID, boxed, call, contains_any, get, record, when
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.open_form import field_key
+from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
+
+
+def to_any(value: TypedSql) -> exp.Expr:
+    """A typed value as an untyped one."""
+    if value.type == t.ANY:
+        return value.sql
+    if value.type == VOID:
+        null_ = call("parse_json", exp.Literal.string("null"))
+        # What is always NULL, like raise_error('…'), may still have something to say while it is evaluated.
+        said = exp.cast(exp.cast(value.sql.copy(), "STRING"), "VARIANT", dialect="spark")
+        return null_ if isinstance(value.sql, exp.Null) else call("coalesce", said, null_)
+    if value.type in (*t.INTEGERS, t.DOUBLE, t.STRING, t.BOOLEAN):
+        plain = exp.cast(value.sql.copy(), "VARIANT", dialect="spark")
+        if value.type != t.DOUBLE or constant_number(value.sql) is not None:
+            return plain
+        # JSON has no NaN and no infinities: the open form says them in its own way.
+        odd = "isnan(_v) OR abs(_v) = double('Infinity')"
+        return build(f"if({odd}, parse_json(_text), _plain)", _v=value.sql, _text=json_text(value), _plain=plain)
+    if contains_any(value.type):
+        return _variant_of(value)
+    return call("parse_json", json_text(value))
+
+
+def _variant_of(value: TypedSql) -> exp.Expr:
+    """A collection or object with untyped values in it: written as text and read again, their 7.0 would become 7."""
+    sql, type_ = value.sql, value.type
+    if isinstance(type_, ArrayType | MultisetType):
+        inner = to_any(TypedSql(exp.column("__item"), type_.item))
+        items_ = build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
+        if isinstance(type_, ArrayType):
+            return call("to_variant_object", items_)
+        return when(sql, call("to_variant_object", record([("$multiset", items_)])))
+    assert isinstance(type_, ObjectType)
+
+    members = [
+        record([("k", string(field_key(one.name))), ("v", to_any(TypedSql(_field(sql, physical(one.name)), one.type)))])
+        for one in type_.fields
+    ]
+    made = build("map_from_entries(filter(_m, __e -> __e.v IS NOT NULL))", _m=call("array", *members))
+    if keeps_open(type_):
+        rest = get(call("parse_json", _field(sql, OPEN)), "", "map<string,variant>")
+        made = build(
+            "map_concat(_made, coalesce(_rest, map_filter(_made, (__k, __v) -> false)))", _made=made, _rest=rest
+        )
+    return when(sql, call("to_variant_object", made))
+
+
+def json_text(value: TypedSql) -> exp.Expr:
+    """The open form of a value as text, SQL NULL where it is MISSING (or NULL: the typed value cannot tell)."""
+    sql, type_ = value.sql, value.type
+    match type_:
+        case t.AnyType():
+            return call("to_json", sql)
+        case t.BOOLEAN | t.TINYINT | t.SMALLINT | t.INTEGER | t.BIGINT:
+            return exp.cast(sql.copy(), "STRING")
+        case t.FLOAT | t.DOUBLE:
+            return build(
+                "CASE WHEN isnan(_v) OR abs(_v) = double('Infinity') THEN concat('{\"$double\":\"', string(_v), '\"}')"
+                " WHEN contains(string(_v), 'E') THEN string(_v) ELSE concat(string(_v), 'E0') END",
+                _v=exp.cast(sql.copy(), "DOUBLE"),
+            )
+        case t.STRING:
+            return _quoted(sql)
+        case t.DATETIME:
+            return _tagged("datetime", build("date_format(_v, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")", _v=sql))
+        case t.DATE:
+            return _tagged("date", exp.cast(sql.copy(), "STRING"))
+        case t.TIME:
+            return _tagged("time", build("date_format(timestamp_micros(_v), 'HH:mm:ss.SSSSSS')", _v=sql))
+        case t.UUID:
+            return _tagged("uuid", sql)
+        case t.DURATION:
+            return build("concat('{\"$duration\":[', _v.months, ',', _v.micros, ']}')", _v=sql)
+        case t.POINT:
+            return _numbers("point", sql, "[%x,%y]")
+        case t.CIRCLE:
+            return _numbers("circle", sql, "[%x,%y,%radius]")
+        case t.LINE | t.RECTANGLE:
+            return _numbers(str(type_), sql, "[[%x1,%y1],[%x2,%y2]]")
+        case t.POLYGON:
+            x, y = (_coordinate(exp.Dot(this=exp.column("__p"), expression=exp.to_identifier(name))) for name in "xy")
+            return build(
+                "concat('{\"$polygon\":[', array_join(transform(_v, __p -> concat('[', _x, ',', _y, ']')), ','), ']}')",
+                _v=sql, _x=x, _y=y,
+            )  # fmt: skip
+        case ArrayType(item) | MultisetType(item):
+            inner = json_text(TypedSql(exp.column("__item"), item))
+            text = build(
+                "concat('[', array_join(transform(_v, __item -> coalesce(_inner, 'null')), ','), ']')",
+                _v=sql,
+                _inner=inner,
+            )
+            return text if isinstance(type_, ArrayType) else build("concat('{\"$multiset\":', _v, '}')", _v=text)
+        case ObjectType():
+            return _object_text(sql, type_)
+    return _quoted(exp.cast(sql.copy(), "STRING"))
+
+
+def _field(sql: exp.Expr, name: str) -> exp.Expr:
+    return exp.Dot(this=boxed(sql), expression=exp.to_identifier(name, quoted=True))
+
+
+def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
+    def member(one: t.Field) -> exp.Expr:
+        text = json_text(TypedSql(_field(sql, physical(one.name)), one.type))
+        return call("concat", string(_json_string(field_key(one.name)) + ":"), text)
+
+    parts = [member(one) for one in type_.fields]
+    if keeps_open(type_):
+        parts.append(build("nullif(substring(_open, 2, length(_open) - 2), '')", _open=_field(sql, OPEN)))
+    joined = call("concat_ws", exp.Literal.string(","), *parts)
+    return when(sql, call("concat", exp.Literal.string("{"), joined, exp.Literal.string("}")))
+
+
+def _numbers(tag: str, sql: exp.Expr, shape: str) -> exp.Expr:
+    pieces = re.split(r"%(\w+)", f'{{"${tag}":{shape}}}')
+    parts = [
+        exp.Literal.string(piece)
+        if i % 2 == 0
+        else _coordinate(exp.Dot(this=boxed(sql), expression=exp.to_identifier(piece)))
+        for i, piece in enumerate(pieces)
+    ]
+    return call("concat", *parts)
+
+
+def _coordinate(sql: exp.Expr) -> exp.Expr:
+    # Without an exponent it would be read as a decimal, and -0.0 lose its sign.
+    return build("if(contains(string(_v), 'E'), string(_v), concat(string(_v), 'E0'))", _v=sql)
+
+
+def _tagged(tag: str, text: exp.Expr) -> exp.Expr:
+    return call("concat", exp.Literal.string(f'{{"${tag}":"'), text, exp.Literal.string('"}'))
+
+
+def _quoted(sql: exp.Expr) -> exp.Expr:
+    # Of NULL this would make the text null, and a MISSING field would be there.
+    return when(sql, build("substring(to_json(array(_v)), 2, length(to_json(array(_v))) - 2)", _v=sql))
+
+
+def _json_string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+# ---------------------------------------------------------------- in and out of a query
+
+
+def stored(sql: exp.Expr, type_: Type) -> exp.Expr:
+    """A column as the dataset holds it (untyped values as text) → as queries use it."""
+    return _mapped(sql, type_, lambda inner: call("parse_json", inner))
+
+
+def exported(value: TypedSql) -> exp.Expr:
+    """As queries use it → as answers leave Spark: untyped values as text of the open form."""
+    return _mapped(value.sql, value.type, lambda inner: call("to_json", inner))
+
+
+def _mapped(sql: exp.Expr, type_: Type, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    if not contains_any(type_):
+        return sql
+    match type_:
+        case ArrayType(item) | MultisetType(item):
+            inner = _mapped(exp.column("__item"), item, change)
+            return build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
+        case ObjectType():
+            names = ((physical(one.name), one.type) for one in type_.fields)
+            parts = [(name, _mapped(_field(sql, name), kind, change)) for name, kind in names]
+            if keeps_open(type_):
+                parts.append((OPEN, _field(sql, OPEN)))
+            return when(sql, record(parts))
+    return change(sql)

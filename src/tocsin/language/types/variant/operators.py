@@ -1,0 +1,244 @@
+"""Untyped values in order, as text and in arithmetic: what each is told by its own kind, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.functions import temporal
+from tocsin.language.functions.text_arguments import duration_text
+from tocsin.language.types.typed_sql import FunctionError, TypedSql, build
+from tocsin.language.types.variant import encoder, values
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Primitive, Type
+
+# Kinds come one after the other, and within a kind the values in their own order.
+SORT_KEY: Final = Primitive("struct<k: int, d: double, w: bigint, t: string>")
+_BIND_ABOVE: Final = 20  # nodes of an expression that is better computed once than written again
+
+# Calls that hand a value on as it is.
+KEEPING: Final = frozenset(
+    "any_value array_agg collect_list first first_value lag last last_value lead nth_value".split()
+)
+
+
+def _key_of(kind: int, d: str = "NULL", w: str = "NULL", text: str = "NULL") -> str:
+    return f"named_struct('k', {kind}, 'd', CAST({d} AS DOUBLE), 'w', CAST({w} AS BIGINT), 't', CAST({text} AS STRING))"
+
+
+def _has_tag(tag: str) -> str:
+    return f"_s = 'OBJECT<`${tag}`: STRING>'"
+
+
+_SORT_KEY_SQL: Final = (
+    f"CASE WHEN _s = 'STRING' THEN {_key_of(1, text='_text')}"
+    f" WHEN _number IS NOT NULL THEN {_key_of(2, '_number', '_exact')}"
+    f" WHEN _s = 'BOOLEAN' THEN {_key_of(0, w='CAST(_truth AS INT)')}"
+    f" WHEN {_has_tag('datetime')} THEN {_key_of(3, w='unix_micros(_datetime)')}"
+    f" WHEN {_has_tag('date')} THEN {_key_of(4, w='unix_date(_date)')}"
+    f" WHEN {_has_tag('time')} THEN {_key_of(5, w='_time')}"
+    f" WHEN {_has_tag('uuid')} THEN {_key_of(7, text='_uuid')}"
+    f" WHEN {_has_tag('double')} THEN {_key_of(2, '_odd')}"
+    f" WHEN _months IS NOT NULL THEN {_key_of(6, '_dkey.days', '_dkey.micros', 'lpad(_months + 2147483648L, 10, 0)')}"
+    " END"
+)
+
+
+def sort_key(value: exp.Expr) -> exp.Expr:
+    """What ORDER BY, MIN, MAX and `<` go by; SQL NULL for what has no order: NULL, MISSING, shapes, collections."""
+    duration_key = once(values.as_type(value, t.DURATION), "__d", _duration_key)
+    exact = exp.If(
+        this=build("_s = 'BIGINT'", _s=_schema(value)),
+        true=values.as_type(value, t.BIGINT),
+        false=build("try_cast(_d AS BIGINT)", _d=values.number_as(value, "double")),
+    )
+    return build(
+        _SORT_KEY_SQL,
+        _s=_schema(value),
+        _text=values.as_type(value, t.STRING),
+        _number=values.number_as(value, "double"),
+        _exact=exact,
+        _truth=values.as_type(value, t.BOOLEAN),
+        _datetime=tagged(value, t.DATETIME),
+        _date=tagged(value, t.DATE),
+        _time=tagged(value, t.TIME),
+        _uuid=_inside(value, "uuid", "string"),
+        _odd=_inside(value, "double", "string"),
+        _months=values.call(
+            "try_variant_get", value, exp.Literal.string('$["$duration"][0]'), exp.Literal.string("int")
+        ),
+        _dkey=duration_key,
+    )
+
+
+def _duration_key(duration: exp.Expr) -> exp.Expr:
+    found = temporal.order_key(TypedSql(duration, t.DURATION))
+    assert found is not None
+    return found
+
+
+def once(value: exp.Expr, name: str, make: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """What is made of a value, with the expression for it written, and computed, only once."""
+    body = exp.Lambda(this=make(exp.column(name)), expressions=[exp.to_identifier(name)])
+    every = exp.Anonymous(this="transform", expressions=[values.call("array", value), body])
+    return values.call("get", every, exp.Literal.number(0))
+
+
+def comparison(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    """An order between two untyped values; unknown where their kinds differ."""
+    a, b = sort_key(left), sort_key(right)
+    return exp.If(this=build("(_a).k = (_b).k", _a=a, _b=b), true=made(a, b), false=values.null(t.BOOLEAN))
+
+
+def extreme(name: str, value: exp.Expr) -> exp.Expr:
+    """`min` or `max` over untyped values."""
+    return values.call(f"{name}_by", value, sort_key(value))
+
+
+def text(value: exp.Expr) -> exp.Expr:
+    """An untyped value as text: a datetime, uuid, … by its plain text and not by the form it is kept in."""
+    plain = values.as_type(value, t.STRING)
+    told = [_inside(value, tag, "string") for tag in ("uuid", "datetime", "date", "time", "double")]
+    duration = once(values.as_type(value, t.DURATION), "__d", duration_text)
+    return exp.If(this=_is_tagged(value), true=values.call("coalesce", *told, duration, plain), false=plain)
+
+
+def moment(value: exp.Expr) -> exp.Expr:
+    """An untyped datetime or date (its midnight), or text that tells one, as a timestamp."""
+    midnight = exp.cast(tagged(value, t.DATE), "TIMESTAMP", dialect="spark")
+    return values.call("coalesce", values.as_type(value, t.DATETIME), midnight)
+
+
+def tagged(value: exp.Expr, type_: Type) -> exp.Expr:
+    """An untyped value as a value of that type only if it was made as one: no text is read."""
+    if type_ == t.TIME:
+        inside = _inside(value, "time", "string")
+        return build("unix_micros(try_cast(concat('1970-01-01 ', _text) AS TIMESTAMP))", _text=inside)
+    if type_ in (t.DATETIME, t.DATE):
+        return _inside(value, str(type_), "timestamp" if type_ == t.DATETIME else "date")
+    if type_ == t.BIGINT:
+        is_whole = exp.EQ(this=_schema(value), expression=exp.Literal.string("BIGINT"))
+        return exp.If(this=is_whole, true=values.as_type(value, t.BIGINT), false=exp.null())
+    return values.as_type(value, type_)
+
+
+def _inside(value: exp.Expr, tag: str, kind: str) -> exp.Expr:
+    return values.call("try_variant_get", value, exp.Literal.string(f'$["${tag}"]'), exp.Literal.string(kind))
+
+
+def _schema(value: exp.Expr) -> exp.Expr:
+    return values.call("schema_of_variant", value)
+
+
+def _is_tagged(value: exp.Expr) -> exp.Expr:
+    return values.call("startswith", _schema(value), exp.Literal.string("OBJECT<`$"))
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def arithmetic(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
+    """`left op right` of which at least one is untyped: by what it was made as, and as numbers otherwise."""
+    return _bound(
+        left, "__l", lambda a: _bound(right, "__r", lambda b: _computed(op, a, b, numbers), _BIND_ABOVE), _BIND_ABOVE
+    )
+
+
+def _bound(value: TypedSql, name: str, make: Callable[[TypedSql], TypedSql], above: int) -> TypedSql:
+    if value.type != t.ANY or sum(1 for _ in value.sql.walk()) <= above:
+        return make(value)
+    made = make(TypedSql(exp.column(name), t.ANY))
+    return TypedSql(once(value.sql, name, lambda _: made.sql), made.type)
+
+
+def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
+    ways = _temporal_ways(op, left, right)
+    known = next((one for one in (left, right) if one.type in temporal.TEMPORAL), None)
+    if known is not None:
+        if not ways:
+            raise FunctionError(f"cannot compute {left.type} {op} {right.type}")
+        return _first(ways)
+    plain = numbers(left, right)
+    if not ways:
+        return plain
+    test = exp.or_(*(_is_tagged(one.sql) for one in (left, right) if one.type == t.ANY))
+    # Apart from the numbers, which are what is computed most: one long expression would keep Spark from compiling it.
+    found = _bound(left, "__l", lambda a: _bound(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0)
+    return TypedSql(exp.If(this=test, true=encoder.to_any(found), false=encoder.to_any(plain)), t.ANY)
+
+
+def _temporal_ways(op: str, left: TypedSql, right: TypedSql) -> list[TypedSql]:
+    reads_text = t.DURATION in (left.type, right.type)
+
+    def meanings(value: TypedSql) -> list[TypedSql]:
+        if value.type != t.ANY:
+            return [value]
+        kinds: Sequence[Type] = (t.DURATION, t.BIGINT) if op == "*" else temporal.TEMPORAL
+        found = [TypedSql(tagged(value.sql, one), one) for one in kinds]
+        if reads_text and op != "*":
+            found.append(TypedSql(values.as_type(value.sql, t.DATETIME), t.DATETIME))
+        return found
+
+    ways = []
+    for a in meanings(left):
+        for b in meanings(right):
+            try:
+                made = temporal.arithmetic(op, a, b)
+            except FunctionError:
+                continue
+            if made is not None:
+                there = exp.and_(*(_is_there(one) for one in (a, b)))
+                ways.append(TypedSql(exp.If(this=there, true=made.sql, false=values.null(made.type)), made.type))
+    return ways
+
+
+def _is_there(value: TypedSql) -> exp.Expr:
+    return exp.Not(this=exp.Is(this=exp.Paren(this=value.sql.copy()), expression=exp.null()))
+
+
+def _first(ways: Sequence[TypedSql]) -> TypedSql:
+    if len({one.type for one in ways}) == 1:
+        return TypedSql(values.call("coalesce", *(one.sql for one in ways)), ways[0].type)
+    return TypedSql(values.call("coalesce", *(encoder.to_any(one) for one in ways)), t.ANY)
+
+
+# ---------------------------------------------------------------- as a part of what Spark is asked to compute
+
+
+def as_part(value: TypedSql, node: exp.Expr) -> TypedSql:
+    """An untyped value in a place of Spark's own grammar, as what the place is for."""
+    above = node.parent
+    if isinstance(above, exp.Ordered):
+        within = above.find_ancestor(exp.WithinGroup, exp.Window)
+        if (
+            value.type == t.ANY
+            and isinstance(within, exp.WithinGroup)
+            and within.this.name.lower().startswith("percentile")
+        ):
+            return TypedSql(values.exactly(value.sql, t.DOUBLE), t.DOUBLE)
+        if value.type == t.ANY:
+            return TypedSql(sort_key(value.sql), SORT_KEY)
+        order = temporal.order_key(value)
+        return (
+            value if order is None else TypedSql(order, Primitive("struct<days: bigint, micros: bigint, months: int>"))
+        )
+    if value.type != t.ANY:
+        return value
+    if node.arg_key == "partition_by":
+        return TypedSql(values.key(value.sql), t.STRING)
+    if isinstance(above, exp.Extract):
+        return TypedSql(moment(value.sql), t.DATETIME)
+    return TypedSql(text(value.sql), t.STRING)
+
+
+def as_argument(name: str, value: TypedSql, numeric: bool) -> TypedSql:
+    """An untyped argument of an aggregate or of a window function."""
+    if value.type != t.ANY or name in KEEPING:
+        return value
+    if name == "count":
+        return TypedSql(values.key(value.sql), t.STRING)
+    if numeric:
+        return TypedSql(values.exactly(value.sql, t.DOUBLE), t.DOUBLE)
+    return TypedSql(text(value.sql), t.STRING)

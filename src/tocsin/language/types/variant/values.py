@@ -1,0 +1,211 @@
+"""Values whose type is known only at run time. In a query they are Spark VARIANTs of the open form:
+
+    MISSING is SQL NULL · NULL is the variant null · {"$point": [x, y]}, {"$datetime": "…"}, … are what JSON cannot say
+
+Compared with a typed value, an untyped one is taken as that type, and as unknown when it is not one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.types.typed_sql import SPARK_TYPES, FunctionError, TypedSql, build, string
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.open_form import field_key
+from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Primitive, Type
+
+VOID: Final = Primitive("void")  # the type of a bare NULL
+
+
+def spark_type(type_: Type) -> str:
+    """The type a value has while a query runs."""
+    match type_:
+        case t.AnyType():
+            return "VARIANT"
+        case ArrayType(item) | MultisetType(item):
+            return f"ARRAY<{spark_type(item)}>"
+        case ObjectType():
+            columns = [f"`{physical(one.name)}`: {spark_type(one.type)}" for one in type_.fields]
+            columns += [f"`{OPEN}`: STRING"] if keeps_open(type_) else []
+            return f"STRUCT<{', '.join(columns)}>"
+    # Inside of a collection nothing is known of NULLs: Spark turns them into whatever stands beside them.
+    return "VARIANT" if type_ == VOID else SPARK_TYPES.get(type_, type_.name)
+
+
+def null(type_: Type) -> exp.Expr:
+    if type_ == VOID:
+        return exp.null()
+    return exp.cast(exp.null(), spark_type(type_), dialect="spark")
+
+
+def void_as(sql: exp.Expr, type_: Type) -> exp.Expr:
+    """What is NULL whenever it has a value, as one of that type. It is kept: raise_error('…') never gets so far."""
+    if isinstance(sql, exp.Null) or type_ == VOID:
+        return null(type_) if isinstance(sql, exp.Null) else sql
+    kept = exp.cast(sql.copy(), "STRING") if type_ == t.ANY else sql.copy()
+    return exp.cast(kept, spark_type(type_), dialect="spark")
+
+
+def call(name: str, *arguments: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
+
+
+def record(fields: Sequence[tuple[str, exp.Expr]]) -> exp.Expr:
+    """A struct whose field names need no quoting."""
+    return call("named_struct", *(part for name, sql in fields for part in (exp.Literal.string(name), sql)))
+
+
+def boxed(sql: exp.Expr) -> exp.Expr:
+    """In parentheses, so that `.field` may follow."""
+    return sql.copy() if isinstance(sql, exp.Paren) else exp.Paren(this=sql.copy())
+
+
+def when(present: exp.Expr, then: exp.Expr) -> exp.Expr:
+    """NULL where the first is."""
+    return exp.If(
+        this=exp.Not(this=exp.Is(this=exp.Paren(this=present.copy()), expression=exp.null())),
+        true=then,
+        false=exp.null(),
+    )
+
+
+def contains_any(type_: Type) -> bool:
+    match type_:
+        case t.AnyType():
+            return True
+        case ArrayType(item) | MultisetType(item):
+            return contains_any(item)
+        case ObjectType(fields):
+            return any(contains_any(one.type) for one in fields)
+    return False
+
+
+def step(value: exp.Expr, key: str | int) -> exp.Expr:
+    """A field or an element of an untyped value; MISSING where there is none."""
+    if isinstance(key, str):
+        key = field_key(key)
+        quote = "'" if '"' in key else '"'
+        if quote in key:
+            raise FunctionError(f"a field name with both kinds of quotes cannot be asked for: {key}")
+        path = f"[{quote}{key}{quote}]"
+    else:
+        path = f"[{key}]"
+    if isinstance(value, exp.Anonymous) and value.this == "try_variant_get" and len(value.expressions) == 3:
+        inner, before, kind = value.expressions
+        if kind.name == "variant" and isinstance(before, exp.Literal):
+            return call("try_variant_get", inner, string(str(before.this) + path), kind)
+    return call("try_variant_get", value, string(f"${path}"), exp.Literal.string("variant"))
+
+
+def is_explicit_null(value: exp.Expr) -> exp.Expr:
+    return call("is_variant_null", value)
+
+
+def get(value: exp.Expr, path: str, kind: str) -> exp.Expr:
+    """What an untyped value has there, as one of Spark's types; SQL NULL where it has none."""
+    return call("try_variant_get", value, string(f"${path}"), exp.Literal.string(kind))
+
+
+_PLAIN_TEXT: Final = {t.DATETIME: ("datetime", "timestamp"), t.DATE: ("date", "date"), t.UUID: ("uuid", "string")}
+_CORNERS: Final = ("x1", "y1", "x2", "y2")
+
+
+def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
+    """An untyped value as a value of that type, SQL NULL where it is none."""
+    if type_ in (t.ANY, VOID):
+        return value
+    if type_ in _PLAIN_TEXT:
+        tag, kind = _PLAIN_TEXT[type_]
+        return call("coalesce", get(value, f'["${tag}"]', kind), _if_kind("STRING", value, get(value, "", kind)))
+    match type_:
+        case t.TIME:
+            text = call("coalesce", get(value, '["$time"]', "string"), get(value, "", "string"))
+            return build("unix_micros(try_cast(concat('1970-01-01 ', _text) AS TIMESTAMP))", _text=text)
+        case t.DURATION:
+            return when(
+                get(value, '["$duration"][0]', "int"),
+                record(
+                    (
+                        ("months", get(value, '["$duration"][0]', "int")),
+                        ("micros", get(value, '["$duration"][1]', "bigint")),
+                    )
+                ),
+            )
+        case t.POINT:
+            return _either(value, ("x", "y"), ('["$point"][0]', '["$point"][1]'), ("[0]", "[1]"))
+        case t.CIRCLE:
+            tagged = tuple(f'["$circle"][{i}]' for i in range(3))
+            return _either(value, ("x", "y", "radius"), tagged, ('["center"][0]', '["center"][1]', '["radius"]'))
+        case t.LINE | t.RECTANGLE:
+            tagged = tuple(f'["${type_}"][{i}][{j}]' for i in (0, 1) for j in (0, 1))
+            return _either(value, _CORNERS, tagged, tuple(f"[{i}][{j}]" for i in (0, 1) for j in (0, 1)))
+        case t.POLYGON:
+            points = call(
+                "coalesce", get(value, '["$polygon"]', "array<array<double>>"), get(value, "", "array<array<double>>")
+            )
+            return build("transform(_points, __p -> named_struct('x', get(__p, 0), 'y', get(__p, 1)))", _points=points)
+        case ArrayType(item) | MultisetType(item):
+            items = call("coalesce", get(value, '["$multiset"]', "array<variant>"), get(value, "", "array<variant>"))
+            if item == t.ANY:
+                return items
+            inner = as_type(exp.column("__item"), item)
+            return build("transform(_items, __item -> _inner)", _items=items, _inner=inner)
+        case ObjectType():
+            raise FunctionError(f"an untyped value cannot be taken as {type_}")
+    return get(value, "", spark_type(type_).lower())
+
+
+def exactly(value: exp.Expr, type_: Type) -> exp.Expr:
+    """`as_type`, but no text is taken as a number, no number as text, and neither as a truth."""
+    kind = (
+        "BOOLEAN" if type_ == t.BOOLEAN else "STRING" if type_ == t.STRING else _NUMBER if type_ in t.NUMBERS else None
+    )
+    made = as_type(value, type_)
+    return made if kind is None else _if_kind(kind, value, made)
+
+
+_NUMBER: Final = "BIGINT|DOUBLE|FLOAT|DECIMAL.*"
+
+
+def _if_kind(kind: str, value: exp.Expr, then: exp.Expr) -> exp.Expr:
+    found = call("schema_of_variant", value)
+    test = call("rlike", found, string(f"^({kind})$")) if "|" in kind else exp.EQ(this=found, expression=string(kind))
+    return exp.If(this=test, true=then.copy(), false=exp.null())
+
+
+def number_as(value: exp.Expr, kind: str) -> exp.Expr:
+    """An untyped number as one of Spark's types, SQL NULL where it is no number."""
+    return _if_kind(_NUMBER, value, get(value, "", kind))
+
+
+def items(value: TypedSql) -> TypedSql:
+    """A collection as a Spark array."""
+    if isinstance(value.type, ArrayType | MultisetType):
+        return TypedSql(value.sql, ArrayType(value.type.item))
+    if value.type == t.ANY:
+        return TypedSql(as_type(value.sql, ArrayType(t.ANY)), ArrayType(t.ANY))
+    raise FunctionError(f"expected an array, got {value.type}")
+
+
+def key(value: exp.Expr) -> exp.Expr:
+    """A text that is equal for equal untyped values, so that they can be joined, grouped and compared."""
+    # 1 and 1.0 are equal, 1 and "1" are not; and no rounding makes numbers equal that are not.
+    return build(
+        "CASE WHEN schema_of_variant(_v) = 'BIGINT' THEN concat('n', try_variant_get(_v, '$', 'bigint'))"
+        " WHEN _d = floor(_d) AND abs(_d) < 9.2E18 THEN concat('n', CAST(_d AS BIGINT))"
+        " WHEN _d IS NOT NULL THEN concat('d', _d) ELSE nullif(to_json(_v), 'null') END",
+        _v=value,
+        _d=number_as(value, "double"),
+    )
+
+
+def _either(value: exp.Expr, names: Sequence[str], tagged: Sequence[str], bare: Sequence[str]) -> exp.Expr:
+    """A struct of doubles from the tagged form or, as people write JSON, from the bare one."""
+    numbers = [
+        call("coalesce", get(value, a, "double"), get(value, b, "double")) for a, b in zip(tagged, bare, strict=True)
+    ]
+    return when(numbers[0], record(tuple(zip(names, numbers, strict=True))))

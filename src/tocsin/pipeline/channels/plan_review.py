@@ -1,0 +1,80 @@
+"""How Spark would run a channel, looked at before it does: no plan may test every interest against every record."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tocsin.language.channels.compiler import NOW, PREVIOUS, CalledFunction, SharedQuery
+from tocsin.language.channels.shared_query import ID
+from tocsin.pipeline.channels.run_query import chosen, named
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.plan_check import analyse_query
+from tocsin.rules.model.columns import AT, COMMIT
+from tocsin.wire.errors import StatementError
+
+_PAIRWISE: Final = ("BroadcastNestedLoopJoin", "CartesianProduct")
+_REMEDY: Final = "compare a parameter with a field by =, IN, BETWEEN, LIKE or a spatial function, in WHERE and by AND"
+_numbers = itertools.count()
+
+
+def checked_plan(
+    spark: SparkSession, query: SharedQuery, interests: str, call_of: Callable[[CalledFunction], str]
+) -> str:
+    """Spark's plan of the query over relations of unknown size; StatementError where it would test every pair.
+
+    `interests` is the schema of the interests in Spark's words.
+    """
+    frame = _planned(spark, query, interests, {one.name: call_of(one) for one in query.calls})
+    root: Any = frame._jdf.queryExecution().executedPlan()
+    if query.parameters and any(_has_interests(node) for node in _pairwise(root)):
+        raise StatementError(
+            "nothing ties the parameters of this channel to single records: Spark would test every interest against "
+            "every record",
+            hint=query.remedy or _REMEDY,
+        )
+    return str(root.toString())
+
+
+def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Mapping[str, str]) -> DataFrame:
+    # Rows that Spark knows nothing of: of an empty table it would plan nothing at all.
+    unknown: Any = spark.sparkContext.emptyRDD()
+    number = next(_numbers)  # others may plan at the same time
+    names = {}
+    for i, scan in enumerate(query.scans):
+        names[scan.view] = f"tocsin_planned_{number}_{i}"
+        extra = f", `{COMMIT}` BIGINT, `{AT}` TIMESTAMP" if getattr(scan.dataset, "active", False) else ""
+        schema = layout.spark_schema(scan.dataset.type) + extra
+        spark.createDataFrame(unknown, schema).createOrReplaceTempView(names[scan.view])
+    names[query.interests_view] = f"tocsin_planned_{number}_interests"
+    spark.createDataFrame(unknown, interests).createOrReplaceTempView(names[query.interests_view])
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{one.since: 0 for one in query.watched}}
+    arguments.update({level.name: f.array(f.lit(level.nothing)) for level in query.levels})
+    arguments.update({one.name: f.array(f.lit(None)) for one in query.borders})
+    try:
+        for level in query.levels:
+            analyse_query(spark, named(level.sql, {**names, **calls}), chosen(arguments, level.arguments))
+        used = chosen(arguments, query.arguments)
+        analyse_query(spark, named(query.sql_for_many, {**names, **calls}), used)
+        return analyse_query(spark, named(query.sql, {**names, **calls}), used)
+    finally:
+        for name in names.values():
+            spark.catalog.dropTempView(name)
+
+
+def _pairwise(node: Any) -> Iterator[Any]:
+    if any(node.nodeName().startswith(one) for one in _PAIRWISE):
+        yield node
+    children = node.children()
+    for i in range(children.size()):
+        yield from _pairwise(children.apply(i))
+
+
+def _has_interests(node: Any) -> bool:
+    return f"{ID}#" in node.toString()

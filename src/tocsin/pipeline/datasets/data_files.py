@@ -1,0 +1,314 @@
+"""The Parquet files of a dataset: written whole and synced before any log entry names them, read as Arrow.
+
+A file is never changed. Its name is never used again, and ends with a checksum of all that is in it: the pages of a
+Parquet file have checksums, its footer and the heads of its pages have none.
+
+    part-4d1c…-9ae0b31f.parquet
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tocsin.pipeline.datasets.delta.durability import remove_files, sync_file
+from tocsin.pipeline.datasets.delta.statistics import (
+    ColumnStatistics,
+    Leaf,
+    Summary,
+    moment_text,
+    statistics_leaves,
+)
+from tocsin.rules.model.columns import AT, COMMIT
+from tocsin.wire.errors import InputError, StoreError
+
+AT_TYPE: Final = pa.timestamp("us", "UTC")
+_OURS: Final = pa.schema([(COMMIT, pa.int64()), (AT, AT_TYPE)])
+SUFFIX: Final = ".parquet"
+_CHECKED_NAME: Final = re.compile(r"part-[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
+_CHECKED_BYTES: Final = 1 << 20
+
+# Enough for good encoding and few seeks; bounds what a rewrite holds in memory.
+_ROW_GROUP_BYTES: Final = 32 << 20
+_READ_ROWS: Final = 64 << 10
+LARGEST_FILE_BYTES: Final = 128 << 20
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_us(at: datetime) -> int:
+    """Whole microseconds since 1970, exactly."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_us(at_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file and what is known of it without opening it."""
+
+    name: str
+    size_bytes: int
+    rows: int
+    first_commit: int
+    last_commit: int
+    first_at_us: int
+    last_at_us: int
+    # Of the declared columns, for the log entry that adds the file; not read back.
+    statistics: Summary = field(default=Summary(), compare=False, repr=False)
+
+    def add_action(self, *, data_change: bool) -> dict[str, Any]:
+        declared = self.statistics
+        low = {**declared.min_values, COMMIT: self.first_commit, AT: moment_text(self.first_at_us)}
+        high = {**declared.max_values, COMMIT: self.last_commit, AT: moment_text(self.last_at_us)}
+        nulls = {**declared.null_counts, COMMIT: 0, AT: 0}
+        stats = orjson.dumps({"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": nulls})
+        return {
+            "add": {
+                "path": self.name, "partitionValues": {}, "size": self.size_bytes,
+                "modificationTime": self.last_at_us // 1000, "dataChange": data_change, "stats": stats.decode(),
+            }
+        }  # fmt: skip
+
+    def remove_action(self, at_us: int, *, data_change: bool) -> dict[str, Any]:
+        return {
+            "remove": {
+                "path": self.name, "dataChange": data_change, "deletionTimestamp": at_us // 1000,
+                "extendedFileMetadata": True, "partitionValues": {}, "size": self.size_bytes,
+            }
+        }  # fmt: skip
+
+
+def from_add_actions(actions: Any, folder: Path) -> dict[str, DataFile]:
+    """The files of a table as `DeltaTable.get_add_actions(flatten=True)` lists them, the oldest rows first.
+
+    Delta lists the statistics of some columns only (by default of the first 32), and another engine may have written
+    none: what is not listed, the file itself tells.
+    """
+    table = pa.table(actions)
+    files = []
+    for name, size_bytes, *known in zip(*(_listed(table, column) for column in _LISTED), strict=True):
+        if None in known:
+            files.append(_looked_into(folder, name, size_bytes))
+        else:
+            files.append(DataFile(name, size_bytes, *known))
+    return {file.name: file for file in sorted(files, key=lambda file: (file.first_commit, file.last_commit))}
+
+
+# In the order of a DataFile's fields.
+_LISTED: Final = ("path", "size_bytes", "num_records", f"min.{COMMIT}", f"max.{COMMIT}", f"min.{AT}", f"max.{AT}")
+
+
+def _listed(table: pa.Table, name: str) -> list[Any]:
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    column = table.column(name)
+    values: list[Any] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    return values
+
+
+def _looked_into(folder: Path, name: str, size_bytes: int) -> DataFile:
+    """The file as its footer tells it, or where that has no statistics, its rows."""
+    with pq.ParquetFile(f"{folder}/{name}") as file:
+        about = file.metadata
+        commits, ats_us = (_ends(about, column, kind) for column, kind in ((COMMIT, pa.int64()), (AT, AT_TYPE)))
+        if commits and ats_us:
+            return DataFile(name, size_bytes, about.num_rows, min(commits), max(commits), min(ats_us), max(ats_us))
+        seen = _Seen(())
+        for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[COMMIT, AT], use_threads=False):
+            seen.add(pa.Table.from_batches([batch]).cast(_OURS))
+        return seen.file(name, size_bytes)
+
+
+def _ends(about: pq.FileMetaData, column: str, kind: pa.DataType) -> list[int]:
+    """The least and the greatest value of every row group; none where not every row group has them."""
+    # By path: a struct of the record may have a field of the same name.
+    place = next((each for each in range(about.num_columns) if about.schema.column(each).path == column), None)
+    if place is None:
+        return []
+    ends: list[int] = []
+    for group in range(about.num_row_groups):
+        told = about.row_group(group).column(place).statistics
+        if told is None or not told.has_min_max:
+            return []
+        ends += pa.array([told.min, told.max], kind).cast(pa.int64()).to_pylist()
+    return ends
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """The record's columns and ours."""
+    for name in (COMMIT, AT):
+        if name in schema.names:
+            raise InputError(f"{name} is a column of the system")
+    return pa.schema([*schema, *_OURS])
+
+
+class DataFolder:
+    """Where the files lie, and how this dataset's are encoded."""
+
+    def __init__(self, path: Path, schema: pa.Schema, keys: Sequence[Sequence[str]]) -> None:
+        self.path = path
+        self.schema = schema
+        # A key differs in every row: a dictionary of it would only be built to be thrown away.
+        unique = {".".join(key) for key in keys} if len(keys) == 1 else set()
+        self._leaves = statistics_leaves(schema)
+        self._dictionary = [leaf for field in schema for leaf in _leaves(field.name, field.type) if leaf not in unique]
+
+    def full_path(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def write(self, tables: Iterable[pa.Table], *, largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
+        """Write the rows as one file (several where they exceed `largest_bytes`), synced. On any error none remains."""
+        written: list[DataFile] = []
+        begun: list[str] = []
+        try:
+            groups = _grouped(tables)
+            group = next(groups, None)
+            while group is not None:
+                begun.append(draft := f"part-{uuid.uuid4().hex}{SUFFIX}")
+                seen = _Seen(self._leaves)
+                with pa.OSFile(self.full_path(draft), "wb") as sink:
+                    with pq.ParquetWriter(
+                        sink,
+                        self.schema,
+                        compression="snappy",
+                        use_dictionary=self._dictionary,
+                        write_page_checksum=True,
+                    ) as writer:
+                        while group is not None and sink.tell() < largest_bytes:
+                            writer.write_table(group)
+                            seen.add(group)
+                            group = next(groups, None)
+                    size_bytes = sink.tell()
+                begun.append(name := _checked_name(draft, compute_checksum(self.path / draft)))
+                (self.path / draft).rename(self.path / name)
+                sync_file(self.full_path(name))
+                written.append(seen.file(name, size_bytes))
+            return written
+        except BaseException:
+            self.remove(begun)
+            raise
+
+    def remove(self, names: Iterable[str]) -> int:
+        return remove_files(self.path / name for name in names)
+
+    def size_of(self, name: str) -> int | None:
+        """How many bytes the file has; None where it is gone."""
+        try:
+            return (self.path / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> set[str]:
+        """The data files on the disk, whether the log knows them or not."""
+        return {path.name for path in self.path.iterdir() if path.suffix == SUFFIX}
+
+    def read(self, name: str) -> Iterator[pa.Table]:
+        """The rows of a file in their order, a bounded piece at a time. StoreError where it is damaged: rows that are
+        not as they were written get no new file, which would hide it."""
+        with self._open(name) as file:
+            for batch in file.iter_batches(batch_size=_READ_ROWS, use_threads=False):
+                yield pa.Table.from_batches([batch]).cast(self.schema)
+
+    def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """All rows of the named columns (dots lead into structs)."""
+        with self._open(name) as file:
+            return file.read(columns=list(columns), use_threads=False)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[pq.ParquetFile]:
+        try:
+            with pq.ParquetFile(self.full_path(name), page_checksum_verification=True) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise StoreError(
+                f"the data file {self.full_path(name)} is damaged: {str(error).splitlines()[0]}",
+                hint="bring it back from a copy of the disk, or restore a backup; tocsin check --deep names all damage",
+            ) from error
+
+
+def _checked_name(draft: str, checksum: str) -> str:
+    return f"{draft.removesuffix(SUFFIX)}-{checksum}{SUFFIX}"
+
+
+def checksum_in(name: str) -> str | None:
+    """The checksum that a data file's name tells; None where an older Tocsin, or another engine, wrote the file."""
+    found = _CHECKED_NAME.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def compute_checksum(path: Path) -> str:
+    """Of all that is in the file."""
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_CHECKED_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    return f"{checksum:08x}"
+
+
+class _Seen:
+    """Counts what goes into a file."""
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self._rows = 0
+        self._statistics = ColumnStatistics(leaves)
+        self._commits: list[int] = []
+        self._ats_us: list[int] = []
+
+    def add(self, table: pa.Table) -> None:
+        self._rows += table.num_rows
+        for column, seen in ((COMMIT, self._commits), (AT, self._ats_us)):
+            ends = pc.min_max(table.column(column).cast(pa.int64()))
+            seen += [ends["min"].as_py(), ends["max"].as_py()]
+        self._statistics.add(table)
+
+    def file(self, name: str, size_bytes: int) -> DataFile:
+        commits, ats_us = self._commits, self._ats_us
+        ends = min(commits), max(commits), min(ats_us), max(ats_us)
+        return DataFile(name, size_bytes, self._rows, *ends, statistics=self._statistics.summary())
+
+
+def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in pieces that make good row groups; never an empty one."""
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for table in tables:
+        if table.num_rows == 0:
+            continue
+        waiting.append(table)
+        waiting_bytes += table.nbytes
+        if waiting_bytes >= _ROW_GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    """The Parquet column paths of an Arrow column."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+    else:
+        yield path

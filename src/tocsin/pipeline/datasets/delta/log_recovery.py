@@ -1,0 +1,148 @@
+"""What a crash left of a dataset's log, put right before anything opens it.
+
+A commit syncs its log entry before it renames it into place (`commits`). delta-rs does not: it makes the first entry of
+a table and the checkpoints, and in earlier versions it made all entries. So after a power cut the newest entry or
+checkpoint may be there without its content. Every commit is synced before the next one begins; therefore only the
+newest entry can be torn, one without a checksum, and nobody was ever told of it. It is set aside in the folder `_lost`
+of the dataset. What is damaged otherwise was acknowledged: it is an error that names the file, and nothing is changed.
+So is a read that fails.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tocsin import faults
+from tocsin.pipeline.datasets.delta.durability import (
+    LOG_FOLDER,
+    checkpoint_path,
+    entry_path,
+    log_versions,
+    remove_files,
+    sync_folder,
+)
+from tocsin.pipeline.datasets.delta.log_entries import (
+    EntryState,
+    classify_entry,
+    compute_digest,
+    list_added_files,
+    read_checkpoint_mark,
+)
+from tocsin.wire.errors import StoreError
+
+# Readers of Delta tables pass over folders that begin so.
+LOST_FOLDER: Final = "_lost"
+LAST_CHECKPOINT: Final = "_last_checkpoint"
+_PARQUET_MAGIC: Final = b"PAR1"
+
+log = structlog.get_logger("tocsin.datasets")
+
+
+def damage_error(path: Path, why: str) -> StoreError:
+    return StoreError(
+        f"the dataset's log is damaged: {path} {why}",
+        hint="nothing was changed; bring the file back from a copy of the disk, or restore a backup; "
+        "tocsin check names all that is damaged",
+    )
+
+
+def recover_log(folder: Path) -> bool:
+    """Whether something was torn. OSError where the disk cannot be read, StoreError where the log is damaged."""
+    logs = folder / LOG_FOLDER
+    if not logs.is_dir():
+        return False
+    torn = _torn_checkpoint(folder)
+    entries, checkpoints = log_versions(folder)
+    base = max((version for version in checkpoints if checkpoint_path(folder, version) not in torn), default=-1)
+    torn += _torn_entry(folder, [version for version in entries if version > base], base)
+    # Drafts of entries have this suffix until they are whole (log_writer); no reader looks at them.
+    # `_last_checkpoint` is a hint, which readers do without.
+    unneeded = [path for path in logs.iterdir() if path.suffix == ".tmp"]
+    last = logs / LAST_CHECKPOINT
+    if last.exists() and (torn or classify_entry(last.read_bytes()) is not EntryState.WHOLE):
+        unneeded.append(last)
+    for path in torn:
+        set_aside(folder, path)
+    if remove_files(unneeded) or torn:
+        sync_folder(logs)
+    return bool(torn)
+
+
+def _torn_entry(folder: Path, versions: list[int], base: int) -> list[Path]:
+    """The newest entry, where a power cut tore it. `versions`: those after the checkpoint of the version `base`."""
+    for place, version in enumerate(versions):
+        path = entry_path(folder, version)
+        if version != base + 1 + place:
+            raise damage_error(entry_path(folder, base + 1 + place), "is missing, and later ones are there")
+        state = classify_entry(path.read_bytes())
+        if state is EntryState.TORN and version == versions[-1]:
+            return [path]
+        if state is not EntryState.WHOLE:
+            raise damage_error(path, "is not as it was written")
+    return []
+
+
+def _torn_checkpoint(folder: Path) -> list[Path]:
+    """The newest checkpoint, where it is not as it was written and nothing is lost without it.
+
+    Log entries go only after a later checkpoint was synced: without a torn one, all it said is still there.
+    """
+    entries, checkpoints = log_versions(folder)
+    if not checkpoints or _is_whole_checkpoint(folder, checkpoints[-1], entries):
+        return []
+    newest = checkpoint_path(folder, checkpoints[-1])
+    before = max(checkpoints[:-1], default=-1)
+    if set(range(before + 1, checkpoints[-1] + 1)) <= set(entries):
+        return [newest]
+    raise damage_error(newest, "is not as it was written, and the entries that it stands for are removed")
+
+
+def _is_whole_checkpoint(folder: Path, version: int, entries: list[int]) -> bool:
+    path = checkpoint_path(folder, version)
+    if not is_whole_parquet(path):
+        return False
+    after = (read_checkpoint_mark(entry_path(folder, each).read_bytes()) for each in entries if each > version)
+    told = next((digest for told in after if told is not None for of, digest in [told] if of == version), None)
+    return told is None or compute_digest(path) == told
+
+
+def set_aside(folder: Path, path: Path) -> None:
+    """Move a file of the dataset's to its folder `_lost`, under a name that nothing had before."""
+    lost = folder / LOST_FOLDER
+    lost.mkdir(mode=0o700, exist_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    place, tries = lost / f"{stamp}-{path.name}", 1
+    while os.path.lexists(place):
+        tries += 1
+        place = lost / f"{stamp}-{tries}-{path.name}"
+    path.rename(place)
+    faults.reach("recovery.set-aside")
+    sync_folder(lost)
+    sync_folder(folder)
+    log.warning(
+        "a file of a dataset's log is not as it was written, and nothing acknowledged needs it: it is set aside",
+        path=str(path), now=str(place),
+    )  # fmt: skip
+
+
+def list_files_set_aside(folder: Path) -> set[str]:
+    """Data files that entries in `_lost` name: they stay, so that whoever looks there finds all of it."""
+    try:
+        found = list((folder / LOST_FOLDER).glob("*.json"))
+    except FileNotFoundError:
+        return set()
+    return {name for path in found for name in list_added_files(path.read_bytes())}
+
+
+def is_whole_parquet(path: Path) -> bool:
+    """Whether it ends as a Parquet file does."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) < 12:
+            return False
+        file.seek(-4, os.SEEK_END)
+        return file.read(4) == _PARQUET_MAGIC

@@ -1,0 +1,122 @@
+"""What is in a file that has arrived: its records, each judged by itself, in pieces of bounded size.
+
+A file gives the same pieces whenever it is read. A record that is broken or does not fit is refused with the file and
+the place in it, and its neighbours pass; so is what makes the rest of a file, or all of it, unreadable.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tocsin.pipeline.sources import load_files
+from tocsin.pipeline.sources.decoder import DecodedRecord
+from tocsin.pipeline.sources.formats import adm_text, delimited_text, json_each, parquet, xml_text
+from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, Found
+from tocsin.rules.model.json_form import plain, reader
+from tocsin.rules.model.type_check import RecordError
+from tocsin.rules.model.types import ObjectType
+from tocsin.wire.errors import InputError
+
+FORMATS: Final = load_files.FORMATS
+PIECE_ROWS: Final = 20_000
+PIECE_BYTES: Final = 8 << 20
+_SHOWN_BYTES: Final = 1 << 20  # of a refused record
+# The fault of the moment and not of the file: it is read again.
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How the files are written."""
+
+    format: str
+    form: delimited_text.DelimitedFormat
+    record: str = ""  # the element of a record in XML
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Some records of a file, in their order, counted from 0 in this part."""
+
+    records: list[DecodedRecord]
+    size_bytes: int
+    is_last: bool
+
+
+def reading(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa: A002 - what it is everywhere
+    """The options of the format, understood; InputError where one makes no sense."""
+    return FileFormat(
+        format, delimited_text.form_of(options, header=format == "csv"), options.get("record", "").strip()
+    )
+
+
+def parts(path: Path, how: FileFormat, kind: ObjectType, rows: int = PIECE_ROWS) -> Iterator[FilePart]:
+    """The file in parts; nothing of an empty one. Memory does not grow with the file."""
+    waiting: FilePart | None = None
+    records: list[DecodedRecord] = []
+    size_bytes = 0
+    for judged, bytes_ in _judged(path, how, kind):
+        if len(records) >= rows or size_bytes >= PIECE_BYTES:
+            if waiting is not None:
+                yield waiting
+            waiting = FilePart(records, size_bytes, is_last=False)
+            records, size_bytes = [], 0
+        records.append(judged._replace(index=len(records)))
+        size_bytes += bytes_
+    if waiting is not None:
+        yield waiting
+    if records:
+        yield FilePart(records, size_bytes, is_last=True)
+
+
+def _judged(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[DecodedRecord, int]]:
+    check = reader(kind)
+    unit = "record" if how.format == "parquet" else "line"
+    try:
+        for found in _each(path, how, kind):
+            if isinstance(found, BadRecord):
+                reason = f"{path}, {unit} {found.place}: {found.reason}"
+                raw = found.raw[:_SHOWN_BYTES]
+                yield DecodedRecord(0, None, found.field, reason, raw), len(raw)
+                continue
+            place, record, size_bytes = found
+            try:
+                yield DecodedRecord(0, check(record)), size_bytes
+            except RecordError as error:
+                reason = f"{path}, {unit} {place}: {error.reason}"
+                yield DecodedRecord(0, None, error.field, reason, _text(record)[:_SHOWN_BYTES]), size_bytes
+    except BadFile as error:
+        yield DecodedRecord(0, None, "", f"{path} cannot be read: {error}"), 0
+    except InputError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _PASSING:
+            raise
+        yield DecodedRecord(0, None, "", error.message), 0
+
+
+def _each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[Found | BadRecord]:
+    if how.format == "parquet":
+        with load_files.opened(path):
+            yield from parquet.each(path)
+        return
+    with load_files.opened(path) as file:
+        if how.format == "json":
+            yield from json_each.each(file)
+        elif how.format == "adm":
+            yield from adm_text.each(file)
+        elif how.format == "xml":
+            yield from xml_text.each(file, kind, how.record)
+        else:
+            yield from delimited_text.each(file, kind, how.form)
+
+
+def _text(record: Any) -> bytes:
+    try:
+        return orjson.dumps(plain(record))
+    except (TypeError, ValueError, RecursionError):  # a value of no type here, half of a surrogate pair
+        return repr(record).encode("utf-8", "replace")

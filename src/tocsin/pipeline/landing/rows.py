@@ -1,0 +1,125 @@
+"""Records of a feed's type made into rows of a dataset.
+
+Where every column of the feed is a column of the dataset, nothing is touched but the generated key: the rows stay
+Arrow from the feed's log to the dataset's files. Elsewhere each record is read, checked and written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.pipeline.datasets import layout
+from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.open_form import field_key
+from tocsin.rules.model.type_check import RecordError, checker
+from tocsin.rules.model.types import ObjectType
+from tocsin.rules.model.values import MISSING
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A record that does not fit its dataset: its place in the batch, and why."""
+
+    index: int
+    field: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRows:
+    """`keys_are_new`: every key was made just now. `refused` are left out of `rows`."""
+
+    rows: pa.Table
+    keys_are_new: bool
+    refused: tuple[RefusedRow, ...] = ()
+
+
+def fitter(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> Callable[[pa.Table], FittedRows]:
+    """A function from rows of the feed's layout to rows of the dataset's."""
+    same = _same_columns(feed, dataset, generated)
+
+    def fit(rows: pa.Table) -> FittedRows:
+        if same and not (generated is not None and feed.open and _may_hold(rows, generated[0])):
+            return _with_key(rows, dataset, generated)
+        return checked(layout.from_arrow(rows, feed), dataset, generated)
+
+    return fit
+
+
+def checked(values: Sequence[Any], dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
+    """Records that came as values, one by one."""
+    check = checker(dataset)
+    records: list[dict[str, Any]] = []
+    refused: list[RefusedRow] = []
+    new = generated is not None
+    for index, value in enumerate(values):
+        if generated is not None and isinstance(value, dict):
+            new = generate(value, generated) and new
+        try:
+            if not isinstance(value, dict):
+                raise RecordError("", "a record is an object")
+            records.append(check(value))
+        except RecordError as error:
+            refused.append(RefusedRow(index, error.field, error.reason))
+    return FittedRows(layout.to_arrow(records, dataset), new, tuple(refused))
+
+
+def generate(record: dict[str, Any], path: KeyPath) -> bool:
+    """A new uuid at the key's place, unless one was given there; says whether it made one."""
+    place: Any = record
+    for name in path[:-1]:
+        place = place.setdefault(name, {}) if isinstance(place, dict) else None
+    if not isinstance(place, dict) or place.get(path[-1], MISSING) is not MISSING:
+        return False
+    place[path[-1]] = uuid4()
+    return True
+
+
+def _same_columns(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> bool:
+    """Whether each of the feed's columns can be taken over as it is, and nothing else is wanted."""
+    if feed.open and not dataset.open:
+        return False
+    made = {generated[0]} if generated is not None and len(generated) == 1 else set()
+    mine = {one.name for one in feed.fields}
+    if made & mine or {one.name for one in dataset.fields} != mine | made:
+        return False
+    for one in feed.fields:
+        other = dataset.find(one.name)
+        if other is None or other.type != one.type or one.optional != other.optional:
+            return False
+    return generated is None or bool(made)
+
+
+def _may_hold(rows: pa.Table, name: str) -> bool:
+    """Whether a record may bring the key itself, as a field its feed does not declare."""
+    found = pc.any(pc.match_substring(rows.column(OPEN), json.dumps(field_key(name), ensure_ascii=False))).as_py()
+    return bool(found)
+
+
+def _with_key(rows: pa.Table, dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
+    schema = layout.record_schema(dataset)
+    columns: dict[str, Any] = {name: rows.column(name) for name in rows.column_names}
+    if generated is not None:
+        columns[physical(generated[0])] = _uuids(rows.num_rows)
+    if keeps_open(dataset) and OPEN not in columns:
+        columns[OPEN] = pa.nulls(rows.num_rows, pa.string())
+    return FittedRows(pa.table([columns[field.name] for field in schema], schema=schema), generated is not None)
+
+
+def _uuids(count: int) -> pa.Array:
+    """So many random uuids (version 4), all at once."""
+    raw = np.frombuffer(os.urandom(16 * count), dtype=np.uint8).reshape(count, 16).copy()
+    raw[:, 6] = (raw[:, 6] & 0x0F) | 0x40
+    raw[:, 8] = (raw[:, 8] & 0x3F) | 0x80
+    return pa.array([str(UUID(bytes=one.tobytes())) for one in raw], pa.string())

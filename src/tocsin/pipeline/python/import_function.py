@@ -1,0 +1,113 @@
+"""Finds a function by its name in a worker: imports its module, anew when its files have changed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tocsin.pipeline.python.protocol import CallError, Code
+from tocsin.pipeline.python.sandbox import FunctionTimeoutError, limited, told
+
+Function = Callable[..., Any]
+
+_versions: dict[str, str] = {}  # of each folder, what was imported from it
+_found: dict[tuple[str, str], Function] = {}
+
+
+def function(code: Code) -> Function:
+    """The function; CallError says what stands in the way."""
+    if _versions.get(code.folder) != code.version:
+        _forget(code.folder)
+        _versions[code.folder] = code.version
+    key = code.folder, code.target
+    if key not in _found:
+        _found[key] = _look_up(code)
+    return _found[key]
+
+
+def check(code: Code, arity: int) -> None:
+    """CallError unless the function is there and takes so many arguments."""
+    found = function(code)
+    if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
+        raise CallError(f"{code.target} is async", "give a plain function", usable=False)
+    try:
+        inspect.signature(found).bind(*[None] * arity)
+    except TypeError as error:
+        given = "1 argument" if arity == 1 else f"{arity} arguments"
+        raise CallError(f"{code.target} cannot be called with {given}: {error}", usable=False) from None
+    except ValueError:
+        pass  # some functions written in C do not say what they take
+
+
+def _forget(folder: str) -> None:
+    """The modules of the folder, so that their next import reads the files as they are now."""
+    # All are found before any goes: a package without files asks for the one around it when it is asked where it is.
+    gone = [name for name, module in list(sys.modules.items()) if _is_inside(module, folder)]
+    for name in gone:
+        del sys.modules[name]
+    for key in [one for one in _found if one[0] == folder]:
+        del _found[key]
+    importlib.invalidate_caches()
+
+
+def _is_inside(module: Any, folder: str) -> bool:
+    return any(Path(place).is_relative_to(folder) for place in _places(module))
+
+
+def _places(module: Any) -> list[str]:
+    file = getattr(module, "__file__", None)
+    return [file] if isinstance(file, str) else [str(one) for one in getattr(module, "__path__", None) or ()]
+
+
+def _look_up(code: Code) -> Function:
+    name, _, attribute = code.target.partition(":")
+    module = _imported(name, code)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, [one for one in dir(found) if callable(getattr(found, one))], 1)
+            where = _places(module)
+            hint = f"did you mean {near[0]}?" if near else f"it was read from {where[0]}" if where else None
+            raise CallError(f"the Python module {name} has no function {attribute}", hint, usable=False)
+        found = getattr(found, part)
+    if not callable(found):
+        raise CallError(f"{code.target} is no function, but of type {type(found).__name__}", usable=False)
+    return found  # type: ignore[no-any-return]
+
+
+def _imported(name: str, code: Code) -> Any:
+    if code.folder not in sys.path:
+        # Last: a file there that happens to be called like a module of Python's must not take its place.
+        sys.path.append(code.folder)
+    # Compiled files are told apart by whole seconds: an edit in the same one would go unnoticed.
+    sys.dont_write_bytecode = True
+    try:
+        with limited(code.timeout_s):
+            module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            file = f"{name.replace('.', '/')}.py"
+            hint = f"put {file} into {code.folder}, or install its package for the cluster's Python"
+            raise CallError(f"there is no Python module {name}", hint, usable=False) from None
+        raise _unusable(name, error, code) from None
+    except (Exception, SystemExit, FunctionTimeoutError) as error:
+        raise _unusable(name, error, code) from None
+    own = Path(code.folder, *name.split("."))
+    hidden = own.with_suffix(".py").is_file() or (own / "__init__.py").is_file()
+    if hidden and not _is_inside(module, code.folder):
+        raise CallError(
+            f"the Python module {name} in {code.folder} is hidden by another of that name",
+            f"rename it; the other is {(_places(module) or ['a part of Python'])[0]}",
+            usable=False,
+        )
+    return module
+
+
+def _unusable(name: str, error: BaseException, code: Code) -> CallError:
+    return CallError(f"the Python module {name} cannot be imported: {told(error, code)}", "mend its file", usable=False)

@@ -1,0 +1,71 @@
+"""ADM, the original system's text: objects one after the other over any lines, or in arrays."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found
+from tocsin.rules.model import adm
+from tocsin.rules.model.record_frames import Braces, FrameError
+from tocsin.rules.model.type_check import shown
+
+_CHUNK_BYTES: Final = 1 << 18
+
+
+def read(file: BinaryIO) -> Iterator[Found]:
+    """The objects of a file, each with the line that it begins on."""
+    for one in each(file):
+        if isinstance(one, BadRecord):
+            raise one
+        yield one
+
+
+def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
+    """The same, but an object that cannot be read is handed over as what is wrong with it, and the next ones follow, as
+    long as it can be seen where it ends."""
+    for line, text in framed(file):
+        if isinstance(line, BadRecord):
+            yield line
+            continue
+        try:
+            yield line, parse(text, line), len(text)
+        except BadRecord as error:
+            yield error
+
+
+def framed(file: BinaryIO) -> Iterator[tuple[int | BadRecord, bytes]]:
+    """The texts between balanced braces, each with its line; the last may be what cannot be told apart."""
+    braces = Braces(RECORD_LIMIT_BYTES)
+    mark = file.read(len(codecs.BOM_UTF8))
+    chunk = (b"" if mark == codecs.BOM_UTF8 else mark) + file.read(_CHUNK_BYTES)
+    while chunk:
+        try:
+            found = braces.numbered(chunk)
+        except FrameError as error:
+            yield from error.numbered
+            yield BadRecord(error.line, error.reason), b""
+            return
+        yield from found
+        chunk = file.read(_CHUNK_BYTES)
+    rest = braces.finish()
+    if rest is not None:
+        yield BadRecord(braces.begun_on, "the file ends inside of the object that begins on this line", raw=rest), rest
+
+
+def parse(text: bytes, line: int = 1) -> dict[str, Any]:
+    """The object that stands from `line` on; BadRecord says where it is not one."""
+    try:
+        written = text.decode()
+    except UnicodeDecodeError as error:
+        raise BadRecord(line + text.count(b"\n", 0, error.start), "is not UTF-8 text", raw=text) from None
+    try:
+        value = adm.loads(written)
+    except adm.AdmError as error:
+        before = written[: error.offset]
+        column = len(before) - before.rfind("\n")
+        raise BadRecord(line + before.count("\n"), f"is not ADM: {error.reason}", column=column, raw=text) from None
+    if value.__class__ is not dict:
+        raise BadRecord(line, f"expected an object, got {shown(value)}", raw=text)
+    return value

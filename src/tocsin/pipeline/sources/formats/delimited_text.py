@@ -1,0 +1,255 @@
+"""Delimited text: quoted cells, a header or the type's own fields, each cell read as the type of its field."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from tocsin.pipeline.sources.formats.json_text import parse
+from tocsin.pipeline.sources.reader_types import (
+    RECORD_LIMIT_BYTES,
+    BadFile,
+    BadRecord,
+    Found,
+    not_utf8,
+    too_long,
+)
+from tocsin.rules.model.json_form import NONFINITE
+from tocsin.rules.model.type_check import RecordError, field_step, shown
+from tocsin.rules.model.types import (
+    BOOLEAN,
+    INTEGERS,
+    NUMBERS,
+    STRING,
+    AnyType,
+    ArrayType,
+    MultisetType,
+    ObjectType,
+    Type,
+)
+from tocsin.rules.model.values import NUMBER
+from tocsin.wire.errors import InputError
+
+# The module has one limit for the whole process; its default of 128 KiB is less than a record may have.
+csv.field_size_limit(RECORD_LIMIT_BYTES)
+
+_CHUNK_BYTES: Final = 1 << 16
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,400}")
+
+_Cell = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DelimitedFormat:
+    """How the text is written. `null` stands for MISSING in optional and undeclared fields; `quote` "" for none."""
+
+    delimiter: str = ","
+    header: bool = True
+    quote: str = '"'
+    null: str | None = None
+
+
+def form_of(given: Mapping[str, str], *, header: bool) -> DelimitedFormat:
+    """The options `delimiter`, `quote`, `header` and `null`, understood; InputError where one makes no sense."""
+    delimiter = given.get("delimiter", ",").replace("\\t", "\t")
+    quote = given.get("quote", '"')
+    if len(delimiter) != 1 or delimiter in "\r\n\0":
+        raise InputError(f"the delimiter must be one character, got {delimiter!r}")
+    if len(quote) > 1 or (quote and quote in "\r\n\0"):
+        raise InputError(f"the quote must be one character, or empty for none, got {quote!r}")
+    if quote == delimiter:
+        raise InputError(f"the quote and the delimiter are both {quote!r}")
+    said = given.get("header", str(header)).strip().lower()
+    if said not in ("true", "false"):
+        raise InputError(f"the option header must be true or false, got {given['header']!r}")
+    return DelimitedFormat(delimiter, said == "true", quote, given.get("null"))
+
+
+def read(file: BinaryIO, kind: ObjectType, form: DelimitedFormat, generated: str | None = None) -> Iterator[Found]:
+    """The rows of a file as objects. Without a header the columns are the declared fields in their order, where the
+    file may leave out the `generated` one."""
+    for row in each(file, kind, form, generated):
+        if isinstance(row, BadRecord):
+            raise row
+        yield row
+
+
+def each(
+    file: BinaryIO,
+    kind: ObjectType,
+    form: DelimitedFormat,
+    generated: str | None = None,
+    limit_bytes: int = RECORD_LIMIT_BYTES,
+) -> Iterator[Found | BadRecord]:
+    """The same, but a row that cannot be read is handed over as what is wrong with it, and the next ones follow."""
+    lines = _LineIterator(file, limit_bytes)
+    rows = csv.reader(
+        lines,
+        delimiter=form.delimiter,
+        quotechar=form.quote or None,
+        quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
+        strict=True,
+    )
+    columns: list[tuple[str, bool, _Cell]] | None = None
+    while True:
+        first_line = lines.number + 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadRecord(first_line, f"is not delimited text: {error}", raw=lines.last)
+            continue
+        except BadRecord as error:
+            error.raw = lines.last
+            yield error
+            continue
+        if not row:
+            continue
+        if columns is None:
+            columns = [_column(name, kind, form) for name in _names(row, kind, form, generated)]
+            if form.header:
+                continue
+        if len(row) != len(columns):
+            reason = f"has {len(row)} columns, expected {len(columns)}{_hint(row, columns, form)}"
+            yield BadRecord(first_line, reason, raw=lines.last)
+            continue
+        record: dict[str, Any] = {}
+        name = ""
+        try:
+            for (name, may_lack, convert), text in zip(columns, row, strict=True):
+                if may_lack and (text == form.null or (not text and convert is not _text)):
+                    continue
+                record[name] = convert(text)
+        except RecordError as error:
+            yield BadRecord(first_line, error.reason, field_step(name), raw=lines.last)
+            continue
+        yield first_line, record, sum(map(len, row))
+
+
+def _names(row: Sequence[str], kind: ObjectType, form: DelimitedFormat, generated: str | None) -> Sequence[str]:
+    if form.header:
+        repeated = next((name for place, name in enumerate(row) if name in row[:place]), None)
+        if repeated is not None:
+            raise BadFile(f"its header names the column {field_step(repeated)} twice")
+        return row
+    names = [field.name for field in kind.fields]
+    if not names:
+        raise BadFile("it has no header, and the type declares no fields that could name its columns")
+    if len(row) == len(names) - 1 and generated in names:
+        names.remove(generated)
+    return names
+
+
+def _hint(row: Sequence[str], columns: Sequence[object], form: DelimitedFormat) -> str:
+    return f' (is "{form.delimiter}" the delimiter?)' if len(row) == 1 < len(columns) else ""
+
+
+def _column(name: str, kind: ObjectType, form: DelimitedFormat) -> tuple[str, bool, _Cell]:
+    field = kind.find(name)
+    if field is not None:
+        return name, field.optional, cell(field.type)
+    if not kind.open:
+        known = ", ".join(declared.name for declared in kind.fields)
+        where = "its header names a column" if form.header else "it has a column"
+        raise BadFile(f"{where} {field_step(name)}, which is not a field of the closed type; it declares {known}")
+    return name, True, _text
+
+
+class _LineIterator:
+    """The lines of a file. Not a generator, which would end with the first line that is not text."""
+
+    def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
+        self._file = file
+        self._limit_bytes = limit_bytes
+        self.number = 0
+        self.last = b""
+        self._is_inside = False  # of a line that was too long
+
+    def __iter__(self) -> _LineIterator:
+        return self
+
+    def __next__(self) -> str:
+        while self._is_inside:
+            rest = self._file.readline(_CHUNK_BYTES)
+            self._is_inside = bool(rest) and not rest.endswith(b"\n")
+        # One more than the limit, so that a line of exactly the limit is known to be whole.
+        line = self._file.readline(self._limit_bytes + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self.last = line
+        if len(line) > self._limit_bytes:
+            self._is_inside = not line.endswith(b"\n")
+            raise too_long(self.number, self._limit_bytes)
+        if self.number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if b"\0" in line:
+            raise BadRecord(self.number, "holds a NUL byte, which text does not")
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            raise not_utf8(self.number) from None
+
+
+# ---------------------------------------------------------------- the text of one cell → what JSON would have said
+
+
+def cell(kind: Type) -> _Cell:
+    """What reads the text of one value of this type; RecordError says what was expected."""
+    if kind in INTEGERS:
+        return _whole
+    if kind in NUMBERS:
+        return _number
+    if kind == BOOLEAN:
+        return _boolean
+    if isinstance(kind, ObjectType | ArrayType | MultisetType):
+        return _json
+    if kind == STRING or isinstance(kind, AnyType):
+        return _text
+    return _constructor
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _constructor(text: str) -> str:
+    """Of a type whose JSON form may be the text of its constructor, which is what stands in the cell."""
+    return text
+
+
+def _whole(text: str) -> int:
+    if _WHOLE.fullmatch(text.strip()) is None:
+        raise RecordError("", f"expected a whole number, got {shown(text)}")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    text = text.strip()
+    if text in NONFINITE:
+        return NONFINITE[text]
+    if NUMBER.fullmatch(text) is None:
+        raise RecordError("", f"expected a number, got {shown(text)}")
+    number = float(text)
+    if number in (NONFINITE["Infinity"], NONFINITE["-Infinity"]):
+        raise RecordError("", f"{shown(text)} does not fit into a double")
+    return number
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise RecordError("", f"expected true or false, got {shown(text)}")
+    return word == "true"
+
+
+def _json(text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise RecordError("", str(error)) from None

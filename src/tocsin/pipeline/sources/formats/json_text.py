@@ -1,0 +1,194 @@
+"""JSON: an object per line, or objects one after the other over any lines, or arrays of objects.
+
+An object per line is the quick way and tried first; from the first line that is not one, the rest of the file is read
+as running text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from math import isinf
+from typing import Any, BinaryIO, Final
+
+import orjson
+
+from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found, not_utf8, too_long
+from tocsin.rules.model.constructors import DIGITS_LIMIT
+
+_LINE_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+
+# orjson gives whole numbers beyond 64 bits as doubles, which are other numbers: lines with so many digits in a row
+# are read by the standard library. (A translation and a search cost a tenth of a regular expression.)
+_AS_DIGITS: Final = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
+_MANY_DIGITS: Final = b"0" * 19
+
+
+def read(file: BinaryIO) -> Iterator[Found]:
+    """The objects of a file, each with the line that it begins on."""
+    number = 0
+    while line := file.readline(_LINE_BYTES):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        record = _whole_line(line)
+        if record is not None:
+            yield number, record, len(line)
+        elif line.strip(b" \t\r\n"):
+            yield from _RunningText(file, line, number).records()
+            return
+
+
+class NotJson(ValueError):
+    """The text is not JSON at this line and column, counted from 1."""
+
+    def __init__(self, reason: str, line: int, column: int) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.column = column
+
+
+def parse(text: str | bytes) -> Any:
+    """One JSON value, exactly: whole numbers of any size, nothing that JSON does not know. ValueError says why not."""
+    try:
+        return _EXACT.decode(text if isinstance(text, str) else text.decode())
+    except RecursionError:
+        raise ValueError("is nested too deep") from None
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise NotJson(f"is not JSON: {error.msg}", error.lineno, error.colno) from None
+
+
+def parse_quickly(text: bytes) -> Any:
+    """The same as `parse`, many times faster where it can be."""
+    try:
+        return parse(text) if _MANY_DIGITS in text.translate(_AS_DIGITS) else orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # It also refuses halves of surrogate pairs, for which the check of the record has better words.
+        return parse(text)
+
+
+def _whole_line(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = parse_quickly(line)
+    except ValueError:
+        return None
+    return value if value.__class__ is dict else None
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > DIGITS_LIMIT:
+        raise ValueError(f"holds a number of {len(text)} digits")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError(f"holds the number {text[:40]}, which does not fit into a double")
+    return number
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f'holds {text}, which JSON does not know: write it as the string "{text}"')
+
+
+_EXACT: Final = json.JSONDecoder(parse_int=_whole_number, parse_float=_number, parse_constant=_constant)
+
+
+class _RunningText:
+    """A window on the rest of the file, from where its line structure no longer helps."""
+
+    def __init__(self, file: BinaryIO, begun: bytes, line: int) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._text = ""
+        self._at = 0
+        self._line = line
+        self._ended = False
+        self._take(begun)
+
+    def records(self) -> Iterator[Found]:
+        # Between records: "" outside of arrays, else what the array has just shown: "[", "{" (an object) or ",".
+        state, opened_on = "", 0
+        while sign := self._sign():
+            if sign == "{" and state != "{":
+                yield self._object()
+                state = "{" if state else ""
+            elif sign == "[" and not state:
+                state, opened_on = self._step("["), self._line
+            elif sign == "]" and state in ("[", "{"):
+                state = self._step("")
+            elif sign == "," and state == "{":
+                state = self._step(",")
+            else:
+                expected = 'a "," or "]"' if state == "{" else "an object"
+                raise BadRecord(self._line, f"is not JSON: expected {expected}, got {sign!r}")
+        if state:
+            raise BadRecord(self._line, f"the file ends inside of the array that begins on line {opened_on}")
+
+    def _step(self, state: str) -> str:
+        self._at += 1
+        return state
+
+    def _sign(self) -> str:
+        """The next character that is not white space; "" at the end."""
+        while True:
+            self._move(_SPACE.match(self._text, self._at).end())  # type: ignore[union-attr]
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def _object(self) -> Found:
+        while True:
+            try:
+                record, end = _EXACT.raw_decode(self._text, self._at)
+                break
+            except RecursionError:
+                raise BadRecord(self._line, "is nested too deep") from None
+            except ValueError as error:
+                # Perhaps only the window ends here.
+                if not self._more():
+                    raise self._explained(error) from None
+        line, length = self._line, end - self._at
+        self._move(end)
+        return line, record, length
+
+    def _explained(self, error: ValueError) -> BadRecord:
+        if not isinstance(error, json.JSONDecodeError):
+            return BadRecord(self._line, str(error))
+        if error.pos >= len(self._text.rstrip()) or error.msg.startswith("Unterminated string"):
+            return BadRecord(self._line, "the file ends inside of the object that begins on this line")
+        line = self._line + self._text.count("\n", self._at, error.pos)
+        return BadRecord(line, f"is not JSON: {error.msg}")
+
+    def _move(self, to: int) -> None:
+        self._line += self._text.count("\n", self._at, to)
+        self._at = to
+
+    def _more(self) -> bool:
+        """Widen the window; whether there was more."""
+        waiting = len(self._text) - self._at
+        if self._ended:
+            return False
+        if waiting > RECORD_LIMIT_BYTES:
+            raise too_long(self._line)
+        # Doubling: an object that is longer than the window is parsed again from its beginning.
+        self._take(self._file.read(max(_CHUNK_BYTES, waiting)))
+        return True
+
+    def _take(self, chunk: bytes) -> None:
+        self._ended = not chunk
+        rest = self._text[self._at :]
+        try:
+            self._text = rest + self._decoder.decode(chunk, final=self._ended)
+        except UnicodeDecodeError as error:
+            before = error.object[: error.start].count(b"\n")
+            raise not_utf8(self._line + rest.count("\n") + before) from None
+        self._at = 0

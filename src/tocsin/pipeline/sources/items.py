@@ -1,0 +1,130 @@
+"""What a polled address answered, as items that are told apart from poll to poll.
+
+    json      an array of objects, one object, or objects one after the other
+    geojson   the features of a collection, or one feature
+    rss       the items of RSS 2.0 (or 1.0), or the entries of Atom
+
+Each item has an identity that is the same whenever it is seen again: its `id`, its `guid` or its `link`, else a digest
+of all it holds. Who remembers the identities takes each item once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
+from typing import Any, Final
+
+from tocsin.pipeline.sources.formats import geojson, json_text, syndication
+from tocsin.pipeline.sources.json_body import array_spans, extra_data, item_pieces, past_space
+from tocsin.pipeline.sources.pieces import UNREAD, BodyLimits
+from tocsin.pipeline.sources.reader_types import BadRecord, too_long
+from tocsin.rules.model import adm
+from tocsin.rules.model.json_spans import Spans, TooManyItemsError, object_fields
+from tocsin.rules.model.type_check import shown
+from tocsin.wire.errors import InputError, LimitError
+
+Item = tuple[str, dict[str, Any]]
+
+ITEMS_LIMIT: Final = 100_000
+ITEM_LIMIT_BYTES: Final = 4 << 20
+_IDENTITY_CHARACTERS: Final = 200
+
+
+def items(body: bytes, format: str) -> Iterator[Item]:  # noqa: A002 - what it is everywhere
+    """The items of an answer, in its order, each parsed when it is asked for; InputError names the place where it
+    cannot be read, and LimitError says that there are too many, before the first is parsed where they can be counted.
+    """
+    read = FORMATS.get(format.lower())
+    if read is None:
+        raise InputError(f"there is no format {format!r} for a polled address", hint=f"known: {', '.join(FORMATS)}")
+    try:
+        for place, record in enumerate(read(body)):
+            if place == ITEMS_LIMIT:
+                raise _too_many()
+            yield _identity(record), record
+    except TooManyItemsError:
+        raise _too_many() from None
+    except BadRecord as error:
+        raise InputError(f"the answer cannot be read: {error.reason}", line=error.place, column=error.column) from None
+    except json_text.NotJson as error:
+        raise InputError(f"the answer {error}", line=error.line, column=error.column) from None
+    except ValueError as error:
+        raise InputError(f"the answer cannot be read: {error}") from None
+
+
+def _too_many() -> LimitError:
+    return LimitError(f"the answer holds more than {ITEMS_LIMIT} items")
+
+
+def _objects(body: bytes) -> Iterator[dict[str, Any]]:
+    text = body.removeprefix(BOM_UTF8)
+    begin = past_space(text, 0)
+    if text[begin : begin + 1] != b"[":
+        yield from (record for _, record, _ in json_text.read(BytesIO(body)))
+        return
+    limits = _limits()
+    spans = array_spans(text, begin, limits)
+    if (after := past_space(text, spans.end)) < len(text):
+        raise extra_data(text, after, spans, limits)
+    for place, value in enumerate(_values(text, spans, limits)):
+        if value.__class__ is not dict:
+            raise ValueError(f"item {place}: expected an object, got {shown(value)}")
+        yield value
+
+
+def _features(body: bytes) -> Iterator[dict[str, Any]]:
+    """Of a collection, the features are counted first, and each is parsed when it is its turn."""
+    text = body.removeprefix(BOM_UTF8)
+    limits = _limits()
+    for (name_begin, name_end), (begin, _) in object_fields(text, past_space(text, 0)):
+        if text[begin : begin + 1] == b"[" and json_text.parse_quickly(text[name_begin:name_end]) == "features":
+            spans = array_spans(text, begin, limits)
+            around = json_text.parse_quickly(text[: begin + 1] + text[spans.end - 1 :])
+            return geojson.records({**around, "features": _values(text, spans, limits)})
+    if len(text) > limits.record_bytes:
+        raise too_long(1, limits.record_bytes)
+    return geojson.records(json_text.parse_quickly(text))
+
+
+def _limits() -> BodyLimits:
+    return BodyLimits(ITEM_LIMIT_BYTES, ITEMS_LIMIT)
+
+
+def _values(text: bytes, spans: Spans, limits: BodyLimits) -> Iterator[Any]:
+    for place, piece in enumerate(item_pieces(text, spans, limits)):
+        if piece.value is UNREAD:
+            raise ValueError(f"item {place}: {too_long(0, limits.record_bytes).reason}")
+        if isinstance(piece.value, BadRecord):
+            raise piece.value
+        yield piece.value
+
+
+FORMATS: Final[Mapping[str, Callable[[bytes], Iterator[dict[str, Any]]]]] = {
+    "json": _objects,
+    "geojson": _features,
+    "rss": syndication.records,
+}
+
+
+def _identity(record: dict[str, Any]) -> str:
+    for name in ("id", "guid", "link"):
+        value = record.get(name)
+        if (isinstance(value, str) and value.strip()) or (isinstance(value, int) and not isinstance(value, bool)):
+            # 7 and "7" are two.
+            named = f"{name} {json.dumps(value, ensure_ascii=False)}"
+            return named if len(named) <= _IDENTITY_CHARACTERS else f"{name} sha256 {_digest(named)}"
+    return f"sha256 {_digest(adm.dumps(_ordered(record)))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _ordered(value: Any) -> Any:
+    """The same with the fields of every object in one order: who writes them may change it."""
+    if isinstance(value, dict):
+        return {name: _ordered(value[name]) for name in sorted(value)}
+    return [_ordered(item) for item in value] if isinstance(value, list) else value

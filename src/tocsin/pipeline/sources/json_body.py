@@ -1,0 +1,220 @@
+"""The records of a JSON body, each with its text: an array, a record per line, or records one after the other."""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from tocsin.pipeline.sources.formats import json_text
+from tocsin.pipeline.sources.pieces import (
+    UNREAD,
+    BodyLimits,
+    BodyPiece,
+    empty_body,
+    split_records,
+    too_many,
+    unreadable,
+)
+from tocsin.pipeline.sources.reader_types import BadRecord
+from tocsin.rules.model.json_spans import BrokenArrayError, Spans, TooManyItemsError, array_items
+
+_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
+
+
+def json_pieces(body: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
+    """An array, or a record per line, or records one after the other over any lines. Where the last two both leave
+    something broken, the lines decide if one of them is a record."""
+    text = body.removeprefix(BOM_UTF8)
+    begin = past_space(text, 0)
+    if begin == len(text):
+        raise empty_body()
+    if text[begin : begin + 1] == b"[":
+        try:
+            spans = array_spans(text, begin, limits)
+        except TooManyItemsError:
+            raise too_many(limits) from None
+        except BadRecord as error:
+            raise unreadable(error) from None
+        after = past_space(text, spans.end)
+        if after == len(text):
+            return item_pieces(text, spans, limits)
+        if not _is_whole_by_line(text, limits):
+            raise unreadable(extra_data(text, after, spans, limits))
+    return _running(text, limits)
+
+
+def array_spans(text: bytes, begin: int, limits: BodyLimits) -> Spans:
+    """Where the items of the array are that begins there; BadRecord where it is not one, TooManyItemsError."""
+    try:
+        return array_items(text, begin, most=limits.records)
+    except BrokenArrayError as error:
+        raise _broken_array(text, error, limits) from None
+
+
+def extra_data(text: bytes, at: int, spans: Spans, limits: BodyLimits) -> BadRecord:
+    """There is something at `at`, behind the array."""
+    return _broken_array(text, BrokenArrayError("Extra data", at, spans), limits)
+
+
+def item_pieces(text: bytes, spans: Spans, limits: BodyLimits, line: int = 1) -> Iterator[BodyPiece]:
+    """A broken object is refused alone. What else is broken, or breaks off, leaves nothing of the array: who sends
+    that does not expect that what came through counts."""
+    counted_at = line_begin = 0
+    for begin, end in spans:
+        piece = _piece(text[begin:end], limits)
+        if isinstance(piece.value, BadRecord):
+            # From the last one that was broken: counting from the beginning each time takes a time that is quadratic.
+            line += text.count(b"\n", counted_at, begin)
+            line_begin = max(line_begin, text.rfind(b"\n", counted_at, begin) + 1)
+            counted_at = begin
+            _move(piece.value, line, begin - line_begin)
+            if text[begin : begin + 1] != b"{":
+                raise piece.value
+        yield piece
+
+
+def _move(error: BadRecord, line: int, columns: int) -> None:
+    """What is wrong on a line of an item is wrong on a later one of the body, and on its first in a later column."""
+    if error.place == 1:
+        error.column += columns
+    error.place += line - 1
+
+
+def _piece(text: bytes, limits: BodyLimits, line: int = 1) -> BodyPiece:
+    """One value. Longer than a record may be, it is not parsed."""
+    if len(text) > limits.record_bytes:
+        return BodyPiece(UNREAD, text, len(text))
+    try:
+        return BodyPiece(json_text.parse_quickly(text), text, len(text))
+    except ValueError as error:
+        return BodyPiece(_broken(error, line), text, len(text))
+
+
+def _running(text: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
+    """By lines, as long as they are whole. From the first that is not, it is seen what the rest is."""
+    is_plain = True  # nothing but objects so far, or arrays of them: balanced braces would find the same
+    begun = False
+    for number, begin, end in _lines(text):
+        pieces = line_pieces(text[begin:end], number, limits)
+        for piece in pieces:
+            is_record = piece.value.__class__ is dict
+            if not _is_whole(piece) or not (begun or is_record):
+                rest = text[begin:]
+                by_brace = is_plain and _is_by_brace(rest, limits, has_record=begun)
+                yield from _by_brace(rest, limits, number) if by_brace else _by_line(rest, limits, number)
+                return
+            is_plain, begun = is_plain and is_record, True
+            yield piece
+            break
+        for piece in pieces:
+            is_plain = is_plain and piece.value.__class__ is dict
+            yield piece
+
+
+def _is_by_brace(text: bytes, limits: BodyLimits, *, has_record: bool) -> bool:
+    """Whether balanced braces tell more of the text than its lines."""
+    if _is_whole_by_line(text, limits):
+        return False
+    return _is_whole_by_brace(text, limits) or not (has_record or _has_record_by_line(text, limits))
+
+
+def _lines(text: bytes, first: int = 1) -> Iterator[tuple[int, int, int]]:
+    """The lines that are not blank: the number of each, its begin and its end."""
+    begin, number = 0, first
+    while begin < len(text):
+        end = text.find(b"\n", begin)
+        if end < 0:
+            end = len(text)
+        start = past_space(text, begin, end)
+        if start < end:
+            yield number, start, end
+        begin, number = end + 1, number + 1
+
+
+def line_pieces(line: bytes, number: int, limits: BodyLimits) -> Iterator[BodyPiece]:
+    """The value of a line, or the items of its array; LimitError where those are too many."""
+    if not line.startswith(b"["):
+        yield _piece(line, limits, number)
+        return
+    try:
+        spans = array_items(line, 0, most=limits.records)
+        if (after := past_space(line, spans.end)) < len(line):
+            raise BrokenArrayError("Extra data", after, spans)
+    except TooManyItemsError:
+        raise too_many(limits) from None
+    except BrokenArrayError as error:
+        yield BodyPiece(_broken_array(line, error, limits, number), line, len(line))
+        return
+    try:
+        yield from item_pieces(line, spans, limits, number)
+    except BadRecord as error:
+        yield BodyPiece(error, line, len(line))
+
+
+def _by_line(text: bytes, limits: BodyLimits, first: int = 1) -> Iterator[BodyPiece]:
+    for number, begin, end in _lines(text, first):
+        yield from line_pieces(text[begin:end], number, limits)
+
+
+def _by_brace(text: bytes, limits: BodyLimits, first: int = 1) -> Iterator[BodyPiece]:
+    for line, piece in split_records(text):
+        if isinstance(line, BadRecord):
+            line.place += first - 1
+            yield BodyPiece(line, piece, len(piece))
+        else:
+            yield _piece(piece, limits, line + first - 1)
+
+
+def _is_whole_by_line(text: bytes, limits: BodyLimits) -> bool:
+    return all(_is_whole(piece) for piece in islice(_by_line(text, limits), limits.records + 1))
+
+
+def _is_whole_by_brace(text: bytes, limits: BodyLimits) -> bool:
+    pieces = islice(_by_brace(text, limits), limits.records + 1)
+    return all(piece.value is UNREAD or _is_whole(piece) for piece in pieces)
+
+
+def _has_record_by_line(text: bytes, limits: BodyLimits) -> bool:
+    return any(piece.value.__class__ is dict for piece in _by_line(text, limits))
+
+
+def _is_whole(piece: BodyPiece) -> bool:
+    return piece.value is not UNREAD and not isinstance(piece.value, BadRecord)
+
+
+def past_space(text: bytes, at: int, end: int | None = None) -> int:
+    found = _SPACE.match(text, at, len(text) if end is None else end)
+    assert found is not None  # it also matches nothing
+    return found.end()
+
+
+def _broken_array(text: bytes, error: BrokenArrayError, limits: BodyLimits, line: int = 1) -> BadRecord:
+    """What is wrong first: with an item, or there, in the words of the parser where an item has no end."""
+    try:
+        for piece in item_pieces(text, error.spans, limits, line):
+            if isinstance(piece.value, BadRecord):
+                return piece.value
+    except BadRecord as broken:
+        return broken
+    at, reason = error.at, f"is not JSON: {error}"
+    line += text.count(b"\n", 0, at)
+    column = at - text.rfind(b"\n", 0, at)
+    if error.is_inside:
+        if len(text) - at > limits.record_bytes:
+            return BadRecord(line, "the body ends inside of the item that begins here", column=column)
+        try:
+            json_text.parse(text[at:])
+        except ValueError as why:
+            found = _broken(why, 1)
+            _move(found, line, column - 1)
+            return found
+    return BadRecord(line, reason, column=column)
+
+
+def _broken(error: ValueError, line: int) -> BadRecord:
+    if isinstance(error, json_text.NotJson):
+        return BadRecord(line + error.line - 1, str(error), column=error.column)
+    return BadRecord(line, str(error))

@@ -1,0 +1,61 @@
+"""What a body is cut into before its records are judged: pieces that are parsed one by one, when it is their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tocsin.pipeline.sources.reader_types import BadRecord
+from tocsin.rules.model.record_frames import Braces, FrameError
+from tocsin.wire.errors import InputError, LimitError
+
+_FRAMED_BYTES: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """A longer record is refused by itself; with more records the body is refused."""
+
+    record_bytes: int = 1 << 20
+    records: int = 100_000
+
+
+class BodyPiece(NamedTuple):
+    """A value, or why there is none; its text (None where it is not at hand), and about how long that is."""
+
+    value: Any
+    text: bytes | None
+    size_bytes: int
+
+
+UNREAD: Final = object()
+"""Stands for the value of a text that is longer than a record may be, and was not parsed."""
+
+
+def split_records(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
+    """The records between balanced braces, each with its line; the last may be what cannot be told apart."""
+    braces = Braces(len(text))
+    for at in range(0, len(text), _FRAMED_BYTES):
+        try:
+            found = braces.numbered(text[at : at + _FRAMED_BYTES])
+        except FrameError as error:
+            yield from error.numbered
+            yield BadRecord(error.line, error.reason), b""
+            return
+        yield from found
+    rest = braces.finish()
+    if rest is not None:
+        yield BadRecord(braces.begun_on, "the body ends inside of the record that begins here"), rest
+
+
+def too_many(limits: BodyLimits) -> LimitError:
+    return LimitError(f"the body holds more than {limits.records} records", hint="send it in parts")
+
+
+def empty_body() -> InputError:
+    return InputError("the body is empty", hint="send one record or more")
+
+
+def unreadable(error: BadRecord) -> InputError:
+    return InputError(f"the body cannot be read: {error.reason}", line=error.place, column=error.column)

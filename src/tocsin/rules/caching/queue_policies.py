@@ -1,0 +1,212 @@
+"""Policies made of queues: SIEVE, S3-FIFO and W-TinyLFU, each for results of any size.
+
+They were made for caches where the same object is asked for again and again. Here every result is new, is read by
+whoever is online within a moment, and then now and then by those who return.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import ClassVar, Final
+
+from tocsin.rules.caching.entries import CacheEntry
+from tocsin.rules.caching.per_result_policies import PerResultPolicy
+
+
+class Sieve(PerResultPolicy):
+    """One queue and a hand that goes from the oldest to the newest, and passes over whom it finds read since."""
+
+    reads: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._visited: dict[CacheEntry, bool] = {}
+        # Newer and older neighbours; None is the end. The hand stands at who is looked at next.
+        self._newer: dict[CacheEntry, CacheEntry | None] = {}
+        self._older: dict[CacheEntry, CacheEntry | None] = {}
+        self._oldest: CacheEntry | None = None
+        self._newest: CacheEntry | None = None
+        self._hand: CacheEntry | None = None
+
+    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
+        self._visited[entry] = False
+        self._older[entry], self._newer[entry] = self._newest, None
+        if self._newest is not None:
+            self._newer[self._newest] = entry
+        else:
+            self._oldest = entry
+        self._newest = entry
+
+    def read(self, entry: CacheEntry, readers: int) -> None:  # noqa: ARG002
+        self._visited[entry] = True
+
+    def gone(self, entry: CacheEntry) -> None:
+        del self._visited[entry]
+        newer, older = self._newer.pop(entry), self._older.pop(entry)
+        if self._hand is entry:
+            self._hand = newer
+        if newer is not None:
+            self._older[newer] = older
+        else:
+            self._newest = older
+        if older is not None:
+            self._newer[older] = newer
+        else:
+            self._oldest = newer
+
+    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
+        while True:
+            entry = self._hand if self._hand is not None else self._oldest
+            assert entry is not None, "somebody is resident"
+            if not self._visited[entry] and entry is not spared:
+                self._hand = entry
+                return entry
+            self._visited[entry] = False
+            self._hand = self._newer[entry]
+
+
+# Which share of the bytes is the small queue's, or the window's; how many who were dropped are remembered.
+_SMALL: Final = 0.1
+_WINDOW: Final = 0.01
+_PROTECTED: Final = 0.8
+_GHOSTS: Final = 10_000
+_MOST_READS: Final = 3
+# Counts are halved when an interest has so many reads on average.
+_AGE_AT: Final = 1_000
+
+
+class SmallThenMain(PerResultPolicy):
+    """S3-FIFO: newcomers stand in a small queue; who is read there moves on to the main one, where reads are lives."""
+
+    reads: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._small: OrderedDict[CacheEntry, int] = OrderedDict()
+        self._main: OrderedDict[CacheEntry, int] = OrderedDict()
+        self._small_bytes = self._main_bytes = 0
+        self._ghosts: OrderedDict[Hashable, None] = OrderedDict()
+
+    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
+        if self._ghosts.pop((entry.owner.number, entry.cursor), 0) is None:
+            self._main[entry] = 0
+            self._main_bytes += entry.size_bytes
+        else:
+            self._small[entry] = 0
+            self._small_bytes += entry.size_bytes
+
+    def read(self, entry: CacheEntry, readers: int) -> None:
+        queue = self._small if entry in self._small else self._main
+        queue[entry] = min(_MOST_READS, queue[entry] + readers)
+
+    def gone(self, entry: CacheEntry) -> None:
+        if self._small.pop(entry, None) is not None:
+            self._small_bytes -= entry.size_bytes
+        elif self._main.pop(entry, None) is not None:
+            self._main_bytes -= entry.size_bytes
+
+    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
+        while True:
+            total = self._small_bytes + self._main_bytes
+            if self._small and (self._small_bytes > _SMALL * total or not self._main):
+                entry, reads = self._small.popitem(last=False)
+                if not reads and entry is not spared:
+                    self._small[entry] = reads
+                    self._remember(entry)
+                    return entry
+                self._small_bytes -= entry.size_bytes
+                self._main[entry] = 0
+                self._main_bytes += entry.size_bytes
+            else:
+                entry, reads = self._main.popitem(last=False)
+                self._main[entry] = max(0, reads - 1)
+                if not reads and entry is not spared:
+                    return entry
+
+    def _remember(self, entry: CacheEntry) -> None:
+        self._ghosts[entry.owner.number, entry.cursor] = None
+        if len(self._ghosts) > _GHOSTS:
+            self._ghosts.popitem(last=False)
+
+
+class WindowedFrequency(PerResultPolicy):
+    """W-TinyLFU: who leaves a small window stays only if its interest is read more often than that of who would go.
+
+    Results are new every time, so it is interests whose reads are counted; there are few enough to count them exactly
+    where the original has a sketch. Counts are halved now and then.
+    """
+
+    reads: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._window: OrderedDict[CacheEntry, None] = OrderedDict()
+        self._probation: OrderedDict[CacheEntry, None] = OrderedDict()
+        self._protected: OrderedDict[CacheEntry, None] = OrderedDict()
+        self._bytes = {0: 0, 1: 0, 2: 0}
+        # Who has just left the window and was not compared yet.
+        self._candidates: deque[CacheEntry] = deque()
+        self._reads: dict[int, int] = {}
+        self._counted = 0
+
+    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
+        self._window[entry] = None
+        self._bytes[0] += entry.size_bytes
+        # Who left the window before this one came had room, and is not compared any more.
+        self._candidates.clear()
+        while len(self._window) > 1 and self._bytes[0] > _WINDOW * sum(self._bytes.values()):
+            candidate = next(iter(self._window))
+            self._move(candidate, self._window, self._probation, 0, 1)
+            self._candidates.append(candidate)
+
+    def read(self, entry: CacheEntry, readers: int) -> None:
+        number: int = entry.owner.number
+        self._reads[number] = self._reads.get(number, 0) + readers
+        self._counted += readers
+        if self._counted >= _AGE_AT * len(self._reads):
+            self._reads = {one: count // 2 for one, count in self._reads.items() if count > 1}
+            self._counted //= 2
+        if entry in self._window:
+            self._window.move_to_end(entry)
+        elif entry in self._protected:
+            self._protected.move_to_end(entry)
+        else:
+            self._move(entry, self._probation, self._protected, 1, 2)
+            while self._bytes[2] > _PROTECTED * (self._bytes[1] + self._bytes[2]) and len(self._protected) > 1:
+                self._move(next(iter(self._protected)), self._protected, self._probation, 2, 1)
+
+    def gone(self, entry: CacheEntry) -> None:
+        for number, queue in enumerate((self._window, self._probation, self._protected)):
+            if entry in queue:
+                del queue[entry]
+                self._bytes[number] -= entry.size_bytes
+
+    def closed(self, number: int) -> None:
+        self._counted -= self._reads.pop(number, 0)
+
+    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
+        main = next((one for queue in (self._probation, self._protected) for one in queue if one is not spared), None)
+        while self._candidates:
+            candidate = self._candidates.popleft()
+            if candidate not in self._probation or candidate is spared:
+                continue
+            if main is None or main is candidate or self._frequency(candidate) <= self._frequency(main):
+                return candidate
+            break
+        if main is not None:
+            return main
+        return next(one for one in self._window if one is not spared)
+
+    def _frequency(self, entry: CacheEntry) -> int:
+        return self._reads.get(entry.owner.number, 0)
+
+    def _move(
+        self,
+        entry: CacheEntry,
+        source: OrderedDict[CacheEntry, None],
+        target: OrderedDict[CacheEntry, None],
+        before: int,
+        after: int,
+    ) -> None:
+        del source[entry]
+        target[entry] = None
+        self._bytes[before] -= entry.size_bytes
+        self._bytes[after] += entry.size_bytes

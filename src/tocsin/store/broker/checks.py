@@ -1,0 +1,102 @@
+"""What not every backend of the broker's store could keep, and all of them refuse. Read as `check.cursor(…)`."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
+from tocsin.store.broker.rows import ApplicationRights, FrontendRequest, NewBackendRow, ReboundBackend
+from tocsin.store.channels.checks import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
+from tocsin.store.channels.epochs import HIGHEST
+from tocsin.store.cluster.interface import DATAVERSE_LIMIT, NAME_LIMIT, check_text
+from tocsin.wire.errors import InputError, LimitError
+from tocsin.wire.subscriber import Mode
+
+PERSON_LIMIT: Final = 128
+"""Characters of the name of an application, a user or a group."""
+CHANNEL_LIMIT: Final = DATAVERSE_LIMIT + 1 + NAME_LIMIT
+URL_LIMIT: Final = 2_048
+TEXT_LIMIT: Final = 4_096
+"""Characters of a fact, a secret, a hash or a token's id."""
+LISTED: Final = 10_000
+"""How many channels or feeds an application may name."""
+LIMITS: Final = 100
+"""How many limits of its own an application may have."""
+
+MODES: Final = get_args(Mode)
+
+
+def person(what: str, name: str) -> None:
+    check_text(what, name, PERSON_LIMIT)
+    if not name:
+        raise InputError(f"a {what} cannot be empty")
+
+
+def cursor(given: Cursor) -> None:
+    """Refuses what does not fit the store: an epoch of 63 bits, execution and ordinal together of as many."""
+    epoch, execution, ordinal = given
+    if not (0 <= epoch <= HIGHEST and 0 <= execution <= HIGHEST >> ORDINAL_BITS and 0 <= ordinal <= LAST_ORDINAL):
+        raise InputError(f"the cursor {epoch}-{execution}-{ordinal} is beyond every result")
+
+
+def position(given: Position) -> None:
+    if not (0 <= given.epoch <= HIGHEST and 0 <= given.number <= HIGHEST):
+        raise InputError(f"the position {given.epoch}-{given.number} is beyond all news")
+
+
+def mode(given: str) -> None:
+    if given not in MODES:
+        raise InputError(f"there is no mode {given!r}", hint=f"modes: {', '.join(MODES)}")
+
+
+def backend(given: NewBackendRow) -> None:
+    check_text("channel", given.channel, CHANNEL_LIMIT)
+    check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
+    _granted(given)
+    number("interest", given.interest)
+
+
+def rebound(given: ReboundBackend) -> None:
+    _granted(given)
+    number("interest", given.new_interest)
+
+
+def _granted(given: NewBackendRow | ReboundBackend) -> None:
+    check_text("subscription's id", given.subscription, SUBSCRIPTION_ID_LIMIT)
+    cursor(given.since)
+    if given.head is not None:
+        cursor(given.head)
+
+
+def wanted(given: FrontendRequest) -> None:
+    mode(given.mode)
+    if given.since is not None:
+        cursor(given.since)
+
+
+def number(what: str, given: int) -> None:
+    if not 1 <= given <= HIGHEST:
+        raise InputError(f"there is no {what} {given}")
+
+
+def url(given: str) -> None:
+    check_text("URL", given, URL_LIMIT)
+
+
+def kept(what: str, *texts: str) -> None:
+    for text in texts:
+        check_text(what, text, TEXT_LIMIT)
+
+
+def allowed(given: ApplicationRights) -> None:
+    for what, names in (("channels", given.channels), ("feeds", given.feeds)):
+        if len(names or ()) > LISTED:
+            raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")
+        for name in names or ():
+            check_text(f"name among the {what}", name, CHANNEL_LIMIT)
+    if len(given.limits) > LIMITS:
+        raise LimitError(f"an application cannot have {len(given.limits)} limits", hint=f"at most {LIMITS}")
+    for name, limit in given.limits.items():
+        person("name of a limit", name)
+        if not 0 <= limit <= HIGHEST:
+            raise InputError(f"the limit {name} cannot be {limit}")

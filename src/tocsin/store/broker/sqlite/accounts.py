@@ -1,0 +1,251 @@
+"""Applications, subscribers, webhooks, facts and ended tokens of a broker's store, as rows of an SQLite connection. The
+caller holds the transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tocsin.store.broker.rows import (
+    ApplicationRights,
+    ApplicationRow,
+    FrontendRow,
+    SubscriberRow,
+    WebhookRow,
+)
+from tocsin.store.broker.sqlite import subscriptions
+from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
+
+APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
+    FROM applications """
+WEBHOOKS: Final = """SELECT w.subscriber, s.application, w.url, w.created_us, w.secret
+    FROM webhooks w JOIN subscribers s ON s.id = w.subscriber """
+SUBSCRIBERS: Final = (
+    "SELECT s.id, s.application, s.user, s.created_us, s.tokens_from_us, s.password FROM subscribers s "
+)
+
+
+# --- facts and tokens
+
+
+def fact(connection: sqlite3.Connection, name: str) -> str | None:
+    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def set_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
+    sql = "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    connection.execute(sql, (name, value))
+
+
+def first_fact(connection: sqlite3.Connection, name: str, value: str) -> str:
+    connection.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value))
+    kept = fact(connection, name)
+    assert kept is not None, "it was just put there"
+    return kept
+
+
+def revoke(connection: sqlite3.Connection, token: str, expires_us: int) -> None:
+    connection.execute("INSERT INTO revoked VALUES (?, ?) ON CONFLICT (token) DO NOTHING", (token, expires_us))
+
+
+def revoked(connection: sqlite3.Connection) -> dict[str, int]:
+    return dict(connection.execute("SELECT token, expires_us FROM revoked").fetchall())
+
+
+def forget_revoked(connection: sqlite3.Connection, expired_before_us: int) -> int:
+    return connection.execute("DELETE FROM revoked WHERE expires_us < ?", (expired_before_us,)).rowcount
+
+
+# --- applications
+
+
+def add_application(
+    connection: sqlite3.Connection, name: str, allowed: ApplicationRights, digest: str | None, created_us: int
+) -> ApplicationRow:
+    if connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchone() is not None:
+        raise ConflictError(f"there is an application {name} already")
+    _check_digest(connection, digest)
+    made = connection.execute(
+        """INSERT INTO applications (name, digest, channels, feeds, limits, created_us) VALUES (?, ?, ?, ?, ?, ?)""",
+        (name, digest, *_written(allowed), created_us),
+    )
+    assert made.lastrowid is not None, "a row was inserted"
+    return application(connection, made.lastrowid)
+
+
+def change_application(connection: sqlite3.Connection, id_: int, allowed: ApplicationRights) -> ApplicationRow:
+    connection.execute(
+        "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), id_)
+    )
+    return application(connection, id_)
+
+
+def renew_application_token(connection: sqlite3.Connection, id_: int, digest: str) -> ApplicationRow:
+    _check_digest(connection, digest)
+    connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, id_))
+    return application(connection, id_)
+
+
+def close_application(connection: sqlite3.Connection, id_: int) -> None:
+    if not connection.execute("UPDATE applications SET closed = 1 WHERE id = ?", (id_,)).rowcount:
+        raise _no_application(id_)
+
+
+def remove_application(connection: sqlite3.Connection, id_: int) -> None:
+    row = connection.execute("SELECT name, closed, subscribers FROM applications WHERE id = ?", (id_,)).fetchone()
+    if row is None:
+        return
+    name, closed, subscribers = row
+    if not closed or subscribers:
+        raise ConflictError(f"the application {name} is still in use", hint="close it, and remove its subscribers")
+    connection.execute(
+        "DELETE FROM group_subscriptions WHERE group_id IN (SELECT id FROM user_groups WHERE application = ?)", (id_,)
+    )
+    connection.execute("DELETE FROM user_groups WHERE application = ?", (id_,))
+    connection.execute("DELETE FROM applications WHERE id = ?", (id_,))
+
+
+def applications(connection: sqlite3.Connection) -> list[ApplicationRow]:
+    return [_application(row) for row in connection.execute(APPLICATIONS + "ORDER BY name")]
+
+
+def find_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow | None:
+    row = connection.execute(APPLICATIONS + "WHERE id = ?", (id_,)).fetchone()
+    return None if row is None else _application(row)
+
+
+def application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
+    found = find_application(connection, id_)
+    if found is None:
+        raise _no_application(id_)
+    return found
+
+
+def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
+    found = application(connection, id_)
+    if found.closed:
+        raise NotFoundError(f"the application {found.name} is being removed")
+    return found
+
+
+# --- subscribers
+
+
+def add_subscriber(
+    connection: sqlite3.Connection, application: int, user: str, *, password: str, created_us: int, at_most: int | None
+) -> SubscriberRow:
+    of = check_open(connection, application)
+    if subscriber(connection, application, user) is not None:
+        raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
+    if at_most is not None and of.subscribers >= at_most:
+        raise LimitError(
+            f"the application {of.name} has as many subscribers as it may", hint=f"at most {at_most}", status=429
+        )
+    made = connection.execute(
+        "INSERT INTO subscribers (application, user, created_us, tokens_from_us, password) VALUES (?, ?, ?, ?, ?)",
+        # No token from before is this subscriber's, whatever number it names.
+        (application, user, created_us, created_us, password),
+    )
+    connection.execute("UPDATE applications SET subscribers = subscribers + 1 WHERE id = ?", (application,))
+    assert made.lastrowid is not None, "a row was inserted"
+    return SubscriberRow(made.lastrowid, application, user, created_us, created_us, password)
+
+
+def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, tokens_from_us: int | None) -> None:
+    sql = "UPDATE subscribers SET password = ?, tokens_from_us = coalesce(?, tokens_from_us) WHERE id = ?"
+    if not connection.execute(sql, (password, tokens_from_us, id_)).rowcount:
+        raise NotFoundError(f"there is no subscriber {id_}")
+
+
+def remove_subscribers(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
+    these = (json.dumps(list(ids)),)
+    held = connection.execute(
+        "SELECT id FROM frontends WHERE subscriber IN (SELECT value FROM json_each(?))", these
+    ).fetchall()
+    gone = subscriptions.read_frontends(connection, [id_ for (id_,) in held])
+    subscriptions.remove_frontends(connection, [each.id for each in gone])
+    counts = connection.execute(
+        """SELECT application, count(*) FROM subscribers WHERE id IN (SELECT value FROM json_each(?))
+        GROUP BY application""",
+        these,
+    ).fetchall()
+    connection.execute("DELETE FROM members WHERE subscriber IN (SELECT value FROM json_each(?))", these)
+    connection.execute("DELETE FROM webhooks WHERE subscriber IN (SELECT value FROM json_each(?))", these)
+    connection.execute("DELETE FROM subscribers WHERE id IN (SELECT value FROM json_each(?))", these)
+    connection.executemany(
+        "UPDATE applications SET subscribers = subscribers - ? WHERE id = ?", ((count, of) for of, count in counts)
+    )
+    return gone
+
+
+def subscriber(connection: sqlite3.Connection, application: int, user: str) -> SubscriberRow | None:
+    row = connection.execute(SUBSCRIBERS + "WHERE s.application = ? AND s.user = ?", (application, user)).fetchone()
+    return None if row is None else SubscriberRow(*row)
+
+
+def subscriber_by_id(connection: sqlite3.Connection, id_: int) -> SubscriberRow | None:
+    row = connection.execute(SUBSCRIBERS + "WHERE s.id = ?", (id_,)).fetchone()
+    return None if row is None else SubscriberRow(*row)
+
+
+def find_subscribers(connection: sqlite3.Connection, application: int, users: Sequence[str]) -> list[SubscriberRow]:
+    found = (subscriber(connection, application, user) for user in sorted(set(users)))
+    return [each for each in found if each is not None]
+
+
+def subscribers(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[SubscriberRow]:
+    page = SUBSCRIBERS + "WHERE s.application = ? AND s.user > ? ORDER BY s.user LIMIT ?"
+    return [SubscriberRow(*row) for row in connection.execute(page, (application, after, limit))]
+
+
+# --- webhooks
+
+
+def put_webhook(connection: sqlite3.Connection, of: int, url: str, secret: str, created_us: int) -> WebhookRow:
+    known = subscriber_by_id(connection, of)
+    if known is None:
+        raise NotFoundError(f"there is no subscriber {of}")
+    connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (of,))
+    connection.execute("INSERT INTO webhooks VALUES (?, ?, ?, ?)", (of, url, secret, created_us))
+    return WebhookRow(of, known.application, url, created_us, secret)
+
+
+def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) -> bool:
+    sql = "DELETE FROM webhooks WHERE subscriber = ? AND secret = coalesce(?, secret)"
+    return connection.execute(sql, (of, secret)).rowcount > 0
+
+
+def webhook(connection: sqlite3.Connection, of: int) -> WebhookRow | None:
+    row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (of,)).fetchone()
+    return None if row is None else WebhookRow(*row)
+
+
+def webhooks(connection: sqlite3.Connection) -> list[WebhookRow]:
+    return [WebhookRow(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
+
+
+def _written(allowed: ApplicationRights) -> tuple[str | None, str | None, str]:
+    channels, feeds = (None if one is None else json.dumps(list(one)) for one in (allowed.channels, allowed.feeds))
+    return channels, feeds, json.dumps(dict(allowed.limits))
+
+
+def _check_digest(connection: sqlite3.Connection, digest: str | None) -> None:
+    if connection.execute("SELECT 1 FROM applications WHERE digest = ?", (digest,)).fetchone() is not None:
+        raise ConflictError("this token is an application's already")
+
+
+def _no_application(id_: int) -> NotFoundError:
+    return NotFoundError(f"there is no application {id_}")
+
+
+def _application(row: Any) -> ApplicationRow:
+    id_, name, digest, channels, feeds, limits, created_us, subscribers, closed = row
+    allowed = ApplicationRights(_read(channels), _read(feeds), json.loads(limits))
+    return ApplicationRow(id_, name, digest, allowed, created_us, subscribers, bool(closed))
+
+
+def _read(names: str | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(json.loads(names))

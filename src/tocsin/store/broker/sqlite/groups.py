@@ -1,0 +1,204 @@
+"""Groups of a broker's store, as rows of an SQLite connection. The caller holds the transaction.
+
+A member's frontend follows from two facts, that it is a member and that the group holds the backend; nothing else is
+kept of it, so nothing can contradict them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from tocsin.store.broker.rows import (
+    FrontendRow,
+    GroupRow,
+    GroupSubscriptionOutcome,
+    GroupSubscriptionRow,
+    NewBackendRow,
+    SubscriberRow,
+)
+from tocsin.store.broker.sqlite import accounts, subscriptions
+from tocsin.store.broker.sqlite.subscriptions import PUBLIC_BYTES
+from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
+from tocsin.wire.subscriber import Mode
+
+GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
+HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_us
+    FROM group_subscriptions g JOIN backends b ON b.id = g.backend """
+
+
+def add_group(
+    connection: sqlite3.Connection, application: int, name: str, created_us: int, at_most: int | None
+) -> GroupRow:
+    of = accounts.check_open(connection, application)
+    if group(connection, application, name) is not None:
+        raise ConflictError(f"there is a group {name} already")
+    made = connection.execute(
+        "INSERT INTO user_groups (application, name, created_us) VALUES (?, ?, ?)", (application, name, created_us)
+    )
+    count = connection.execute("SELECT count(*) FROM user_groups WHERE application = ?", (application,))
+    _check_count(count, at_most, f"groups of the application {of.name}")
+    assert made.lastrowid is not None, "a row was inserted"
+    return GroupRow(made.lastrowid, application, name, created_us)
+
+
+def remove_group(connection: sqlite3.Connection, id_: int) -> list[FrontendRow]:
+    def remove() -> None:
+        connection.execute("DELETE FROM group_subscriptions WHERE group_id = ?", (id_,))
+        connection.execute("DELETE FROM members WHERE group_id = ?", (id_,))
+        connection.execute("DELETE FROM user_groups WHERE id = ?", (id_,))
+
+    return subscriptions.ended_by(connection, _frontends(connection, id_), remove)
+
+
+def group(connection: sqlite3.Connection, application: int, name: str) -> GroupRow | None:
+    row = connection.execute(GROUPS + "WHERE g.application = ? AND g.name = ?", (application, name)).fetchone()
+    return None if row is None else GroupRow(*row)
+
+
+def groups(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[GroupRow]:
+    page = GROUPS + "WHERE g.application = ? AND g.name > ? ORDER BY g.name LIMIT ?"
+    return [GroupRow(*row) for row in connection.execute(page, (application, after, limit))]
+
+
+def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[GroupRow]:
+    sql = GROUPS + "JOIN members m ON m.group_id = g.id WHERE m.subscriber = ? ORDER BY g.name"
+    return [GroupRow(*row) for row in connection.execute(sql, (subscriber,))]
+
+
+# --- members
+
+
+def add_members(
+    connection: sqlite3.Connection, id_: int, subscribers: Sequence[int], created_us: int, at_most: int | None
+) -> list[FrontendRow]:
+    of = _group(connection, id_)
+    these = json.dumps(list(subscribers))
+    found = connection.execute(
+        "SELECT id FROM subscribers WHERE application = ? AND id IN (SELECT value FROM json_each(?))",
+        (of.application, these),
+    )
+    known = {each for (each,) in found}
+    for each in subscribers:
+        if each not in known:
+            raise NotFoundError(f"there is no subscriber {each} in the group's application")
+    connection.execute(
+        "INSERT INTO members SELECT ?, value FROM json_each(?) WHERE true ON CONFLICT DO NOTHING", (id_, these)
+    )
+    count = connection.execute("SELECT count(*) FROM members WHERE group_id = ?", (id_,))
+    _check_count(count, at_most, f"members of the group {of.name}")
+    held = group_subscriptions(connection, id_)
+    return _hold(connection, sorted(known), held, created_us)
+
+
+def remove_members(connection: sqlite3.Connection, id_: int, subscribers: Sequence[int]) -> list[FrontendRow]:
+    these = json.dumps(list(subscribers))
+
+    def leave() -> None:
+        connection.execute(
+            "DELETE FROM members WHERE group_id = ? AND subscriber IN (SELECT value FROM json_each(?))", (id_, these)
+        )
+
+    return subscriptions.ended_by(connection, _frontends(connection, id_, subscribers), leave)
+
+
+def members(connection: sqlite3.Connection, id_: int, after: str, limit: int) -> list[SubscriberRow]:
+    page = (
+        accounts.SUBSCRIBERS
+        + "JOIN members m ON m.subscriber = s.id WHERE m.group_id = ? AND s.user > ? ORDER BY s.user LIMIT ?"
+    )
+    return [SubscriberRow(*row) for row in connection.execute(page, (id_, after, limit))]
+
+
+# --- what they hold
+
+
+def subscribe_group(
+    connection: sqlite3.Connection,
+    id_: int,
+    interest: int,
+    *,
+    mode: Mode,
+    backends: Sequence[NewBackendRow],
+    created_us: int,
+    at_most: int | None,
+) -> GroupSubscriptionOutcome:
+    of = _group(connection, id_)
+    subscriptions.add_backends(connection, backends)
+    backend = subscriptions.backend_id(connection, interest)
+    row = connection.execute(HELD + "WHERE g.group_id = ? AND g.backend = ?", (id_, backend)).fetchone()
+    if row is not None:
+        return GroupSubscriptionOutcome(GroupSubscriptionRow(*row), False, [])
+    made = GroupSubscriptionRow(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", id_, interest, mode, created_us)
+    connection.execute(
+        "INSERT INTO group_subscriptions (public_id, group_id, backend, mode, created_us) VALUES (?, ?, ?, ?, ?)",
+        (made.public_id, id_, backend, mode, created_us),
+    )
+    count = connection.execute("SELECT count(*) FROM group_subscriptions WHERE group_id = ?", (id_,))
+    _check_count(count, at_most, f"subscriptions of the group {of.name}")
+    in_it = connection.execute("SELECT subscriber FROM members WHERE group_id = ?", (id_,)).fetchall()
+    return GroupSubscriptionOutcome(made, True, _hold(connection, [each for (each,) in in_it], [made], created_us))
+
+
+def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) -> list[FrontendRow] | None:
+    row = connection.execute(
+        "SELECT id, backend FROM group_subscriptions WHERE group_id = ? AND public_id = ?", (id_, public_id)
+    ).fetchone()
+    if row is None:
+        return None
+    held = connection.execute(
+        """SELECT f.id FROM members m JOIN frontends f ON f.subscriber = m.subscriber AND f.backend = ?
+        WHERE m.group_id = ?""",
+        (row[1], id_),
+    ).fetchall()
+
+    def leave() -> None:
+        connection.execute("DELETE FROM group_subscriptions WHERE id = ?", (row[0],))
+
+    return subscriptions.ended_by(connection, [each for (each,) in held], leave)
+
+
+def group_subscriptions(connection: sqlite3.Connection, id_: int) -> list[GroupSubscriptionRow]:
+    return [
+        GroupSubscriptionRow(*row) for row in connection.execute(HELD + "WHERE g.group_id = ? ORDER BY g.id", (id_,))
+    ]
+
+
+def _hold(
+    connection: sqlite3.Connection, subscribers: Sequence[int], held: Sequence[GroupSubscriptionRow], created_us: int
+) -> list[FrontendRow]:
+    """Those that are made so that each of these holds each of those, from the present heads on."""
+    made: list[int] = []
+    for subscriber in subscribers:
+        for one in held:
+            id_, new = subscriptions.hold(
+                connection, subscriber, one.interest, one.mode, since=None, created_us=created_us, own=False
+            )
+            made += [id_] if new else []
+    return subscriptions.read_frontends(connection, made)
+
+
+def _frontends(connection: sqlite3.Connection, id_: int, subscribers: Sequence[int] | None = None) -> list[int]:
+    """What the group holds through its members, or through these of them."""
+    held = connection.execute(
+        """SELECT f.id FROM members m JOIN group_subscriptions g ON g.group_id = m.group_id
+            JOIN frontends f ON f.subscriber = m.subscriber AND f.backend = g.backend
+        WHERE m.group_id = ?1 AND (?2 IS NULL OR m.subscriber IN (SELECT value FROM json_each(?2)))""",
+        (id_, None if subscribers is None else json.dumps(list(subscribers))),
+    )
+    return [each for (each,) in held]
+
+
+def _group(connection: sqlite3.Connection, id_: int) -> GroupRow:
+    row = connection.execute(GROUPS + "WHERE g.id = ?", (id_,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"there is no group {id_}")
+    return GroupRow(*row)
+
+
+def _check_count(found: sqlite3.Cursor, at_most: int | None, what: str) -> None:
+    if at_most is not None and found.fetchone()[0] > at_most:
+        raise LimitError(f"there are as many {what} as there may be", hint=f"at most {at_most}", status=429)

@@ -1,0 +1,282 @@
+"""What goes from a channel store, in steps that each take some milliseconds of the writer's time.
+
+Trimming and unsubscribing only say that results are dead: below their interest's `lost`, or without an interest. Their
+rows go when the larger part of their execution is dead (`dead_rows`), so each is looked at a bounded number of times; a
+dead row stays while a live one names it as the holder of its payload. Retention removes whole executions
+(`remove_rows`); where several share a channel and it keeps too much, only what some of them have (sqlite_shares).
+
+The caller holds the transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tocsin.rules.model.cursors import ORDINAL_BITS, Cursor
+from tocsin.store.channels.sqlite import channel_rows as rows
+from tocsin.store.channels.sqlite import shares
+from tocsin.store.channels.sqlite.broker_positions import places_of
+from tocsin.store.channels.sqlite.results import ROW_BYTES
+
+STEP: Final = 2_500
+# Interests that went and are remembered, for readers that ask what has changed.
+FORMER_KEPT: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBytes:
+    """An execution with results on the disk."""
+
+    number: int
+    first: int
+    last: int
+    live: int
+
+
+# --- what to do, asked on a reader's connection
+
+
+def mostly_dead(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
+    sql = f"{STORED} AND live * 2 < stored ORDER BY number"
+    return [StoredBytes(*row) for row in connection.execute(sql, (channel_id,))]
+
+
+def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | None = None) -> list[StoredBytes]:
+    """All of them, or the one of this number."""
+    sql = f"{STORED} AND live < stored AND number = coalesce(?, number) ORDER BY number"
+    return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, number))]
+
+
+def stored(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
+    return [StoredBytes(*row) for row in connection.execute(f"{STORED} ORDER BY number LIMIT 100", (channel_id,))]
+
+
+def too_old(connection: sqlite3.Connection, channel_id: int, ended_before_us: int) -> list[StoredBytes]:
+    sql = f"{STORED} AND ended_us < ? ORDER BY number LIMIT 100"
+    return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, ended_before_us))]
+
+
+def too_much(connection: sqlite3.Connection, channel_id: int, max_bytes: int) -> list[StoredBytes]:
+    """The oldest executions that must go until what is left fits, the newest never."""
+    left = rows.state(connection, channel_id).result_bytes
+    found = connection.execute(f"{STORED_BYTES} ORDER BY number LIMIT 101", (channel_id,)).fetchall()
+    victims = []
+    for *row, size_bytes in found[:-1]:
+        if left <= max_bytes:
+            break
+        victims.append(StoredBytes(*row))
+        left -= size_bytes
+    return victims
+
+
+def dead_rows(connection: sqlite3.Connection, execution: StoredBytes) -> list[int]:
+    """The rows that no live one needs. What is dead stays dead, so this holds for ever."""
+    found = connection.execute(
+        """SELECT r.id, r.same_as, i.id IS NOT NULL AND r.place > i.lost FROM results r
+        LEFT JOIN interests i ON i.id = r.interest WHERE r.id BETWEEN ? AND ?""",
+        (execution.first, execution.last),
+    )
+    needed, dead = set(), []
+    for id_, same_as, live in found:
+        if live:
+            needed.add(same_as)
+        else:
+            dead.append(id_)
+    return [id_ for id_ in dead if id_ not in needed]
+
+
+STORED: Final = "SELECT number, first, last, live FROM executions WHERE channel_id = ? AND stored > 0"
+STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions WHERE channel_id = ? AND stored > 0"
+
+
+# --- steps, on the writer's connection
+
+
+def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[int, Cursor]) -> int:
+    """Some interests' results up to these cursors are dead. How many."""
+    return lose(connection, channel_id, places_of(connection, below, channel_id).items())
+
+
+def lose(connection: sqlite3.Connection, channel_id: int, places: Iterable[tuple[int, int]]) -> int:
+    """Interests of the channel lose their results up to these places. How many."""
+    found = connection.execute(
+        f"""SELECT i.id, r.place >> {ORDINAL_BITS}, max(r.place), count(*) FROM json_each(?) j
+        CROSS JOIN interests i ON i.id = j.value ->> 0
+        CROSS JOIN results r ON r.interest = i.id AND r.place > i.lost AND r.place <= j.value ->> 1
+        GROUP BY 1, 2 ORDER BY 1, 2""",  # noqa: S608 - our own number
+        (json.dumps(list(places)),),
+    ).fetchall()
+    connection.executemany("UPDATE interests SET lost = ? WHERE id = ?", [(place, id_) for id_, _, place, _ in found])
+    return _died(connection, channel_id, [(number, count) for _, number, _, count in found])
+
+
+def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: Iterable[tuple[int, int]]) -> int:
+    """The same for room's sake: whoever was not told of them yet is told that they are gone. How many."""
+    lost = lose(connection, channel_id, places)
+    connection.execute(
+        """UPDATE channels SET removed_to = max(removed_to, (
+            SELECT last FROM executions WHERE channel_id = ?1 AND number = ?2)) WHERE id = ?1""",
+        (channel_id, number),
+    )
+    return lost
+
+
+def overflow(connection: sqlite3.Connection, channel_id: int, number: int, interests: Sequence[int]) -> None:
+    """These interests had more results of an execution than they may: what was before those that are kept is gone, also
+    for those who had everything up to this execution."""
+    before = number << ORDINAL_BITS
+    lose(connection, channel_id, [(interest, before) for interest in interests])
+    connection.executemany(
+        "UPDATE interests SET lost = max(lost, ?) WHERE id = ?", [(before, interest) for interest in interests]
+    )
+
+
+def sweep_former(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
+    """Results of some interests that went are dead: how many, and whether there may be more such interests."""
+    former = connection.execute(
+        """SELECT change, interest, lost FROM former_interests WHERE channel_id = ?1
+        AND change > (SELECT swept_to FROM channels WHERE id = ?1) ORDER BY change LIMIT ?2""",
+        (channel_id, STEP),
+    ).fetchall()
+    if not former:
+        return 0, False
+    found = connection.execute(
+        f"""SELECT r.place >> {ORDINAL_BITS}, count(*) FROM json_each(?) j
+        CROSS JOIN results r ON r.interest = j.value ->> 1 AND r.place > j.value ->> 2
+        GROUP BY 1""",  # noqa: S608 - our own number
+        (json.dumps(former),),
+    ).fetchall()
+    connection.execute("UPDATE channels SET swept_to = ? WHERE id = ?", (former[-1][0], channel_id))
+    return _died(connection, channel_id, found), len(former) == STEP
+
+
+def _died(connection: sqlite3.Connection, channel_id: int, counts: Sequence[tuple[int, int]]) -> int:
+    connection.executemany(
+        "UPDATE executions SET live = live - ? WHERE channel_id = ? AND number = ?",
+        [(count, channel_id, number) for number, count in counts],
+    )
+    dead = sum(count for _, count in counts)
+    connection.execute("UPDATE channels SET results = results - ? WHERE id = ?", (dead, channel_id))
+    return dead
+
+
+def remove_dead(connection: sqlite3.Connection, channel_id: int, number: int, ids: Sequence[int]) -> None:
+    listed = json.dumps(ids)
+    sql = "SELECT sum(coalesce(length(payload), 0)), count(*) FROM results WHERE id IN (SELECT value FROM json_each(?))"
+    payload_bytes, count = connection.execute(sql, (listed,)).fetchone()
+    connection.execute("DELETE FROM results WHERE id IN (SELECT value FROM json_each(?))", (listed,))
+    _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
+
+
+def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *, told: bool) -> tuple[int, bool]:
+    """The last rows of an execution go; whether there are more, and when not, how many results it had left.
+
+    `told`: their interests lose them, and say so.
+
+    From the last to the first, because a row may name an earlier one, never a later one, as the holder of its payload.
+    """
+    sql = "SELECT first, last, live FROM executions WHERE channel_id = ? AND number = ? AND stored > 0"
+    row = connection.execute(sql, (channel_id, number)).fetchone()
+    if row is None:
+        return 0, False
+    first, last, live = row
+    begin = max(first, last - STEP + 1)
+    if told:
+        connection.execute(
+            """UPDATE interests SET lost = r.place FROM (
+                SELECT interest, max(place) AS place FROM results WHERE id BETWEEN ? AND ? GROUP BY interest) r
+            WHERE interests.id = r.interest AND interests.lost < r.place""",
+            (begin, last),
+        )
+        sql = "UPDATE channels SET removed_to = max(removed_to, ?) WHERE id = ?"
+        connection.execute(sql, (last, channel_id))
+    sql = "SELECT sum(coalesce(length(payload), 0)), count(*) FROM results WHERE id BETWEEN ? AND ?"
+    payload_bytes, count = connection.execute(sql, (begin, last)).fetchone()
+    connection.execute("DELETE FROM results WHERE id BETWEEN ? AND ?", (begin, last))
+    _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
+    sql = "UPDATE executions SET last = ? WHERE channel_id = ? AND number = ?"
+    connection.execute(sql, (begin - 1, channel_id, number))
+    if begin > first:
+        return 0, True
+    shares.forget(connection, channel_id, number)
+    return _died(connection, channel_id, [(number, live)]), False
+
+
+def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count: int, size_bytes: int) -> None:
+    sql = "UPDATE executions SET stored = stored - ?, bytes = bytes - ? WHERE channel_id = ? AND number = ?"
+    connection.execute(sql, (count, size_bytes, channel_id, number))
+    sql = "UPDATE channels SET result_bytes = result_bytes - ? WHERE id = ?"
+    connection.execute(sql, (size_bytes, channel_id))
+
+
+def forget(connection: sqlite3.Connection, channel_id: int, executions: int) -> tuple[int, bool]:
+    """Old executions without results, old failures and interests that went long ago; whether there may be more."""
+    sql = "SELECT last_execution FROM channels WHERE id = ?"
+    last = connection.execute(sql, (channel_id,)).fetchone()
+    if last is None:
+        return 0, False
+    forgotten = connection.execute(
+        """DELETE FROM executions WHERE channel_id = ?1 AND number IN (
+            SELECT number FROM executions WHERE channel_id = ?1 AND number <= ?2 AND stored = 0 LIMIT ?3)""",
+        (channel_id, last[0] - executions, STEP),
+    ).rowcount
+    forgotten = max(
+        forgotten,
+        connection.execute(
+            """DELETE FROM failures WHERE id IN (SELECT id FROM failures WHERE channel_id = ?1 AND id <= (
+            SELECT id FROM failures WHERE channel_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2) LIMIT ?3)""",
+            (channel_id, executions, STEP),
+        ).rowcount,
+    )
+    former = connection.execute(
+        """SELECT change FROM former_interests WHERE channel_id = ?1
+        AND change <= (SELECT swept_to FROM channels WHERE id = ?1)
+        AND change <= (SELECT change FROM former_interests WHERE channel_id = ?1 ORDER BY change DESC LIMIT 1 OFFSET ?2)
+        ORDER BY change LIMIT ?3""",
+        (channel_id, FORMER_KEPT, STEP),
+    ).fetchall()
+    if former:
+        through = (channel_id, former[-1][0])
+        connection.execute("DELETE FROM former_interests WHERE channel_id = ? AND change <= ?", through)
+        connection.execute("UPDATE channels SET changes_from = ?2 WHERE id = ?1", through)
+    return 0, max(forgotten, len(former)) == STEP
+
+
+# --- dropping a channel
+
+
+def hide(connection: sqlite3.Connection, channel_id: int) -> None:
+    connection.execute("UPDATE channels SET dropped = 1 WHERE id = ?", (channel_id,))
+
+
+def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
+    """Some rows of a hidden channel go, its own last; whether there are more."""
+    for execution in stored(connection, channel_id):
+        remove_rows(connection, channel_id, execution.number, told=False)
+        return 0, True
+    held = connection.execute("SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, STEP)).fetchall()
+    listed = json.dumps([row[0] for row in held])
+    sql = "SELECT share, -count(*) FROM holds WHERE interest IN (SELECT value FROM json_each(?)) GROUP BY share"
+    shares.count_interests(connection, Counter(dict(connection.execute(sql, (listed,)).fetchall())))
+    connection.execute("DELETE FROM holds WHERE interest IN (SELECT value FROM json_each(?))", (listed,))
+    connection.execute("DELETE FROM interests WHERE id IN (SELECT value FROM json_each(?))", (listed,))
+    gone = len(held)
+    for table, key in (
+        ("subscriptions", "id"),
+        ("former_interests", "change"),
+        ("executions", "number"),
+        ("failures", "id"),
+    ):
+        sql = f"""DELETE FROM {table} WHERE channel_id = ?1
+            AND {key} IN (SELECT {key} FROM {table} WHERE channel_id = ?1 LIMIT ?2)"""  # noqa: S608 - our own names
+        gone = max(gone, connection.execute(sql, (channel_id, STEP)).rowcount)
+    if gone:
+        return 0, True
+    connection.execute("DELETE FROM channel_epochs WHERE channel_id = ?", (channel_id,))
+    connection.execute("DELETE FROM channels WHERE id = ?", (channel_id,))
+    return 0, False

@@ -1,0 +1,288 @@
+"""Subscriptions and interests of a channel store, as rows of an SQLite connection. The caller holds the transaction.
+
+Many at once are passed as one JSON list: one statement, whatever their number.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+from uuid import uuid4
+
+from tocsin.rules.model.cursors import Cursor
+from tocsin.store.channels.epochs import end_of
+from tocsin.store.channels.rows import (
+    BackendRequest,
+    BrokerName,
+    InterestChanges,
+    InterestChunk,
+    SubscribeOutcome,
+    SubscriptionRow,
+    UnsubscribeOutcome,
+)
+from tocsin.store.channels.sqlite import channel_rows as rows
+from tocsin.store.channels.sqlite import shares as sqlite_shares
+from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
+
+Hold: TypeAlias = tuple[int, int, int]
+"""An interest, a broker and a share of it."""
+
+SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us,
+    a.application FROM subscriptions s JOIN interests i ON i.id = s.interest JOIN brokers b ON b.id = s.broker
+    JOIN shares a ON a.id = s.share JOIN channels c ON c.id = s.channel_id AND NOT c.dropped """
+
+
+def subscribe(
+    connection: sqlite3.Connection,
+    channel_id: int,
+    wanted: Sequence[BackendRequest],
+    created_us: int,
+    interests_at_most: int | None = None,
+) -> list[SubscribeOutcome]:
+    last = rows.last_execution(connection, channel_id)
+    since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
+    named = _named(connection, channel_id, [each.id for each in wanted if each.id is not None])
+    brokers = {broker: rows.broker_id_made(connection, broker) for broker in {each.broker for each in wanted}}
+    shares = {
+        (broker, application): sqlite_shares.share_made(connection, brokers[broker], application)
+        for broker, application in {(each.broker, each.application) for each in wanted}
+    }
+    interests = _interests(connection, channel_id, {each.parameters for each in wanted})
+    unknown = list(dict.fromkeys(each.parameters for each in wanted if each.parameters not in interests))
+    first, change = rows.give(connection, "interest", len(unknown)), _change(connection, channel_id, len(unknown))
+    interests.update(zip(unknown, range(first, first + len(unknown)), strict=True))
+
+    answers: list[SubscribeOutcome] = []
+    made: list[tuple[int, str, int, int, int, int, int]] = []
+    for each in wanted:
+        before = named.get(each.id) if each.id is not None else None
+        if before is None:
+            id_, interest = each.id or str(uuid4()), interests[each.parameters]
+            share = shares[each.broker, each.application]
+            made.append((channel_id, id_, interest, brokers[each.broker], last, created_us, share))
+            answers.append(SubscribeOutcome(id_, interest, since, True, interest >= first))
+            if each.id is not None:
+                named[id_] = (interest, each.parameters, each.broker, since)
+        else:
+            interest, parameters, broker, old_since = before
+            if (parameters, broker) != (each.parameters, each.broker):
+                raise ConflictError(
+                    f"there is another subscription with the id {each.id}",
+                    hint="the same id always means the same parameters and broker; choose another",
+                )
+            answers.append(SubscribeOutcome(str(each.id), interest, old_since, False, False))
+
+    connection.executemany(
+        "INSERT INTO interests (id, channel_id, parameters, change) VALUES (?, ?, ?, ?)",
+        ((first + n, channel_id, parameters, change + n) for n, parameters in enumerate(unknown)),
+    )
+    connection.executemany("INSERT INTO subscriptions VALUES (?, ?, ?, ?, ?, ?, ?)", made)
+    held = Counter((interest, broker, share) for _, _, interest, broker, _, _, share in made)
+    _count_new(connection, held, first, interests_at_most)
+    connection.executemany(
+        """INSERT INTO holds VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT DO UPDATE SET subscriptions = subscriptions + excluded.subscriptions""",
+        # What was before is not needed: the broker holds it from now on.
+        ((*hold, count, end_of(last)) for hold, count in held.items()),
+    )
+    _count(connection, channel_id, len(unknown), len(made))
+    return answers
+
+
+def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[str]) -> UnsubscribeOutcome:
+    rows.last_execution(connection, channel_id)
+    found = connection.execute(
+        """SELECT s.id, s.interest, s.broker, s.share FROM json_each(?) j
+        CROSS JOIN subscriptions s ON s.channel_id = ? AND s.id = j.value""",
+        (json.dumps(list(dict.fromkeys(ids))), channel_id),
+    ).fetchall()
+    connection.executemany(
+        "DELETE FROM subscriptions WHERE channel_id = ? AND id = ?", [(channel_id, id_) for id_, _, _, _ in found]
+    )
+    _release(connection, Counter((interest, broker, share) for _, interest, broker, share in found))
+    emptied = _end_empty(connection, channel_id, {interest for _, interest, _, _ in found})
+    _count(connection, channel_id, -len(emptied), -len(found))
+    return UnsubscribeOutcome([id_ for id_, _, _, _ in found], emptied)
+
+
+def change_broker(
+    connection: sqlite3.Connection, channel_id: int, subscription_id: str, broker: BrokerName
+) -> SubscriptionRow:
+    rows.last_execution(connection, channel_id)
+    sql = """SELECT s.interest, s.broker, s.share, a.application FROM subscriptions s JOIN shares a ON a.id = s.share
+        WHERE s.channel_id = ? AND s.id = ?"""
+    row = connection.execute(sql, (channel_id, subscription_id)).fetchone()
+    if row is None:
+        raise NotFoundError(f"there is no subscription {subscription_id}")
+    interest, old, old_share, application = row
+    new = rows.broker_id_made(connection, broker)
+    if new != old:
+        share = sqlite_shares.share_made(connection, new, application)
+        sql = "UPDATE subscriptions SET broker = ?, share = ? WHERE channel_id = ? AND id = ?"
+        connection.execute(sql, (new, share, channel_id, subscription_id))
+        _count_new(connection, Counter([(interest, new, share)]), interest + 1, None)
+        connection.execute(
+            """INSERT INTO holds SELECT interest, ?, ?, 1, acknowledged FROM holds
+            WHERE interest = ? AND broker = ? AND share = ?
+            ON CONFLICT DO UPDATE SET
+            subscriptions = subscriptions + 1, acknowledged = min(acknowledged, excluded.acknowledged)""",
+            (new, share, interest, old, old_share),
+        )
+        _release(connection, Counter([(interest, old, old_share)]))
+    changed = subscription(connection, channel_id, subscription_id)
+    assert changed is not None, "it was found above"
+    return changed
+
+
+def subscription(connection: sqlite3.Connection, channel_id: int, subscription_id: str) -> SubscriptionRow | None:
+    rows.last_execution(connection, channel_id)
+    where = "WHERE s.channel_id = ? AND s.id = ?"
+    found = _subscriptions(connection, where, (channel_id, subscription_id))
+    return found[0] if found else None
+
+
+def subscriptions(connection: sqlite3.Connection, channel_id: int, after: str, limit: int) -> list[SubscriptionRow]:
+    rows.last_execution(connection, channel_id)
+    where = "WHERE s.channel_id = ? AND s.id > ? ORDER BY s.id LIMIT ?"
+    return _subscriptions(connection, where, (channel_id, after, limit))
+
+
+def subscriptions_of(
+    connection: sqlite3.Connection, broker: BrokerName, after: tuple[int, str], limit: int
+) -> list[SubscriptionRow]:
+    where = "WHERE s.broker = ? AND (s.channel_id, s.id) > (?, ?) ORDER BY s.channel_id, s.id LIMIT ?"
+    return _subscriptions(connection, where, (rows.broker_id(connection, broker), *after, limit))
+
+
+def interests(
+    connection: sqlite3.Connection, channel_id: int, after: int, limit: int
+) -> tuple[list[int], list[str], list[int]]:
+    """Ids, parameters and change numbers of those added after the change `after`."""
+    rows.last_execution(connection, channel_id)
+    sql = "SELECT id, parameters, change FROM interests WHERE channel_id = ? AND change > ? ORDER BY change LIMIT ?"
+    found = connection.execute(sql, (channel_id, after, limit)).fetchall()
+    return [row[0] for row in found], [row[1] for row in found], [row[2] for row in found]
+
+
+def first_interests(connection: sqlite3.Connection, channel_id: int, limit: int) -> tuple[InterestChunk, int | None]:
+    """The first chunk, and where the next one begins."""
+    change = rows.state(connection, channel_id).change
+    return next_interests(connection, channel_id, change, 0, limit)
+
+
+def next_interests(
+    connection: sqlite3.Connection, channel_id: int, change: int, after: int, limit: int
+) -> tuple[InterestChunk, int | None]:
+    ids, parameters, changes = interests(connection, channel_id, after, limit)
+    return InterestChunk(change, ids, parameters), changes[-1] if len(ids) == limit else None
+
+
+def interest_changes(connection: sqlite3.Connection, channel_id: int, since: int, limit: int) -> InterestChanges | None:
+    last = rows.state(connection, channel_id).change
+    sql = "SELECT changes_from FROM channels WHERE id = ?"
+    if since < connection.execute(sql, (channel_id,)).fetchone()[0]:
+        return None
+    ids, parameters, changes = interests(connection, channel_id, since, limit)
+    sql = """SELECT interest, added, change FROM former_interests
+        WHERE channel_id = ? AND change > ? ORDER BY change LIMIT ?"""
+    gone = connection.execute(sql, (channel_id, since, limit)).fetchall()
+    # A list that was cut off says nothing about what came after its end.
+    upto = min([last, *(changes[-1:] if len(ids) == limit else []), *([gone[-1][2]] if len(gone) == limit else [])])
+    came = zip(ids, parameters, changes, strict=True)
+    added = [(id_, text) for id_, text, change in came if change <= upto]
+    removed = [interest for interest, begun, change in gone if begun <= since and change <= upto]
+    return InterestChanges(upto, added, removed, upto < last)
+
+
+def _subscriptions(
+    connection: sqlite3.Connection, where: str, parameters: tuple[int | str | None, ...]
+) -> list[SubscriptionRow]:
+    epochs = rows.ChannelEpochs(connection)
+    return [
+        SubscriptionRow(
+            id_,
+            channel,
+            interest,
+            text,
+            BrokerName(dataverse, name),
+            epochs[channel].cursor(end_of(since)),
+            created,
+            application,
+        )
+        for id_, channel, interest, text, dataverse, name, since, created, application in connection.execute(
+            SELECT + where, parameters
+        ).fetchall()
+    ]
+
+
+def _named(
+    connection: sqlite3.Connection, channel_id: int, ids: list[str]
+) -> dict[str | None, tuple[int, str, BrokerName, Cursor]]:
+    where = "WHERE s.channel_id = ? AND s.id IN (SELECT value FROM json_each(?))"
+    found = _subscriptions(connection, where, (channel_id, json.dumps(ids))) if ids else []
+    return {each.id: (each.interest, each.parameters, each.broker, each.since) for each in found}
+
+
+def _interests(connection: sqlite3.Connection, channel_id: int, texts: set[str]) -> dict[str, int]:
+    sql = """SELECT i.parameters, i.id FROM json_each(?) j
+        CROSS JOIN interests i ON i.channel_id = ? AND i.parameters = j.value"""
+    return dict(connection.execute(sql, (json.dumps(sorted(texts)), channel_id)))
+
+
+def _change(connection: sqlite3.Connection, channel_id: int, count: int) -> int:
+    """The first of `count` new change numbers."""
+    sql = "UPDATE channels SET change = change + ? WHERE id = ? RETURNING change"
+    return int(connection.execute(sql, (count, channel_id)).fetchone()[0]) - count + 1
+
+
+def _count(connection: sqlite3.Connection, channel_id: int, interests: int, subscriptions: int) -> None:
+    sql = "UPDATE channels SET interests = interests + ?, subscriptions = subscriptions + ? WHERE id = ?"
+    connection.execute(sql, (interests, subscriptions, channel_id))
+
+
+def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, at_most: int | None) -> None:
+    """Interests that a share has not held before count for it. Those from `first` on nobody has. Raises LimitError
+    where it has more than it may."""
+    known = json.dumps(sorted({interest for interest, _, _ in held if interest < first}))
+    sql = "SELECT h.interest, h.broker, h.share FROM json_each(?) j CROSS JOIN holds h ON h.interest = j.value"
+    there = set(connection.execute(sql, (known,)).fetchall())
+    new = Counter(share for interest, broker, share in held if (interest, broker, share) not in there)
+    sqlite_shares.count_interests(connection, new)
+    if at_most is None:
+        return
+    over = [share for share in new if sqlite_shares.held_by(connection, share) > at_most]
+    for broker, application in sqlite_shares.share_names(connection, over).values():
+        whose = f"the application {application} of the broker" if application else "the broker"
+        raise LimitError(
+            f"{whose} {broker.dataverse}.{broker.name} has as many interests as it may",
+            hint=f"at most {at_most} (cluster.channels.interests_limit)", status=429,
+        )  # fmt: skip
+
+
+def _release(connection: sqlite3.Connection, holds: Counter[Hold]) -> None:
+    ended: Counter[int] = Counter()
+    for (interest, broker, share), count in holds.items():
+        sql = "UPDATE holds SET subscriptions = subscriptions - ? WHERE interest = ? AND broker = ? AND share = ?"
+        connection.execute(sql, (count, interest, broker, share))
+        sql = "DELETE FROM holds WHERE interest = ? AND broker = ? AND share = ? AND subscriptions <= 0"
+        ended[share] -= connection.execute(sql, (interest, broker, share)).rowcount
+    sqlite_shares.count_interests(connection, ended)
+
+
+def _end_empty(connection: sqlite3.Connection, channel_id: int, touched: set[int]) -> list[int]:
+    """Removes those of the interests that nobody holds."""
+    empty = connection.execute(
+        """SELECT i.id, i.change, i.lost FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value
+        WHERE NOT EXISTS (SELECT 1 FROM holds h WHERE h.interest = i.id)""",
+        (json.dumps(sorted(touched)),),
+    ).fetchall()
+    change = _change(connection, channel_id, len(empty))
+    connection.executemany("DELETE FROM interests WHERE id = ?", [(interest,) for interest, _, _ in empty])
+    connection.executemany(
+        "INSERT INTO former_interests (channel_id, change, interest, added, lost) VALUES (?, ?, ?, ?, ?)",
+        ((channel_id, change + n, interest, added, lost) for n, (interest, added, lost) in enumerate(empty)),
+    )
+    return [interest for interest, _, _ in empty]

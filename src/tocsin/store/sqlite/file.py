@@ -1,0 +1,276 @@
+"""What every store in an SQLite file has in common: WAL, synchronous=FULL, one writer, readers that never wait for it.
+
+The writer's connection lives on a thread of its own; each reader's connection is used by one thread at a time, so a
+long commit holds up no reader, and a reader sees the last committed state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
+
+from tocsin import faults
+from tocsin.patience import to_the_end
+from tocsin.store.sqlite.errors import explained
+from tocsin.store.sqlite.upgrades import Upgrade, pending
+from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
+
+Result = TypeVar("Result")
+
+BUSY_TIMEOUT_S: Final = 5.0
+# What a log may keep of its size once it was copied into the file.
+LOG_LIMIT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """What all files of one kind of store have in common.
+
+    `application_id` stands in the file's header, so that another program's SQLite file is never taken for ours, nor one
+    store for another. `chain` leads to the tables of the present version. `page_bytes` counts only where the file is
+    new.
+    """
+
+    application_id: int
+    chain: Sequence[Upgrade]
+    readers: int = 1
+    page_bytes: int = 4096
+    cache_bytes: int = 2 << 20
+
+
+class OpeningMode(TypedDict, total=False):
+    """What may differ from one file of a kind to the next.
+
+    `max_bytes` bounds the file (StorageFullError beyond it); `busy_timeout_s` is how long another process may hold it
+    before UnavailableError; `chain` stands for the layout's, so that tests can try versions that are still to come;
+    `now` is when a new file is made.
+    """
+
+    max_bytes: int | None
+    busy_timeout_s: float
+    chain: Sequence[Upgrade]
+    now: Callable[[], datetime]
+
+
+class SqliteFile(ABC):
+    """The file `path`, which only its owner may read. Subclasses say what is in it."""
+
+    layout: ClassVar[StoreLayout]
+
+    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
+        self.path = path
+        # Held by whoever writes.
+        self.turn = asyncio.Lock()
+        self._chain = opening.get("chain", self.layout.chain)
+        self._max_bytes = opening.get("max_bytes")
+        self._now = opening.get("now", lambda: datetime.now(UTC))
+        self._busy_timeout_s = opening.get("busy_timeout_s", BUSY_TIMEOUT_S)
+        self._thread: ThreadPoolExecutor | None = None
+        self._reading: ThreadPoolExecutor | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._readers: list[sqlite3.Connection] = []
+        self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._version: int | None = None
+
+    @property
+    def schema_version(self) -> int:
+        self.check_open()
+        assert self._version is not None
+        return self._version
+
+    def check_open(self) -> None:
+        """UnavailableError unless the store is open."""
+        if self._version is None:
+            raise self._not_open()
+
+    async def open(self) -> None:
+        if self._thread is not None:
+            raise RuntimeError(f"the store {self.path} is open already")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._reading = ThreadPoolExecutor(self.layout.readers, thread_name_prefix="store-reader")
+        try:
+            await self.call(self._open)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        async with self.turn:
+            thread, reading, self._thread, self._reading, self._version = self._thread, self._reading, None, None, None
+            if thread is None or reading is None:
+                return
+            try:
+                # A reader that is at work finishes first.
+                await to_the_end(asyncio.to_thread(reading.shutdown))
+            finally:
+                try:
+                    await to_the_end(asyncio.get_running_loop().run_in_executor(thread, self._close))
+                finally:
+                    thread.shutdown(wait=False)
+
+    async def backup_to(self, path: Path) -> None:
+        self.check_open()
+        # On a thread and a connection of its own: a long copy holds up neither reads nor transactions.
+        await to_the_end(asyncio.to_thread(self.copy_to, path))
+
+    async def call(self, work: Callable[[], Result]) -> Result:
+        """Run something on the writer's thread."""
+        return await self._run(self._thread, work)
+
+    async def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run something on a reader's thread: one committed state from its first statement to its last."""
+
+        def reading() -> Result:
+            try:
+                # There are as many as threads: none is free only before the store is open.
+                reader = self._idle.get_nowait()
+            except queue.Empty:
+                raise self._not_open() from None
+            try:
+                with explained(self.path):
+                    reader.execute("BEGIN")
+                    try:
+                        return work(reader)
+                    finally:
+                        # A failure may have ended it already.
+                        if reader.in_transaction:
+                            reader.execute("COMMIT")
+            finally:
+                self._idle.put(reader)
+
+        return await self._run(self._reading, reading)
+
+    def writer(self) -> sqlite3.Connection:
+        if self._writer is None:
+            raise self._not_open()
+        return self._writer
+
+    @abstractmethod
+    def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
+        """What a store has from its creation on; in the transaction that makes its tables."""
+
+    async def _run(self, executor: Executor | None, work: Callable[[], Result]) -> Result:
+        if executor is None:
+            raise self._not_open()
+        return await to_the_end(asyncio.get_running_loop().run_in_executor(executor, work))
+
+    def _not_open(self) -> UnavailableError:
+        return UnavailableError(f"the store {self.path} is not open")
+
+    def _open(self) -> None:
+        with explained(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._writer = writer = self._connect()
+            self._refuse_others(writer)
+            writer.execute(f"PRAGMA page_size = {self.layout.page_bytes}")
+            writer.execute("PRAGMA journal_mode = WAL")
+            writer.execute("PRAGMA synchronous = FULL")
+            writer.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
+            writer.execute(f"PRAGMA cache_size = -{self.layout.cache_bytes >> 10}")
+            if self._max_bytes is not None:
+                page_bytes = writer.execute("PRAGMA page_size").fetchone()[0]
+                writer.execute(f"PRAGMA max_page_count = {max(1, self._max_bytes // page_bytes)}")
+            self._version = self._upgrade(writer)
+            for _ in range(self.layout.readers):
+                reader = self._connect()
+                self._readers.append(reader)
+                reader.execute("PRAGMA query_only = ON")
+                self._idle.put(reader)
+
+    def _connect(self) -> sqlite3.Connection:
+        # isolation_level=None: transactions begin and end where we say, and nowhere else.
+        # A reader's connection passes from thread to thread, but is used by one at a time.
+        return sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False)
+
+    def _refuse_others(self, connection: sqlite3.Connection) -> None:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        if tables and application != self.layout.application_id:
+            raise StoreError(f"{self.path} is an SQLite file, but not a store of Tocsin's")
+
+    def _upgrade(self, writer: sqlite3.Connection) -> int:
+        if not pending(_version(writer), self._chain):
+            return _version(writer)
+        with transaction(writer):
+            # Read again under the lock: another process may have been quicker.
+            before = version = _version(writer)
+            for step in pending(before, self._chain):
+                for statement in step.statements["sqlite"]:
+                    writer.execute(statement)
+                version = step.version
+            writer.execute(f"PRAGMA user_version = {version}")
+            writer.execute(f"PRAGMA application_id = {self.layout.application_id}")
+            if before == 0:
+                self.first_rows(writer, self._now())
+            faults.reach("store.upgrade.before")
+        return version
+
+    def _close(self) -> None:
+        for connection in (*self._readers, self._writer):
+            if connection is not None:
+                connection.close()
+        self._readers, self._writer, self._idle = [], None, queue.SimpleQueue()
+
+    def copy_to(self, path: Path) -> None:
+        """As `backup_to`, on the caller's thread; also of a store that another process has open."""
+        part = path.with_name(path.name + ".part")
+        with explained(path):
+            if path.exists():
+                raise ConflictError(f"{path} exists already", hint="choose a new file for the backup")
+            part.unlink(missing_ok=True)
+            os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            try:
+                with (
+                    contextlib.closing(self._connect()) as source,
+                    contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy,
+                ):
+                    source.backup(copy)
+                    # One file that can be read anywhere, without a log beside it.
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                    problems = [row[0] for row in copy.execute("PRAGMA integrity_check")]
+                    if problems != ["ok"]:
+                        raise StoreError(f"the store {self.path} is damaged: {problems[0]}")
+                sync(part)
+                part.rename(path)
+                sync(path.parent)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+
+
+@contextlib.contextmanager
+def transaction(writer: sqlite3.Connection) -> Iterator[None]:
+    """What is done inside is committed at its end; an exception undoes all of it."""
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        writer.execute("COMMIT")
+    finally:
+        # After some errors (a full disk) SQLite has rolled back by itself.
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def sync(path: Path) -> None:
+    """What was written to the file, or into the folder, is on the disk when this returns."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

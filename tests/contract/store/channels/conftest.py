@@ -1,0 +1,19 @@
+"""Holds every backend of the channels store to what its interface promises (tocsin.store.channels.interface)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.store.channels.channel import Channel
+from tests.support.store_backends import CHANNEL_STORE, StoreKind
+from tocsin.store.channels.interface import ChannelStore
+
+
+@pytest.fixture
+def kind() -> StoreKind:
+    return CHANNEL_STORE
+
+
+@pytest.fixture
+async def channel(store: ChannelStore) -> Channel:
+    return Channel(store, await store.add_channel())

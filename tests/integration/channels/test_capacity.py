@@ -1,0 +1,307 @@
+"""Executions that the engine has no room or no time for: nobody goes without a result that can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
+
+from tests.support.in_process_cluster import LocalCluster
+from tests.support.python_sources import Modules
+from tests.support.running_channels import Channelled
+from tocsin.cluster.channels.subscriptions import SubscriptionRequest
+from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
+from tocsin.pipeline.channels.run_query import ExecutionResults
+from tocsin.rules.model.cursors import Range
+from tocsin.store.channels.rows import RecordedExecution
+
+SETUP = """
+CREATE TYPE Report AS { id: int, kind: string, n: bigint, said: string };
+CREATE ACTIVE DATASET D(Report) PRIMARY KEY id;
+CREATE BROKER b AT "http://127.0.0.1:9/";
+"""
+SAME = "d.id, d.said"
+OWN = "d.id, d.said, who"
+NEW = "FROM D d WHERE is_new(d) AND d.kind = k AND d.n < who"
+EVERY = "FROM D d WHERE d.kind = k AND d.n < who"
+
+
+@pytest.fixture
+def place(cluster: LocalCluster, dataverse: str) -> Channelled:
+    made = Channelled(cluster, dataverse)
+    made.run(SETUP)
+    return made
+
+
+@contextmanager
+def result_limit(spark: SparkSession, size: str) -> Iterator[None]:
+    """Spark's own limit, which its scheduler looks at for every job."""
+    conf: Any = spark.sparkContext._jsc.sc().conf()
+    before = conf.get("spark.driver.maxResultSize")
+    conf.set("spark.driver.maxResultSize", size)
+    try:
+        yield
+    finally:
+        conf.set("spark.driver.maxResultSize", before)
+
+
+def create(place: Channelled, what: str, sources: str, name: str = "c") -> None:
+    kind = "CONTINUOUS" if sources is NEW else "REPETITIVE"
+    place.run(f'CREATE {kind} CHANNEL {name}(k, who) PERIOD duration("P1D") {{ SELECT {what} {sources} }};')
+
+
+def report(id_: int, n: int = 1) -> dict[str, Any]:
+    return {"id": id_, "kind": "a", "n": n, "said": f"{id_:04} " + "x" * 1_000}
+
+
+def subscribe(place: Channelled, count: int, name: str = "c") -> list[str]:
+    wanted = [SubscriptionRequest(["a", 10 + number]) for number in range(count)]
+    return [subscription.id for subscription in place.subscribe_all(*wanted, channel=name)]
+
+
+def succeeded(place: Channelled, name: str = "c") -> RecordedExecution:
+    """The last execution; none before it has failed."""
+    assert all(execution.reason is None for execution in place.executions(name))
+    return place.executions(name)[0]
+
+
+@pytest.mark.parametrize("what", [SAME, OWN], ids=["the same for all", "each its own"])
+@pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
+def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
+    place: Channelled, spark: SparkSession, what: str, sources: str
+) -> None:
+    create(place, what, sources)
+    subscriptions = subscribe(place, 10_000)
+    place.write(report(1))
+    before = place.state().last_execution
+    with result_limit(spark, "2m"):
+        place.execute()
+    done = succeeded(place)
+    assert done.number == before + 1, "however many parts there were, it is one execution"
+    assert done.results == 10_000
+    assert done.details.get("culprits", []) == []
+    for subscription in subscriptions[:: len(subscriptions) // 10]:
+        assert [result["id"] for result in place.told(subscription)] == [1]
+    assert place.running().counts.parts == 0 if what is SAME else place.running().counts.parts > 1
+
+
+@pytest.mark.parametrize("limit", ["2m", "300k"], ids=["each payload once", "in parts, too"])
+@pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
+def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in_their_order(
+    place: Channelled, spark: SparkSession, sources: str, limit: str
+) -> None:
+    for name in ("c", "whole"):
+        create(place, SAME, sources, name)
+    subscriptions, others = (subscribe(place, 1_000, name) for name in ("c", "whole"))
+    place.write(*(report(i) for i in range(100)))
+    place.execute("whole")
+    with result_limit(spark, limit):
+        place.execute()
+    assert succeeded(place).results == succeeded(place, "whole").results == 100_000
+    assert succeeded(place).details.get("culprits", []) == []
+    assert (place.running().counts.parts > 1) == (limit != "2m")
+    for subscription, other in list(zip(subscriptions, others, strict=True))[::100]:
+        assert place.told(subscription) == place.told(other, "whole")
+
+
+def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Channelled, spark: SparkSession) -> None:
+    for name in ("c", "whole"):
+        create(place, SAME, NEW, name)
+    subscriptions, others = (subscribe(place, 2, name) for name in ("c", "whole"))
+    place.write(*(report(i) for i in range(2_000)))
+    place.execute("whole")
+    with result_limit(spark, "1m"):
+        place.execute()
+    assert succeeded(place).details.get("culprits", []) == []
+    for subscription, other in zip(subscriptions, others, strict=True):
+        assert place.told(subscription) == place.told(other, "whole")
+        assert len(place.told(subscription)) == 2_000
+    parts = place.running().counts.parts
+    place.write(*(report(i) for i in range(2_000, 4_000)))
+    with result_limit(spark, "1m"):
+        place.execute()
+    assert succeeded(place).results == 4_000
+    assert place.running().counts.parts - parts < parts, "it begins with parts of the size that passed"
+
+
+def test_what_is_grouped_is_parted_by_interests_only(place: Channelled, spark: SparkSession) -> None:
+    place.run("""
+        CREATE CONTINUOUS CHANNEL c(k, who) PERIOD duration("P1D") {
+            SELECT count(*) AS n, max(d.said) AS said FROM D d
+            WHERE is_new(d) AND d.kind = k AND d.n < who GROUP BY who
+        };
+    """)
+    subscriptions = subscribe(place, 4_000)
+    place.write(*(report(i) for i in range(3)))
+    with result_limit(spark, "2m"):
+        place.execute()
+    assert succeeded(place).results == 4_000
+    assert [result["n"] for result in place.told(subscriptions[77])] == [3]
+    assert place.running().counts.parts > 1
+
+
+def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
+    place: Channelled, spark: SparkSession
+) -> None:
+    create(place, "d.id, repeat(d.said, d.n * (who - 9)) AS said", NEW)
+    subscriptions = subscribe(place, 4)
+    place.write(report(1), report(2, n=9), report(3))
+    # The last one's result of the second report is 4 × 9 KB.
+    with result_limit(spark, "34k"), capture_logs() as logs:
+        place.execute()
+    (said,) = [line for line in logs if line["event"] == "a channel set records or interests aside"]
+    assert (said["key"], said["count"]) == (["2"], 1)
+    done = succeeded(place)
+    (culprit,) = done.details["culprits"]
+    interests = [held.interest for held in place.subscriptions() if held.id == subscriptions[-1]]
+    assert (culprit["dataset"], culprit["key"], [culprit["interest"]]) == (f"{place.dataverse}.D", ["2"], interests)
+    assert "larger" in culprit["reason"]
+    assert place.running().counts.culprits == 1
+    for subscription in subscriptions:
+        wanted = [1, 3] if subscription == subscriptions[-1] else [1, 2, 3]
+        assert sorted(result["id"] for result in place.told(subscription)) == wanted
+
+
+def test_a_poisonous_record_is_found_also_where_there_is_no_room_for_the_whole(
+    place: Channelled, spark: SparkSession
+) -> None:
+    create(place, f"{OWN}, 6 div (d.n - 5) AS q", NEW)
+    subscriptions = subscribe(place, 600)
+    place.write(*(report(i, n=5 if i == 3 else 1) for i in range(8)))
+    with result_limit(spark, "2m"):
+        place.execute()
+    done = succeeded(place)
+    assert [(culprit["key"], culprit["interest"]) for culprit in done.details["culprits"]] == [(["3"], None)]
+    assert done.results == 600 * 7
+    assert sorted(result["id"] for result in place.told(subscriptions[5])) == [0, 1, 2, 4, 5, 6, 7]
+
+
+MODULE = """
+import time
+
+def slow(who):
+    if who == 17:
+        time.sleep(1_000)
+    return who
+"""
+DEADLINE_S = 8.0
+
+
+def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_are_told(
+    place: Channelled, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Modules(cluster.settings.data / "python")
+    module.write(MODULE)
+    place.run(f'CREATE FUNCTION slow(n) RETURNS bigint LANGUAGE PYTHON AS "{module.name}:slow";')
+    create(place, "d.id, slow(who) AS who", NEW)
+    subscriptions = subscribe(place, 12)
+    place.write(report(1))
+    monkeypatch.setattr(place.running()._rooms.runs, "deadline_s", DEADLINE_S)
+    place.execute()
+    done = succeeded(place)
+    (culprit,) = done.details["culprits"]
+    assert culprit["interest"] == next(held.interest for held in place.subscriptions() if held.id == subscriptions[7])
+    assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["1"])
+    assert done.results == 11
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [1] * 7 + [0] + [1] * 4
+
+
+class LosingRuns:
+    """Executions of a channel that lose the engine with some of the answers that they would have."""
+
+    def __init__(self, place: Channelled, is_lost: Callable[[bytes], bool]) -> None:
+        self._runs = place.running()._rooms.runs
+        self._ask = self._runs.ask
+        self._what = f"channel {place.running().entry.name}"
+        self._is_lost = is_lost
+        self.lost_alone: list[bool] = []
+
+    async def ask(self, question: Callable[[], Any], what: str, *, alone: bool = False, **options: Any) -> Any:
+        answer = await self._ask(question, what, alone=alone, **options)
+        if what == self._what and isinstance(answer, ExecutionResults) and any(map(self._is_lost, answer.texts)):
+            self.lost_alone.append(alone)
+            raise engine_lost()
+        return answer
+
+
+def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_and_others_are_told(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(place, OWN, NEW)
+    subscriptions = subscribe(place, 12)
+    place.write(*(report(id_) for id_ in range(5)))
+    runs = LosingRuns(place, lambda text: b'"id":3,' in text and b'"who":17}' in text)
+    monkeypatch.setattr(place.running()._rooms.runs, "ask", runs.ask)
+    with pytest.raises(EngineLostError):
+        place.execute()
+    place.execute()
+    done = place.executions()[0]
+    (culprit,) = done.details["culprits"]
+    assert culprit["interest"] == next(held.interest for held in place.subscriptions() if held.id == subscriptions[7])
+    assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["3"])
+    assert "engine was lost" in culprit["reason"]
+    assert runs.lost_alone[:2] == [False, False]
+    assert all(runs.lost_alone[2:]), "from the second loss on nothing else runs beside"
+    for subscription in subscriptions:
+        wanted = [0, 1, 2, 4] if subscription == subscriptions[7] else [0, 1, 2, 3, 4]
+        assert sorted(result["id"] for result in place.told(subscription)) == wanted
+    place.write(report(9))
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [6] * 7 + [5] + [6] * 4
+
+
+def test_an_engine_that_something_else_has_ended_costs_nobody_a_result(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(place, OWN, NEW)
+    subscriptions = subscribe(place, 3)
+    place.write(report(1))
+    runs = LosingRuns(place, lambda _text: not runs.lost_alone)
+    monkeypatch.setattr(place.running()._rooms.runs, "ask", runs.ask)
+    with pytest.raises(EngineLostError):
+        place.execute()
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [1, 1, 1]
+    assert "culprits" not in place.executions()[0].details
+    assert place.running().counts.parts == 0
+
+
+def test_an_interest_that_matches_too_much_loses_its_own_oldest_and_nobody_elses(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster = LocalCluster(spark, tmp_path, cluster={"channels": {"matches_limit": 10}})
+    try:
+        place = Channelled(cluster, "Default")
+        place.run(SETUP)
+        create(place, SAME, NEW)
+        wanted = [SubscriptionRequest(["a", least], application=f"app{least}") for least in (1_000, 8)]
+        wide, narrow = place.subscribe_all(*wanted)
+        place.write(*(report(id_, n=id_) for id_ in range(50)))
+        place.execute()
+        assert place.executions()[0].results == 10 + 8
+        assert sorted(result["id"] for result in place.told(narrow.id)) == list(range(8))
+        assert sorted(result["id"] for result in place.told(wide.id)) == list(range(40, 50))
+        counts = place.running().counts
+        assert (counts.results, counts.left_out) == (18, 40)
+        gaps = place.wait(gaps_of(place, wide.id, narrow.id))
+        assert [gap is not None for gap in gaps] == [True, False]
+    finally:
+        cluster.close()
+
+
+async def gaps_of(place: Channelled, *subscriptions: str) -> list[object]:
+    """What each of them is told to have missed."""
+    store, gaps = place.parts.channel_store, []
+    for id_ in subscriptions:
+        subscription = await store.subscription(place.running().entry.channel_id, id_)
+        assert subscription is not None
+        parts = [
+            part async for chunk in store.fetch([Range(subscription.interest, subscription.since)]) for part in chunk
+        ]
+        gaps.append(next((part.gap for part in parts if part.gap is not None), None))
+    return gaps

@@ -1,0 +1,214 @@
+"""What a cluster tells of its feeds: in the dataverse Metadata, and as numbers for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.integration.feeds.test_sockets import connection, is_dropped, listening, send
+from tests.support.feed_crash_points import Place
+from tests.support.in_process_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from tocsin.cluster.feeds.landing import Landing
+from tocsin.cluster.feeds.metrics import FeedCollector
+from tocsin.cluster.feeds.running_feed import AcceptedRecords
+from tocsin.cluster.intake.log import LogEntry
+from tocsin.wire.errors import ConflictError, InputError, LimitError, StorageFullError
+
+HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
+
+
+@pytest.fixture
+def place(cluster: LocalCluster, dataverse: str) -> Place:
+    made = Place(cluster, dataverse)
+    made.run("CREATE TYPE T AS { id: int, said: string }; CREATE DATASET D(T) PRIMARY KEY id")
+    return made
+
+
+def test_metadata_describes_feeds_and_where_they_go(place: Place) -> None:
+    own = f'WHERE x.DataverseName = "{place.dataverse}" ORDER BY x.DatasetName'
+    place.run(
+        "CREATE FUNCTION same(r) { r }; CREATE DATASET E(T) PRIMARY KEY id;"
+        f"CREATE FEED F WITH {HTTP}; CONNECT FEED F TO DATASET D; CONNECT FEED F TO DATASET E APPLY FUNCTION same;"
+    )
+    feed = {
+        "DataverseName": place.dataverse,
+        "FeedName": "F",
+        "AdapterName": "http_adapter",
+        "DatatypeName": f"{place.dataverse}.T",
+        "AdapterConfiguration": [
+            {"Name": "adapter-name", "Value": "http_adapter"},
+            {"Name": "type-name", "Value": "T"},
+        ],
+        "Started": False,
+    }
+    feeds = f'SELECT VALUE x FROM Metadata.Feed AS x WHERE x.DataverseName = "{place.dataverse}"'
+    assert place.rows(feeds) == [feed]
+    assert place.rows(f"SELECT VALUE x FROM Metadata.FeedConnection AS x {own}") == [
+        {
+            "DataverseName": place.dataverse,
+            "FeedName": "F",
+            "DatasetDataverseName": place.dataverse,
+            "DatasetName": name,
+            "AppliedFunctions": functions,
+        }
+        for name, functions in (("D", []), ("E", [f"{place.dataverse}.same@1"]))
+    ]
+    place.run("START FEED F")
+    assert place.rows(feeds) == [{**feed, "Started": True}]
+    place.run("DROP FEED F")
+    assert place.rows(feeds) == []
+    assert place.rows(f"SELECT VALUE x FROM Metadata.FeedConnection AS x {own}") == []
+
+
+# ---------------------------------------------------------------- metrics
+
+
+class Figures:
+    """What Prometheus would be told of one feed."""
+
+    def __init__(self, cluster: LocalCluster, feed: str) -> None:
+        self.feed = feed
+        self._registry = CollectorRegistry()
+        self._registry.register(FeedCollector(cluster.cluster.feeds.figures))
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self._registry.get_sample_value(f"tocsin_feed_{name}", {"feed": self.feed, **labels})
+
+    def series(self) -> int:
+        samples = (sample for family in self._registry.collect() for sample in family.samples)
+        return sum(sample.labels["feed"] == self.feed for sample in samples)
+
+
+@pytest.fixture
+def told(cluster: LocalCluster, place: Place) -> Figures:
+    return Figures(cluster, f"{place.dataverse}.F")
+
+
+@pytest.fixture
+def fed(place: Place) -> Place:
+    place.run(f"CREATE FEED F WITH {HTTP}; CONNECT FEED F TO DATASET D; START FEED F")
+    return place
+
+
+class HeldLanding:
+    """While `go` is not set nothing lands."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = threading.Event()
+        land: Callable[[Landing, Sequence[LogEntry]], int] = Landing.land
+
+        def held(landing: Landing, entries: Sequence[LogEntry]) -> int:
+            self.go.wait()
+            return land(landing, entries)
+
+        monkeypatch.setattr(Landing, "land", held)
+
+
+def post(cluster: LocalCluster, place: Place, *records: Any) -> AcceptedRecords:
+    """Sent, not waited for."""
+    body = "\n".join(json.dumps(one) for one in records).encode()
+    return cluster.wait(cluster.cluster.feeds.accept(f"{place.dataverse}.F", body, None, visible=False))
+
+
+def test_what_was_taken_and_refused_is_counted_through_stop_and_start(
+    cluster: LocalCluster, fed: Place, told: Figures
+) -> None:
+    fed.send({"id": 1, "said": "a"}, {"id": 2}, key="same")
+    fed.send({"id": 1, "said": "a"}, {"id": 2}, key="same")  # once is enough
+    fed.run("STOP FEED F")
+    with pytest.raises(ConflictError):
+        fed.send({"id": 3, "said": "c"})
+    fed.run("START FEED F")
+    fed.send({"id": 4, "said": "d"})
+    with pytest.raises(InputError):
+        fed.send(b"{")
+    assert told("records_accepted_total") == 2
+    assert told("records_rejected_total") == 1
+    assert told("taken_bytes_total") == len('{"id": 1, "said": "a"}\n{"id": 2}{"id": 4, "said": "d"}')
+    assert told("batches_landed_total") == 2
+    assert told("requests_refused_total", status="409") == 1
+    assert told("requests_refused_total", status="400") == 1
+    assert told("lag_records") == 0
+    assert told("sockets_open") is None
+
+
+def test_how_far_a_feed_is_behind_is_told(
+    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldLanding(monkeypatch)
+    post(cluster, fed, {"id": 1, "said": "a"}, {"id": 2, "said": "b"})
+    assert told("lag_records") == 2
+    assert (told("unlanded_bytes") or 0) > 0
+    wait_until(lambda: (told("lag_seconds") or 0) > 0, "the oldest one has waited")
+    held.go.set()
+    fed.send({"id": 3, "said": "c"})
+    assert (told("lag_records"), told("unlanded_bytes"), told("lag_seconds")) == (0, 0, 0)
+
+
+def test_failures_to_land_and_answers_of_429_and_507_are_counted(
+    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land: Callable[[Landing, Sequence[LogEntry]], int] = Landing.land
+    fails = iter([StorageFullError("no room"), RuntimeError("a bug")])
+
+    def failing(landing: Landing, entries: Sequence[LogEntry]) -> int:
+        if (error := next(fails, None)) is not None:
+            raise error
+        return land(landing, entries)
+
+    monkeypatch.setattr(Landing, "land", failing)
+    fed.send({"id": 1, "said": "a"})
+    assert told("landing_failures_total") == 2
+    for error in (LimitError("behind", status=429), StorageFullError("no room")):
+
+        async def append(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("tocsin.cluster.intake.log.IntakeLog.append", append)
+        with pytest.raises(type(error)):
+            fed.send({"id": 2, "said": "b"})
+        assert told("requests_refused_total", status=str(error.status)) == 1
+
+
+def test_a_dropped_feeds_numbers_are_gone_and_another_of_its_name_begins_anew(fed: Place, told: Figures) -> None:
+    fed.send({"id": 1, "said": "a"})
+    assert told("records_accepted_total") == 1
+    fed.run("DROP FEED F")
+    assert told.series() == 0
+    fed.run(f"CREATE FEED F WITH {HTTP}")
+    assert told("records_accepted_total") == 0
+
+
+def test_sockets_and_what_they_drop_are_counted(place: Place, told: Figures) -> None:
+    port = listening(place, "json")
+    with connection(port) as to:
+        wait_until(lambda: told("sockets_open") == 1, "the connection is counted")
+        to.sendall(b'{"id": 1, "said": "a"} nonsense')
+        assert is_dropped(to)
+    send(port, b'{"id": 2, "said": "b"}{"id": 3, "sa')
+    wait_until(lambda: told("socket_records_dropped_total") == 2, "the frame and the half record are counted")
+    wait_until(lambda: told("sockets_open") == 0, "none is left")
+    assert told("sockets_dropped_total") == 1
+    assert told("records_accepted_total") == 2
+
+
+# ---------------------------------------------------------------- while connections change
+
+
+def test_publishers_go_on_while_a_started_feed_is_connected_even_when_nothing_lands(
+    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldLanding(monkeypatch)
+    post(cluster, fed, {"id": 1, "said": "a"})
+    fed.run("CREATE DATASET E(T) PRIMARY KEY id; CONNECT FEED F TO DATASET E")
+    post(cluster, fed, {"id": 2, "said": "b"})
+    held.go.set()
+    fed.send({"id": 3, "said": "c"})
+    assert fed.held() == {1: "a", 2: "b", 3: "c"}
+    assert fed.held("E") == {2: "b", 3: "c"}

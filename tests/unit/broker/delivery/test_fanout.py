@@ -1,0 +1,201 @@
+"""Getting results to many: in order, in turns, and to nobody who has no room, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import orjson
+import pytest
+
+from tocsin.broker.core import actions as ac
+from tocsin.broker.core import events as ev
+from tocsin.broker.core.broker import Broker
+from tocsin.broker.core.settings import CoreSettings
+from tocsin.broker.core_runtime import CoreRuntime
+from tocsin.broker.counters import BrokerCounters
+from tocsin.broker.delivery import fanout as presence_module
+from tocsin.broker.delivery.cached_payload import kept
+from tocsin.broker.delivery.event_encoder import EventEncoder
+from tocsin.broker.delivery.fanout import FanOut
+from tocsin.broker.delivery.outlets import EncodedEvent, Listener, OutletForm
+from tocsin.rules.caching.entries import BrokerResult
+from tocsin.rules.model.cursors import Cursor
+from tocsin.wire.results import FetchedResult
+
+
+class Outlet:
+    """Takes envelopes until it is full, and checks that what comes follows what has come since it logged in."""
+
+    kind = OutletForm.PLAIN
+
+    def __init__(self, rng: random.Random, marker: dict[int, Cursor]) -> None:
+        self.listener: Listener | None = None
+        self._rng = rng
+        self.full = False
+        self.position = dict(marker)
+        self.given_up = False
+
+    def write(self, told: EncodedEvent) -> None:
+        assert not self.full, "nothing is written to who has no room"
+        said = orjson.loads(told.envelope)["data"]
+        after = Cursor(*map(int, said["after"].split("-")))
+        to = Cursor(*map(int, said["to"].split("-")))
+        have = self.position.get(told.interest, after)
+        assert after == have, f"{told.interest}: {have} was followed by {after}"
+        assert len(said["results"]) == to.execution - after.execution, "nothing is left out"
+        self.position[told.interest] = to
+        self.full = self._rng.random() < 0.1
+
+    def shed(self) -> None:
+        self.given_up = True
+
+
+class Here:
+    """A core that is told everything, a cluster that answers at once, and people."""
+
+    def __init__(self, rng: random.Random, people: int, interests: int) -> None:
+        self.rng = rng
+        self.machine = CoreRuntime(Broker(CoreSettings(page_results=3), 0.0))
+        # What the core delivers may be several envelopes, between which somebody may be full.
+        letters = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
+        self.presence = FanOut(self.machine, letters, BrokerCounters(), patience_s=60)
+        self.results: dict[int, list[BrokerResult]] = {one: [] for one in range(interests)}
+        self.markers: dict[tuple[int, int], Cursor] = {}
+        self.outlets: dict[int, Outlet] = {}
+        machine = self.machine
+        machine.on(ac.Deliver, self.presence.deliver)
+        machine.on(ac.Fetch, self._fetch)
+        machine.on(ac.SubscribeBackend, lambda it: machine.handle(ev.BackendSubscribed(it.interest, Cursor(1, 0, 0))))
+        for kind in (ac.Subscribed, ac.ReportConsumed, ac.UnsubscribeBackend, ac.RefuseEvent):
+            machine.on(kind, lambda _: None)
+        for person in range(people):
+            for interest in range(interests):
+                self.presence.subscribed(person, self.name(person, interest))
+                machine.handle(
+                    ev.SubscribeRequested(self.name(person, interest), person, interest, None, ev.Mode.INLINE)
+                )
+                self.markers[person, interest] = Cursor(1, 0, 0)
+
+    def name(self, person: int, interest: int) -> int:
+        return person * 100 + interest
+
+    def _fetch(self, fetch: ac.Fetch) -> None:
+        found = [one for one in self.results[int(str(fetch.interest))] if fetch.after < one.cursor <= fetch.to]
+        some = found[: fetch.limit]
+        to = fetch.to if len(some) == len(found) else some[-1].cursor
+        asyncio.get_running_loop().call_soon(self.machine.handle, ev.FetchSucceeded(fetch.fetch, to, tuple(some), 0.01))
+
+    def step(self, person: int, interest: int) -> None:
+        outlet = self.outlets.get(person)
+        choice = self.rng.randrange(10)
+        if choice < 5:
+            number = len(self.results[interest]) + 1
+            one = kept(FetchedResult(Cursor(1, number, 0), 1, b"1"))
+            self.results[interest].append(one)
+            self.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
+        elif outlet is None:
+            mine = {each: cursor for (who, each), cursor in self.markers.items() if who == person}
+            self.outlets[person] = outlet = Outlet(self.rng, mine)
+            self.presence.attach(person, outlet)
+        elif choice == 5:
+            del self.outlets[person]
+            self.presence.detach(outlet)
+        elif choice == 6 and not outlet.full:
+            cursor = outlet.position[interest]
+            self.machine.handle(ev.ResultsAcknowledged(interest, cursor, [self.name(person, interest)]))
+            self.markers[person, interest] = max(cursor, self.markers[person, interest])
+        elif outlet.full:
+            outlet.full = False
+            self.presence.room(outlet)
+
+    async def settle(self) -> None:
+        for _ in range(3_000):
+            await asyncio.sleep(0)
+            for outlet in self.outlets.values():
+                if outlet.full:
+                    outlet.full = False
+                    self.presence.room(outlet)
+            if all(self.complete(outlet) for outlet in self.outlets.values()):
+                return
+        raise AssertionError({person: outlet.position for person, outlet in self.outlets.items()})
+
+    def complete(self, outlet: Outlet) -> bool:
+        return all(outlet.position[each].execution == len(all_) for each, all_ in self.results.items())
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two writes at a time: there is always something on its way."""
+    monkeypatch.setattr(presence_module, "AT_ONCE", 2)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_happens_while_results_are_fanned_out_each_gets_all_in_order(seed: int, slowly: Any) -> None:
+    rng = random.Random(seed)
+    here = Here(rng, people=7, interests=2)
+    for _ in range(400):
+        here.step(rng.randrange(7), rng.randrange(2))
+        if rng.random() < 0.4:
+            await asyncio.sleep(0)
+    await here.settle()
+    assert here.outlets
+    await here.presence.close()
+
+
+async def test_a_large_audience_does_not_keep_a_small_one_waiting(slowly: Any) -> None:
+    here = Here(random.Random(1), people=40, interests=1)
+    here.results[1] = []
+    here.presence.subscribed(99, 9901)
+    here.machine.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
+    for person in (*range(40), 99):
+        here.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})
+        here.presence.attach(person, here.outlets[person])
+    for interest in (0, 1):
+        one = kept(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
+        here.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
+    assert here.outlets[99].position[1].execution == 1
+    assert sum(one.position[0].execution for one in here.outlets.values()) < 40
+    here.results = {0: [one], 1: [one]}
+    while here.presence._fanning is not None:
+        await asyncio.sleep(0)
+    assert sum(here.outlets[person].position[0].execution for person in range(40)) == 40
+
+
+@pytest.mark.parametrize("at_once", [2, 500])
+async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence_module, "AT_ONCE", at_once)
+    here = Here(random.Random(1), people=7, interests=1)
+
+    class Broken(Outlet):
+        def write(self, told: EncodedEvent) -> None:
+            raise RuntimeError("the handler is closed")
+
+    for person in range(7):
+        kind = Broken if person in (0, 3) else Outlet
+        here.outlets[person] = kind(random.Random(2), {0: Cursor(1, 0, 0)})
+        here.presence.attach(person, here.outlets[person])
+    for number in (1, 2):
+        one = kept(FetchedResult(Cursor(1, number, 0), 1, b"1"))
+        here.machine.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
+        while here.presence._fanning is not None:
+            await asyncio.sleep(0)
+    assert [person for person, one in here.outlets.items() if one.given_up] == [0, 3]
+    assert {one.position[0].execution for person, one in here.outlets.items() if person not in (0, 3)} == {2}
+
+
+async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:
+    machine = CoreRuntime(Broker(CoreSettings(), 0.0))
+    held: list[Any] = []
+
+    def fail(_action: Any) -> None:
+        raise ValueError("a fault")
+
+    machine.on(ac.SubscribeBackend, fail)
+    machine.on(ac.Subscribed, held.append)
+    machine.handle(ev.SubscribeRequested(1, 1, 1, None, ev.Mode.INLINE))
+    machine.handle(ev.BackendSubscribed(1, Cursor(1, 0, 0)))
+    assert len(held) == 1

@@ -1,0 +1,322 @@
+"""Executions in parts, over a runner whose capacity is drawn: everything is found once, and every execution ends."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tocsin.cluster.channels.executions import execution_parts
+from tocsin.cluster.channels.executions.execution_parts import (
+    LETHAL_INTERESTS,
+    LONGEST_SHORT_S,
+    MOST_LOST_RECORDS,
+    MOST_OVERRUNS,
+    SHORTEST_S,
+    TRIES_ALONE,
+    WAYS_IN_TIME,
+    ExecutionPart,
+    ExecutionSize,
+    PartedExecution,
+    PartedRun,
+)
+from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
+from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
+
+Weight = Callable[[int, int], int]
+"""Of an interest with a record."""
+
+
+class Runner:
+    """Fails with whatever is heavier than its capacity."""
+
+    def __init__(self, capacity: int, weight: Weight, error: type[CapacityError] = CapacityError) -> None:
+        self.capacity = capacity
+        self.weight = weight
+        self.error = error
+        self.tries = 0
+        self.alone: Counter[ExecutionPart] = Counter()
+        self.deadlines: dict[ExecutionPart, float | None] = {}  # of the last try
+        self.seen: list[tuple[ExecutionPart, bool]] = []  # whether it passed
+
+    def __call__(self, part: ExecutionPart, *, alone: bool, deadline_s: float | None = None) -> list[tuple[int, int]]:
+        self.tries += 1
+        self.deadlines[part] = deadline_s
+        self.alone[part] += alone
+        pairs = [(interest, record) for interest in part.interests for record in part.records]
+        assert pairs
+        is_too_heavy = sum(self.weight(*pair) for pair in pairs) > self.capacity
+        self.seen.append((part, not is_too_heavy))
+        if is_too_heavy:
+            raise self.error("too heavy")
+        return pairs
+
+    def parted(
+        self, interests: int, records: int, *, splits_records: bool = True, apart: int = 0, pairs: int | None = None
+    ) -> PartedExecution[list[tuple[int, int]]]:
+        run = PartedRun(interests, records, self, splits_records=splits_records, apart=apart, pairs=pairs)
+        return run.run_parts()
+
+
+def found(made: PartedExecution[list[tuple[int, int]]]) -> Counter[tuple[int, int]]:
+    return Counter(pair for _, pairs in made.passed for pair in pairs)
+
+
+def pairs_of(part: ExecutionPart) -> set[tuple[int, int]]:
+    return {(interest, record) for interest in part.interests for record in part.records}
+
+
+def bound(made: PartedExecution[list[tuple[int, int]]], interests: int, records: int) -> float:
+    """As the module says it."""
+    deep = math.log2(records) if records else 0
+    return 2 * len(made.passed) + math.log2(interests) + deep + len(made.aside) * (4 + WAYS_IN_TIME * deep)
+
+
+@given(
+    interests=some.integers(1, 60), records=some.integers(1, 12), capacity=some.integers(1, 400),
+    heavy=some.dictionaries(some.tuples(some.integers(0, 59), some.integers(0, 11)), some.integers(2, 500), max_size=6),
+    error=some.sampled_from([CapacityError, DeadlineError]), apart=some.integers(0, 3),
+    pairs=some.none() | some.integers(1, 700),
+)  # fmt: skip
+def test_everything_is_found_once_and_only_what_is_impossible_is_set_aside(
+    interests: int, records: int, capacity: int, heavy: dict[tuple[int, int], int], error: type[CapacityError],
+    apart: int, pairs: int | None,
+) -> None:  # fmt: skip
+    runner = Runner(capacity, lambda interest, record: heavy.get((interest, record), 1), error)
+    made = runner.parted(interests, records, apart=min(apart, interests), pairs=pairs)
+    everything = {(interest, record) for interest in range(interests) for record in range(records)}
+    impossible = {pair for pair in everything if heavy.get(pair, 1) > capacity}
+    told = found(made)
+    assert set(told.values()) <= {1}
+    aside = set().union(*(pairs_of(part) for part, _ in made.aside))
+    assert set(told) | aside == everything
+    assert not set(told) & aside
+    assert aside == impossible
+    for part, _ in made.aside:
+        assert part.pairs == 1
+        assert runner.alone[part] == TRIES_ALONE
+    assert runner.tries <= bound(made, interests, records)
+
+
+@given(interests=some.integers(1, 200), records=some.integers(1, 8), capacity=some.integers(1, 900),
+       bad=some.sets(some.integers(0, 199), max_size=3))  # fmt: skip
+def test_where_records_cannot_be_parted_interests_are(
+    interests: int, records: int, capacity: int, bad: set[int]
+) -> None:
+    runner = Runner(capacity, lambda interest, _record: 1_000 if interest in bad else 1)
+    made = runner.parted(interests, records, splits_records=False)
+    lost = {interest for interest in range(interests) if interest in bad or records > capacity}
+    assert {part.interests.start for part, _ in made.aside} == lost
+    assert set(found(made)) == {
+        (interest, record) for interest in range(interests) if interest not in lost for record in range(records)
+    }
+    assert all(len(part.records) == records for part, _ in made.passed)
+    assert runner.tries <= bound(made, interests, 1)
+
+
+def test_an_even_load_takes_about_as_many_parts_as_it_must() -> None:
+    runner = Runner(1_000, lambda _interest, _record: 1)
+    made = runner.parted(10_000, 3)
+    assert len(found(made)) == 30_000
+    assert runner.tries <= 3 * 30
+
+
+def test_one_interest_that_overruns_costs_few_deadlines_among_ten_thousand() -> None:
+    runner = Runner(20_000, lambda interest, _record: 50_000 if interest == 6_789 else 1, DeadlineError)
+    made = runner.parted(10_000, 1)
+    assert [part for part, _ in made.aside] == [ExecutionPart(range(6_789, 6_790), range(1))]
+    assert len(found(made)) == 9_999
+    assert len(made.failed) <= 3 + 1 + TRIES_ALONE
+
+
+def test_the_example_in_the_docs_is_what_happens() -> None:
+    runner = Runner(32, lambda interest, record: 33 if (interest, record) == (5, 2) else 1)
+    runner.parted(8, 4)
+
+    def told(places: range) -> str:
+        return str(places[0]) if len(places) == 1 else f"{places[0]}–{places[-1]}"
+
+    happened = [
+        (told(part.interests), told(part.records), "passes" if passed else "fails") for part, passed in runner.seen
+    ]
+    assert re.findall(r"^ +(\S+) × (\S+) +(passes|fails)\b", execution_parts.__doc__ or "", re.MULTILINE) == happened
+
+
+def test_an_interest_that_overruns_often_is_hurried_and_each_of_its_records_is_judged_by_itself() -> None:
+    bad = set(range(0, 200, 10))
+    runner = Runner(10_000, lambda interest, record: 20_000 if interest == 5 and record in bad else 1, DeadlineError)
+    made = PartedRun(20, 200, runner, splits_records=True, took_s=lambda: 0.5).run_parts()
+    assert {(part.interests, part.records) for part, _ in made.aside} == {
+        (range(5, 6), range(record, record + 1)) for record in bad
+    }
+    assert len(found(made)) == 20 * 200 - len(bad)
+    deadlines = [runner.deadlines[part] for part, _ in made.aside]
+    assert deadlines == [None] * MOST_OVERRUNS + [2.0] * (len(bad) - MOST_OVERRUNS)
+    assert all(runner.alone[part] == TRIES_ALONE for part, _ in made.aside)
+
+
+@pytest.mark.parametrize("took_s", [0.0, 5.0])
+def test_an_interest_that_overruns_on_every_record_is_set_aside_itself_within_bounds(took_s: float) -> None:
+    short_s = max(SHORTEST_S, 4 * took_s)
+    spent: list[float | None] = []
+    runner = Runner(100_000, lambda interest, _record: 200_000 if interest == 5 else 1, DeadlineError)
+
+    def run(part: ExecutionPart, *, alone: bool, deadline_s: float | None) -> list[tuple[int, int]]:
+        try:
+            return runner(part, alone=alone, deadline_s=deadline_s)
+        except DeadlineError:
+            spent.append(deadline_s)
+            raise
+
+    made = PartedRun(20, 1_000, run, splits_records=True, took_s=lambda: took_s).run_parts()
+    assert {pair for part, _ in made.aside for pair in pairs_of(part)} == {(5, record) for record in range(1_000)}
+    *single, (rest, error) = made.aside
+    assert all(part.pairs == 1 and runner.alone[part] == TRIES_ALONE for part, _ in single)
+    assert str(len(single)) in error.message
+    assert rest.records.stop == 1_000
+    assert len(found(made)) == 19 * 1_000
+    assert sum(deadline_s or 0.0 for deadline_s in spent) <= LONGEST_SHORT_S + short_s * TRIES_ALONE
+    assert spent.count(None) <= 4 + MOST_OVERRUNS * (1 + TRIES_ALONE)
+
+
+class LosingRunner(Runner):
+    """Whatever is too heavy ends the engine; and so does something else, at some tries."""
+
+    def __init__(self, weight: Weight, others: frozenset[int] = frozenset()) -> None:
+        super().__init__(1_000_000, weight)
+        self.others = others
+        self.losses = 0
+
+    def __call__(self, part: ExecutionPart, *, alone: bool, deadline_s: float | None = None) -> list[tuple[int, int]]:
+        try:
+            answer = super().__call__(part, alone=alone, deadline_s=deadline_s)
+        except CapacityError:
+            self.losses += 1
+            raise engine_lost() from None
+        if self.tries in self.others:
+            raise engine_lost()
+        return answer
+
+
+KILLS = 10_000_000
+
+
+def test_a_pair_that_ends_the_engine_each_time_is_set_aside_after_few_engines() -> None:
+    runner = LosingRunner(lambda interest, record: KILLS if (interest, record) == (567, 3) else 1)
+    made = PartedRun(1_000, 20, runner, splits_records=True, has_lost_engine=True).run_parts(engine_lost())
+    ((part, error),) = made.aside
+    assert pairs_of(part) == {(567, 3)}
+    assert isinstance(error, EngineLostError)
+    assert runner.alone[part] == TRIES_ALONE
+    assert len(found(made)) == 1_000 * 20 - 1
+    assert runner.losses <= 5
+
+
+@given(others=some.frozensets(some.integers(1, 30), max_size=4))
+def test_an_engine_that_others_have_ended_sets_nothing_aside_unless_a_pair_alone_has_lost_it_twice(
+    others: frozenset[int],
+) -> None:
+    runner = LosingRunner(lambda _interest, _record: 1, others)
+    made = PartedRun(8, 4, runner, splits_records=True, pairs=4).run_parts()
+    assert sum(found(made).values()) + sum(part.pairs for part, _ in made.aside) == 32
+    for part, _ in made.aside:
+        assert part.pairs == 1
+        assert runner.alone[part] == TRIES_ALONE
+
+
+def test_one_engine_lost_sets_nothing_aside_and_cuts_nothing() -> None:
+    runner = LosingRunner(lambda _interest, _record: 1, frozenset({3}))
+    made = PartedRun(8, 1, runner, splits_records=True, pairs=2).run_parts()
+    assert not made.aside
+    assert not made.failed
+    assert runner.tries == 5
+    assert len(found(made)) == 8
+
+
+@pytest.mark.parametrize("splits_records", [True, False])
+def test_a_record_that_ends_the_engine_with_everybody_ends_few(splits_records: bool) -> None:
+    runner = LosingRunner(lambda _interest, record: KILLS if record == 7 else 1)
+    run = PartedRun(1_000, 20, runner, splits_records=splits_records, has_lost_engine=True)
+    made = run.run_parts(engine_lost())
+    aside = {pair for part, _ in made.aside for pair in pairs_of(part)}
+    if splits_records:
+        assert aside == {(interest, 7) for interest in range(1_000)}
+        assert all(part.pairs == 1 for part, _ in made.aside)
+    assert len(found(made)) + len(aside) == 1_000 * 20
+    assert runner.losses <= 4 * LETHAL_INTERESTS + 3
+
+
+def test_an_interest_that_ends_the_engine_with_every_record_ends_few() -> None:
+    runner = LosingRunner(lambda interest, _record: KILLS if interest == 7 else 1)
+    made = PartedRun(100, 50, runner, splits_records=True, has_lost_engine=True).run_parts(engine_lost())
+    assert {pair for part, _ in made.aside for pair in pairs_of(part)} == {(7, record) for record in range(50)}
+    assert len(found(made)) == 99 * 50
+    assert runner.losses <= 2 * MOST_LOST_RECORDS + 4
+
+
+def test_records_too_heavy_for_any_interest_are_parted_for_all_and_not_one_by_one() -> None:
+    """A record costs the same however many interests there are: only fewer records help."""
+
+    def run(part: ExecutionPart, *, alone: bool, deadline_s: float | None) -> int:
+        if len(part.records) > 10:
+            raise DeadlineError("too slow")
+        return part.pairs
+
+    made = PartedRun(1_000, 100, run, splits_records=True).run_parts()
+    assert sum(pairs for _, pairs in made.passed) == 1_000 * 100
+    assert not made.aside
+    assert len(made.passed) + len(made.failed) < 600
+
+
+def test_a_part_that_passes_by_itself_is_not_set_aside() -> None:
+    def run(part: ExecutionPart, *, alone: bool, deadline_s: float | None) -> int:
+        if part.interests.start == 2 and not alone:
+            raise CapacityError("others took the memory")
+        return part.pairs
+
+    made = PartedRun(4, 1, run, splits_records=True).run_parts()
+    assert not made.aside
+    assert sum(pairs for _, pairs in made.passed) == 4
+
+
+def test_a_full_disk_sets_nothing_aside() -> None:
+    def run(part: ExecutionPart, *, alone: bool, deadline_s: float | None) -> int:
+        raise StorageFullError("full")
+
+    with pytest.raises(StorageFullError):
+        PartedRun(3, 2, run, splits_records=True).run_parts()
+
+
+def test_nothing_is_set_aside_where_the_engine_answers_nothing_at_all() -> None:
+    def probe() -> None:
+        raise CapacityError("no executor")
+
+    def run(part: ExecutionPart, *, alone: bool, deadline_s: float | None) -> int:
+        raise CapacityError("no executor")
+
+    with pytest.raises(CapacityError):
+        PartedRun(3, 2, run, splits_records=True, probe=probe).run_parts()
+
+
+def test_the_size_that_passed_is_remembered_and_larger_ones_are_tried_less_and_less_often() -> None:
+    size, failures = ExecutionSize(), []
+    for _ in range(100):
+        runner = Runner(100, lambda _interest, _record: 1)
+        made = runner.parted(1_000, 1, pairs=size.pairs)
+        size.learn(made)
+        failures.append(len(made.failed))
+        assert len(found(made)) == 1_000
+    assert failures[0]
+    assert sum(map(bool, failures)) < 15
+    assert 25 <= (size.pairs or 0) <= 200
+
+
+def test_an_interest_set_aside_says_nothing_about_the_size() -> None:
+    size = ExecutionSize()
+    size.learn(Runner(10_000, lambda interest, _record: 20_000 if interest == 3 else 1).parted(100, 1))
+    assert size.pairs is None

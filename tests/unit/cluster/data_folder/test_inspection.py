@@ -1,0 +1,100 @@
+"""What `tocsin check` finds by comparing the parts of a data folder with each other."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, rows
+from tocsin.cli.commands.check import check
+from tocsin.cluster.catalog.catalog import CatalogStore, DataverseEntry, Put
+from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, TypeEntry
+from tocsin.pipeline.datasets.delta.durability import entry_path
+from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import Field, ObjectType
+from tocsin.store.channels.rows import Execution
+from tocsin.store.channels.sqlite.store import SqliteChannelStore
+from tocsin.store.cluster.sqlite_store import SqliteStore
+
+COMMITS = 3
+TYPE = ObjectType((Field("id", t.BIGINT),), True)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    """Of a dataset with two channels: one has read all of it, and another that is gone; one the first commit."""
+    data = tmp_path / "data"
+    (data / "datasets").mkdir(parents=True)
+    table = DatasetTable.create(data / "datasets" / "d", SCHEMA, KEYS)
+    for number in range(COMMITS):
+        table.insert(rows(number))
+    table.close()
+    store, channels = SqliteStore(data / "catalog.sqlite"), SqliteChannelStore(data / "channels.db")
+    await store.open()
+    await channels.open()
+    catalog = CatalogStore(store)
+    await catalog.load()
+    dataset = DatasetEntry("v", "D", "v.T", TYPE, KEYS, False, True, "d", 1, None)
+    await catalog.apply([Put(DataverseEntry("v")), Put(TypeEntry("v", "T", TYPE, "")), Put(dataset)])
+    for name, vector in (("all", {"d": COMMITS, "gone": 9}), ("some", {"d": 1})):
+        channel_id = await channels.add_channel()
+        await channels.commit_execution(channel_id, Execution(1, 1, 1, vector, 1), (), ())
+        entry = ChannelEntry(
+            "v", name, channel_id, True, False, None, (), (), "select 1", None, datetime(2026, 11, 15, tzinfo=UTC),
+            None, None, (dataset.ref,),
+        )  # fmt: skip
+        await catalog.apply([Put(entry)])
+    await channels.close()
+    await store.close()
+    return data
+
+
+def checked(data: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[dict[str, Any]]]:
+    status = check(data=data, form="json")
+    return status, json.loads(capsys.readouterr().out)["damaged"]
+
+
+def test_channels_that_have_read_what_is_there_are_no_damage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(folder, capsys) == (0, [])
+
+
+def test_commits_that_a_channel_has_read_and_that_are_gone_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = folder / "datasets" / "d"
+    whole = entry_path(dataset, COMMITS).read_bytes()
+    entry_path(dataset, COMMITS).unlink()
+    status, (found,) = checked(folder, capsys)
+    assert (status, found["path"], found["what"]) == (1, str(dataset / "_delta_log"), "dataset v.D")
+    assert found["problem"] == "ends at commit 2, and the channel v.all has read up to commit 3"
+    assert "copy of the disk before the cluster starts" in found["remedy"]
+    entry_path(dataset, COMMITS).write_bytes(whole)
+    assert checked(folder, capsys) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("word", "damage"), [(b'"tocsin.actions":3', b'"tocsin.actions":7'), (b'"WRITE"', b'"WRI\0E"')]
+)
+def test_a_newest_entry_that_was_whole_is_named_and_no_note(
+    folder: Path, capsys: pytest.CaptureFixture[str], word: bytes, damage: bytes
+) -> None:
+    entry = entry_path(folder / "datasets" / "d", COMMITS)
+    entry.write_bytes(entry.read_bytes().replace(word, damage))
+    status, found = checked(folder, capsys)
+    assert status == 1
+    assert (str(entry), "is not as it was written") in [(one["path"], one["problem"]) for one in found]
+
+
+@pytest.mark.parametrize("vector", ["{", "[]", '{"d": "x"}'])
+def test_a_vector_that_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str], vector: str) -> None:
+    with closing(sqlite3.connect(folder / "channels.db", isolation_level=None)) as channels:
+        channels.execute("UPDATE channels SET vector = ? WHERE id = 1", (vector,))
+    status, (found,) = checked(folder, capsys)
+    assert (status, found["path"]) == (1, str(folder / "channels.db"))

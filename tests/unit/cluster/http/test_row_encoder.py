@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pyarrow as pa
+
+from tocsin.cluster.http.row_encoder import TURN_ROWS, RowEncoder
+from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.rules.model import types as t
+
+
+class CountedTurn:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_statements_take_turns_at_encoding_a_few_rows_at_a_time() -> None:
+    turn = CountedTurn()
+    numbers = range(2 * TURN_ROWS + 1)
+    rows = pa.table({"value": pa.array(numbers, pa.int64())})
+    made = RowEncoder(turn).encode(rows, TranslatedQuery("", t.BIGINT, True, cast("Any", None)))
+    assert made == [str(number).encode() for number in numbers]
+    assert turn.count == 3

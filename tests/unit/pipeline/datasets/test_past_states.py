@@ -1,0 +1,136 @@
+"""Past states can be asked for, as long as they are kept, and readers wait for nobody."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from tests.support.waiting import WITHIN_S, wait_until
+from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
+from tocsin.pipeline.datasets.delta import durability
+from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
+from tocsin.wire.errors import NotFoundError
+
+
+def test_a_clock_that_goes_back_does_not_disorder_the_commits(table: DatasetTable) -> None:
+    first = table.insert(rows(1))
+    with mock.patch("tocsin.pipeline.datasets.delta.delta_log.time.time_ns", return_value=0):
+        second = table.insert(rows(2))
+    assert second.at > first.at
+
+
+def test_a_settled_time_gets_no_later_commit_whatever_the_clock_does(table: DatasetTable) -> None:
+    first = table.insert(rows(1))
+    at = first.at + timedelta(microseconds=5)
+    wait_until(lambda: datetime.now(UTC) > at, "that time has come")
+    assert table.settled_at(at).number == 1
+    with mock.patch("tocsin.pipeline.datasets.delta.delta_log.time.time_ns", return_value=0):
+        assert table.insert(rows(2)).at > at
+    assert table.settled_at(at).number == 1
+
+
+def test_a_commit_that_has_its_time_is_waited_for_before_that_time_is_settled(table: DatasetTable) -> None:
+    goes_on, began = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        began.set()
+        assert goes_on.wait(WITHIN_S)
+        yield from rows(1).to_batches()
+
+    loading = threading.Thread(target=lambda: table.load(batches()))
+    loading.start()
+    assert began.wait(WITHIN_S)
+    found: list[int] = []
+    settling = threading.Thread(target=lambda: found.append(table.settled_at(datetime.now(UTC)).number))
+    settling.start()
+    goes_on.set()
+    for thread in (loading, settling):
+        thread.join(WITHIN_S)
+    assert found == [1]
+
+
+def test_the_future_is_not_settled(table: DatasetTable) -> None:
+    table.settled_at(datetime.now(UTC) + timedelta(days=1))
+    assert table.insert(rows(1)).at < datetime.now(UTC) + timedelta(hours=1)
+
+
+def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    made = []
+    for each in range(150):
+        made.append(table.insert(rows(each)))
+        if table.upkeep_due():
+            upkeep(table)
+    table = reopened(table, history=2)
+    assert len(durability.log_versions(table.log.folder)[0]) < 120
+    for number in (0, 1, 77, 150):
+        assert set(content(table.as_of_commit(number))) == set(range(number))
+    for number in (1, 77, 150):
+        assert table.as_of_time(made[number - 1].at).number == number
+    assert table.as_of_time(made[0].at - timedelta(seconds=1)).number == 0
+    # The first rewrite ends that: from now on the last two commits are kept.
+    table.delete(rows(0))
+    assert set(content(table.as_of_commit(150))) == set(range(150))
+    with pytest.raises(NotFoundError, match="the oldest that can be asked for is commit 150 of 20"):
+        table.as_of_commit(77)
+    with pytest.raises(NotFoundError, match="commit 150"):
+        table.as_of_time(made[3].at)
+
+
+def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    made = []
+    for each in range(1, 41):
+        made.append(table.upsert(rows(1, said=str(each))))
+        upkeep(table)
+    clean_up(table)
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_time(made[4].at)
+    table = reopened(table, history=1000)
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_time(made[4].at)
+    assert content(table.as_of_commit(39)) == {1: "39"}
+    with pytest.raises(NotFoundError, match="commit 39"):
+        table.as_of_commit(38)
+
+
+def test_the_files_of_a_pinned_or_held_snapshot_stay(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1)
+    table.insert(rows(1, 2))
+    held = table.snapshot()
+    with table.pin(table.snapshot()):
+        files = held.files
+        del held
+        table.upsert(rows(2, said="b"))
+        clean_up(table)
+        assert all(os.path.exists(path) for path in files)
+    held = table.snapshot()
+    table.upsert(rows(2, said="c"))
+    clean_up(table)
+    assert not any(os.path.exists(path) for path in files)
+    assert content(held) == {1: "a", 2: "b"}
+    del held
+    clean_up(table)
+    assert len(table.data.names()) == 1
+
+
+def test_readers_do_not_wait_for_a_writer(table: DatasetTable) -> None:
+    table.insert(rows(1))
+    table.upsert(rows(1, said="b"))
+    seen: list[Any] = []
+    with table.writing:
+        reader = threading.Thread(
+            target=lambda: seen.append((table.snapshot().number, table.as_of_commit(1).number, table.row_count))
+        )
+        reader.start()
+        reader.join(timeout=WITHIN_S)
+    assert seen == [(2, 1, 1)]

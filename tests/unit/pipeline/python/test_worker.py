@@ -1,0 +1,163 @@
+"""Functions in Python as a worker calls them, without a worker: columns in, columns out."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.strategies import same, types, values_of
+from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.python import sandbox
+from tocsin.pipeline.python.protocol import CallError, Code, Signature, found_in
+from tocsin.pipeline.python.sandbox import CapturedOutput, FunctionTimeoutError, limited
+from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
+from tocsin.rules.model.values import MISSING
+
+
+class Folder:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._version = 0
+
+    def call(self, text: str, *arguments: Type, returns: Type = t.ANY, each: bool = False) -> WorkerCall:
+        return WorkerCall(self.code(text), Signature("f", arguments, returns, returns == t.ANY, each))
+
+    def code(self, text: str, timeout_s: float = 5.0) -> Code:
+        (self._folder / "udf_of_a_test.py").write_text(text)
+        self._version += 1
+        said = str(self._folder / "said.log")
+        return Code("udf_of_a_test:f", str(self._folder), str(self._version), said, timeout_s)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+    # What belongs to a worker's process comes back to this one at the end.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield Folder(tmp_path)
+    sys.modules.pop("udf_of_a_test", None)
+
+
+def values(column: pa.Array, kind: Type) -> list[Any]:
+    decode = layout.decoder(kind)
+    return [decode(one) for one in column.to_pylist()]
+
+
+@given(st.data())
+def test_values_of_every_type_come_back_as_they_went(data: st.DataObject) -> None:
+    kind = data.draw(types())
+    given_ = data.draw(st.lists(values_of(kind), min_size=1, max_size=5))
+    column = layout.untyped_column(given_) if kind == t.ANY else layout.column(kind, given_)
+    call = WorkerCall(Code("copy:copy", "/nowhere", "1", "/nowhere/said.log", 5.0), Signature("f", (kind,), kind, True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        patch.setattr(sys, "stdout", sys.stdout)
+        patch.setattr(sys, "stderr", sys.stderr)
+        made = call(column)
+    assert made.type == layout.arrow_type(kind)
+    assert same(values(made, kind), values(column, kind))
+
+
+def test_null_is_passed_and_missing_is_none(folder: Folder) -> None:
+    call = folder.call("def f(a, b): return [a, b]", t.BIGINT, t.ANY)
+    made = call(pa.array([1, None]), layout.untyped_column([MISSING, None]))
+    assert values(made, t.ANY) == [[1, None], [None, None]]
+
+
+def test_a_function_without_parameters_is_called_for_each_row(folder: Folder) -> None:
+    call = folder.call("n = 0\ndef f():\n    global n\n    n += 1\n    return n")
+    assert values(call(pa.array([0, 0, 0])), t.ANY) == [1, 2, 3]
+
+
+def test_missing_is_none_in_arrays_and_left_out_of_objects(folder: Folder) -> None:
+    kind = ObjectType((Field("a", t.ANY), Field("b", ArrayType(t.ANY))), open=False)
+    call = folder.call("def f(x): return repr(x)", kind)
+    given = pa.array([{"a": None, "b": [None, "1"]}], layout.arrow_type(kind))
+    assert values(call(given), t.ANY) == ["{'b': [None, 1]}"]
+
+
+def test_each_row_that_fails_is_told_beside_the_others(folder: Folder) -> None:
+    call = folder.call("def f(x): return 10 // x", t.BIGINT, returns=t.TINYINT, each=True)
+    made = call(pa.array([5, 0, 10])).to_pylist()
+    assert [one["value"] for one in made] == [2, None, 1]
+    assert [one["failed"] is None for one in made] == [True, False, True]
+    assert "the function f failed: ZeroDivisionError" in made[1]["failed"]
+    assert "udf_of_a_test.py, line 1" in made[1]["failed"]
+
+
+def test_what_every_row_needs_fails_the_whole(folder: Folder) -> None:
+    with pytest.raises(CallError) as raised:
+        folder.call("import nothing_like_this", t.BIGINT, each=True)(pa.array([1]))
+    assert not raised.value.usable
+
+
+def test_a_changed_module_is_read_again_and_an_unchanged_one_is_not(folder: Folder) -> None:
+    first = folder.call("made = []\ndef f(x):\n    made.append(x)\n    return len(made)", t.BIGINT)
+    assert values(first(pa.array([1, 1])), t.ANY) == [1, 2]
+    assert values(first(pa.array([1])), t.ANY) == [3]
+    assert values(folder.call("def f(x): return -x", t.BIGINT)(pa.array([1])), t.ANY) == [-1]
+
+
+def test_an_error_survives_the_text_of_sparks_exception(folder: Folder) -> None:
+    with pytest.raises(CallError) as raised:
+        folder.call("def f(x): raise ValueError('é \"quoted\"\\nline')", t.BIGINT)(pa.array([1]))
+    error = raised.value
+    text = f"An exception was thrown\nTraceback\n{type(error).__module__}.CallError: {error}, SQLSTATE: 1\n  at java"
+    found = found_in(text)
+    assert found is not None
+    assert (found.message, found.hint, found.usable) == (error.message, error.hint, True)
+    assert 'ValueError: é "quoted" line' in found.message
+    assert found_in("nothing of the kind") is None
+
+
+def test_code_that_takes_too_long_is_ended_even_if_it_catches_everything() -> None:
+    def endless() -> None:
+        try:
+            while True:
+                pass
+        except Exception:
+            pass
+
+    with pytest.raises(FunctionTimeoutError), limited(0.05):
+        endless()
+
+
+def test_what_was_quick_enough_is_not_ended_afterwards() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with limited(5.0):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_what_is_printed_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "SAID_LIMIT_BYTES", 1_000)
+    said = CapturedOutput(str(tmp_path / "python.log"))
+    for number in range(1_000):
+        print("word", number, "\ud800", file=said)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2_200
+    assert "word 999" in (tmp_path / "python.log").read_text() + (tmp_path / "python.1.log").read_text()
+
+
+def test_what_cannot_be_written_is_lost_and_nothing_fails(tmp_path: Path) -> None:
+    print("word", file=CapturedOutput(str(tmp_path / "nowhere" / "python.log")))
+
+
+def test_a_look_up_says_what_stands_in_the_way(folder: Folder) -> None:
+    assert FunctionLookUp(folder.code("def f(a, b=1): return a"), 1)(pa.array([0])).to_pylist() == [""]
+    with pytest.raises(CallError, match="with 3 arguments"):
+        FunctionLookUp(folder.code("def f(a, b=1): return a"), 3)(pa.array([0]))
+    with pytest.raises(CallError, match="took longer than"):
+        FunctionLookUp(folder.code("while True: pass", timeout_s=0.05), 1)(pa.array([0]))
