@@ -220,15 +220,6 @@ async def test_one_token_cannot_take_all_places() -> None:
             await ask(url, "DELETE", f"/v1/statements/cy{number}", headers=holder("cy"))
 
 
-@pytest.mark.parametrize(
-    ("concurrent", "asked", "cores", "own"),
-    [(8, 0, 1, 2), (8, 0, 2, 2), (8, 0, 4, 4), (8, 0, 64, 6), (8, 5, 2, 5), (1, 0, 4, 1)],
-)
-def test_one_token_runs_as_many_scripts_as_there_are_cores(concurrent: int, asked: int, cores: int, own: int) -> None:
-    settings = StatementSettings(concurrent=concurrent, token_concurrent=asked)
-    assert StatementLimits.of(settings, cores).own_concurrent == own
-
-
 async def test_scripts_of_one_token_wait_for_each_other_and_for_nobody_else() -> None:
     fake = FakeStatements()
     limits = StatementLimits.of(StatementSettings(), 2)
