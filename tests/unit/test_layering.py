@@ -47,8 +47,8 @@ ROOMS: dict[str, Room] = {
     "broker": room("rules wire store serving settings faults patience"),
     "coordinator": room("rules wire store serving settings faults"),
     "overlay": room("rules wire serving settings faults"),
-    # the lab runs the cores; `SERVERS` keeps it from the rest of those processes, and it installs without Spark. Where it
-    # plays to the live system, that is processes of their own, met over the wire
+    # the lab runs the cores; `SERVERS` keeps it from the rest of those processes, and it installs without Spark. Where
+    # it plays to the live system, that is processes of their own, met over the wire
     "lab": room("rules wire sdk broker coordinator overlay settings faults", others="numpy pyarrow matplotlib psutil"),
     # edges: they speak the wire protocol; the command line starts servers through `compose`, and experiments
     "cli": room("wire sdk settings faults compose compose_broker lab"),
