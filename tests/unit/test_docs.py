@@ -291,6 +291,28 @@ def test_every_room_is_in_the_architecture() -> None:
     assert [room.name for room in rooms if f"{room.name}/" not in told] == []
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "journey.md", "glossary.md"])
+def test_files_that_the_map_names_are_there(page: str) -> None:
+    files = re.findall(r"`((?:\w+/)+\w+\.py)`", document(f"docs/{page}"))
+    assert files
+    roots = (ROOT, ROOT / "src" / "tocsin")
+    assert [file for file in files if not any((root / file).exists() for root in roots)] == []
+
+
+def test_classes_of_the_glossary_are_there() -> None:
+    pattern = re.compile(r"^class (\w+)", re.MULTILINE)
+    texts = [path.read_text("utf-8") for path in (ROOT / "src" / "tocsin").rglob("*.py")]
+    classes = {name for text in texts for name in pattern.findall(text)} | {"Event"}
+    named = {
+        name
+        for line in document("docs/glossary.md").splitlines()
+        if line.count("|") > 3
+        for name in re.findall(r"`([A-Z]\w+)(?:\.\w+)?`", line.split("|")[3])
+    }
+    assert named
+    assert sorted(named - classes) == []
+
+
 # ---------------------------------------------------------------- the example
 
 
