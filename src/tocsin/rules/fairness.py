@@ -1,4 +1,4 @@
-"""Room that several share: whoever wants less than an equal part has all it wants, and the others share the rest."""
+"""Max-min fair sharing: a demand below the equal share is met in full, and the others share the rest."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 
 def fair_level(wants: Iterable[float], capacity: float) -> float:
-    """The most that anybody may have so that all together have at most the capacity (max-min fairness). Infinite where
-    there is room for all."""
+    """The most that each may have so that all together use at most the capacity (max-min fairness). Infinite if the
+    capacity is enough for all.
+    """
     ordered = sorted(wants)
-    left = capacity
-    for place, want in enumerate(ordered):
-        equal = left / (len(ordered) - place)
-        if want > equal:
-            return max(0.0, equal)
-        left -= want
+    remaining = capacity
+    for index, want in enumerate(ordered):
+        equal_share = remaining / (len(ordered) - index)
+        if want > equal_share:
+            return max(0.0, equal_share)
+        remaining -= want
     return float("inf")

@@ -1,9 +1,9 @@
-"""Periods: the instants at which something is due, counted from an anchor.
+"""Computes the instants at which a periodic task is due, counted from an anchor.
 
     tick k is due at anchor + k · period, k = 1, 2, …
 
-Every instant is counted from the anchor and not from the one before, so that nothing drifts. Months are the calendar's:
-a month after January 31 is the last day of February, and two months after it is March 31.
+Every instant is counted from the anchor and not from the previous instant, so that nothing drifts. Months are calendar
+months: a month after January 31 is the last day of February, and two months after it is March 31.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_YEARS: Final = 100
 
 
 def parse_period(text: str) -> Duration:
-    """A period as a script writes it; ValueError says what was expected."""
+    """Parses a period as a script writes it. The ValueError says what was expected."""
     return checked_period(parse_duration(text))
 
 
@@ -35,7 +35,7 @@ def checked_period(period: Duration) -> Duration:
 
 
 def instant(anchor: datetime, period: Duration, tick: int) -> datetime | None:
-    """When that tick is due; None when it is beyond the year 9999."""
+    """When the tick is due; None if that is beyond the year 9999."""
     months = anchor.year * 12 + anchor.month - 1 + tick * period.months
     year, month = divmod(months, 12)
     try:
@@ -46,7 +46,7 @@ def instant(anchor: datetime, period: Duration, tick: int) -> datetime | None:
 
 
 def last_tick(anchor: datetime, period: Duration, now: datetime) -> int:
-    """The latest tick that is due; 0 when none is yet."""
+    """The latest tick that is due; 0 if none is due yet."""
     low, high = 0, 1
     while _is_due(anchor, period, high, now):
         low, high = high, high * 2

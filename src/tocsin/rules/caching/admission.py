@@ -1,7 +1,7 @@
-"""Whether to let a result in, by the number of its subscribers.
+"""Admission policies: each decides by the number of subscribers whether a result enters the cache.
 
-All policies start with a threshold of 0, let in what has at least as many subscribers as the threshold says, and decide
-before they learn from the result (the buffer policy may be told to learn first).
+All policies start with a threshold of 0 and admit a result if it has at least as many subscribers as the threshold.
+They decide before they learn from the result; only the buffer policy can be set to learn first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 class Admission(Protocol):
     def admits(self, subscribers: int) -> bool:
-        """Decides on the next result, and learns from it."""
+        """Decides on the next result and learns from it."""
 
 
 class AdmitAll:
@@ -27,7 +27,7 @@ class AdmitNone:
 
 
 class Threshold:
-    """Rises by λ·n with every result let in, falls by μ·n with every one turned away."""
+    """The threshold rises by λ·n with every admitted result and falls by μ·n with every refused result."""
 
     def __init__(self, rise: float = 0.2, fall: float = 0.8) -> None:
         _at_least(0, rise=rise, fall=fall)
@@ -41,7 +41,7 @@ class Threshold:
 
 
 class Mean:
-    """The mean of one batch of results is the threshold for the next; batches do not overlap."""
+    """The mean of one batch of results is the threshold for the next batch. Batches do not overlap."""
 
     def __init__(self, batch: float = 20) -> None:
         if not (math.isfinite(batch) and batch >= 1 and batch == int(batch)):
@@ -62,7 +62,7 @@ class Mean:
 
 
 class Buffer:
-    """γ times the last number of subscribers plus α times the one before."""
+    """The threshold is γ times the last number of subscribers plus α times the number before it."""
 
     def __init__(self, last: float = 0.5, before: float = 0.5, *, learns_first: bool = False) -> None:
         _at_least(0, last=last, before=before)
@@ -90,28 +90,28 @@ ADMISSION: Final[dict[str, type[Admission]]] = {
     "mean": Mean,
     "buffer": Buffer,
 }
-# What may stand in brackets: `threshold(λ, μ)`.
+# How many parameters a policy takes in brackets, as in `threshold(λ, μ)`.
 PARAMETERS: Final[dict[str, int]] = {"threshold": 2, "mean": 1, "buffer": 2}
 _SPELLED: Final = re.compile(r"\s*([a-z]+)\s*(?:\(([^()]*)\))?\s*")
 
 
 def admission(text: str, *, learns_first: bool = False) -> Admission:
-    """`all`, `none`, `threshold(0.2, 0.8)`, `mean(20)`, `buffer(0.5, 0.5)`; a name alone takes its defaults."""
-    spelled = _SPELLED.fullmatch(text)
-    if spelled is None or spelled[1] not in ADMISSION:
+    """Parses `all`, `none`, `threshold(0.2, 0.8)`, `mean(20)`, `buffer(0.5, 0.5)`; a name alone takes its defaults."""
+    match = _SPELLED.fullmatch(text)
+    if match is None or match[1] not in ADMISSION:
         raise ValueError(f"no admission policy {text!r}; there are: {', '.join(ADMISSION)}")
-    name, inside = spelled[1], spelled[2]
+    name, parameters = match[1], match[2]
     try:
-        numbers = [float(one) for one in inside.split(",")] if inside and inside.strip() else []
+        numbers = [float(number) for number in parameters.split(",")] if parameters and parameters.strip() else []
     except ValueError:
         raise ValueError(f"{text}: numbers stand in the brackets") from None
-    wanted = PARAMETERS.get(name, 0)
-    if numbers and len(numbers) != wanted:
-        raise ValueError(f"{text}: {name} takes {wanted or 'no'} parameters, got {len(numbers)}")
-    made = ADMISSION[name](*numbers)
-    if isinstance(made, Buffer):
-        made.learns_first = learns_first
-    return made
+    arity = PARAMETERS.get(name, 0)
+    if numbers and len(numbers) != arity:
+        raise ValueError(f"{text}: {name} takes {arity or 'no'} parameters, got {len(numbers)}")
+    policy = ADMISSION[name](*numbers)
+    if isinstance(policy, Buffer):
+        policy.learns_first = learns_first
+    return policy
 
 
 def _at_least(least: float, **values: float) -> None:

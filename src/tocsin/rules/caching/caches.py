@@ -1,12 +1,12 @@
-"""All result caches of a broker under one byte budget: admission × eviction × expiry.
+"""Holds all result caches of a broker under one byte budget: admission × eviction × expiry.
 
-The policies rank and decide; here results are kept and dropped. Promises, which the contract suite holds for every
+The policies rank and decide; this module stores and drops results. The contract suite checks these promises for every
 combination of policies:
 
-- after every call no more bytes are resident than the limit: the budget, or with `ttl` the ceiling;
-- only residents are dropped, always the lowest ranked, and choosing one is O(log caches);
-- a result leaves when everybody attached to it has acknowledged it;
-- policies are switched without dropping content that the new limit has room for.
+- after every call the resident bytes are at most the limit: the budget, or with `ttl` the ceiling;
+- only residents are dropped, always the lowest ranked, and choosing a victim is O(log caches);
+- a result leaves when every subscriber attached to it has acknowledged it;
+- switching policies drops nothing that fits the new limit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SEQUENCE: Final = attrgetter("sequence")
 
 
 class ResultCaches:
-    """`figures` are those of the present policy; `figures_of` keeps those of every policy that was in force."""
+    """`figures` counts under the present policy; `figures_of` keeps the counters of every policy that was in force."""
 
     def __init__(self, settings: CachingSettings, now_s: float) -> None:
         self.resident_bytes = 0
@@ -41,7 +41,7 @@ class ResultCaches:
         self._reckoning: TtlRefresh | None = None
         self._by_result: PerResultPolicy | None = None
         self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
-        # What caches without a fetch of their own are ranked by: it changes only when all are ranked anew.
+        # Ranks the caches that have made no fetch yet. It changes only when all caches are ranked again.
         self._usual_latency_s = settings.latency_first_s
         self._caches: dict[Hashable, ResultCache] = {}
         self._made = self._told = 0
@@ -51,25 +51,25 @@ class ResultCaches:
     # --- caches
 
     def open(self, interest: Hashable, since: Cursor, now_s: float) -> ResultCache:
-        """An empty cache whose results begin after `since`."""
+        """Opens an empty cache whose results begin after `since`."""
         assert interest not in self._caches, f"{interest} has a cache"
         self._made += 1
         ttl_s = min(self.settings.ttl_first_s, self.settings.ttl_cap_s)
-        made = ResultCache(interest, since, number=self._made, now_s=now_s, ttl_s=ttl_s)
-        made.on_gone = None if self._by_result is None else self._by_result.gone
-        self._caches[interest] = made
-        return made
+        cache = ResultCache(interest, since, number=self._made, now_s=now_s, ttl_s=ttl_s)
+        cache.on_gone = None if self._by_result is None else self._by_result.gone
+        self._caches[interest] = cache
+        return cache
 
     def close(self, interest: Hashable) -> None:
-        """The cache goes with all that it holds."""
-        gone = self._caches.pop(interest)
-        self.resident_bytes -= gone.resident_bytes
-        self._evictable.forget(gone)
-        self._expiring.forget(gone)
-        while gone.tail is not None:
-            gone.drop_tail()
+        """Closes the cache and drops its content."""
+        cache = self._caches.pop(interest)
+        self.resident_bytes -= cache.resident_bytes
+        self._evictable.forget(cache)
+        self._expiring.forget(cache)
+        while cache.tail is not None:
+            cache.drop_tail()
         if self._by_result is not None:
-            self._by_result.closed(gone.number)
+            self._by_result.closed(cache.number)
 
     def __getitem__(self, interest: Hashable) -> ResultCache:
         return self._caches[interest]
@@ -86,14 +86,14 @@ class ResultCaches:
     # --- results
 
     def put(self, cache: ResultCache, result: BrokerResult, now_s: float) -> bool:
-        """The next result of an interest. True when it is resident afterwards; else it has left a hole."""
-        figures, size = self.figures, result.size_bytes
-        figures.arrived += 1
-        figures.arrived_bytes += size
+        """Puts the next result of an interest. Returns whether the result is resident; otherwise it left a hole."""
+        counters, size = self.figures, result.size_bytes
+        counters.arrived += 1
+        counters.arrived_bytes += size
         self._sequence += 1
-        kept = self._keeps(cache, size)
-        cache.put(result, resident=kept, now_s=now_s, sequence=self._sequence)
-        if not kept:
+        admitted = self._keeps(cache, size)
+        cache.put(result, resident=admitted, now_s=now_s, sequence=self._sequence)
+        if not admitted:
             return False
         if self.settings.put_is_access:
             cache.last_access_s = now_s
@@ -106,12 +106,14 @@ class ResultCaches:
             self._ranks_changed(cache)
         if self.resident_bytes > self.limit_bytes:
             self._hold_limit(None if self.settings.newcomer_may_go else cache, now_s)
-        figures.most_bytes = max(figures.most_bytes, self.resident_bytes)
+        counters.most_bytes = max(counters.most_bytes, self.resident_bytes)
         newest = cache.newest
         return newest is not None and newest.resident
 
     def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float, readers: int = 1) -> list[Run]:
-        """Algorithm 1: the range as cached and missing runs, oldest first. An access of the cache."""
+        """Algorithm 1: splits the range into cached and missing runs, oldest first. The call is an access of the
+        cache.
+        """
         cache.last_access_s = now_s
         if self._by_result is not None and self._by_result.reads:
             for entry in cache.between(after, to):
@@ -119,17 +121,17 @@ class ResultCaches:
         return cache.get(after, to)
 
     def served(self, readers: int, hits: int, hit_bytes: int, misses: int = 0, miss_bytes: int = 0) -> None:
-        """So many readers got so many results from the cache, and so many because they were fetched for them."""
-        figures = self.figures
+        """Counts what each of the readers got: `hits` results from the cache, `misses` that were fetched for them."""
+        counters = self.figures
         if hits:
-            figures.hits += readers * hits
-            figures.hit_bytes += readers * hit_bytes
+            counters.hits += readers * hits
+            counters.hit_bytes += readers * hit_bytes
         if misses:
-            figures.misses += readers * misses
-            figures.miss_bytes += readers * miss_bytes
+            counters.misses += readers * misses
+            counters.miss_bytes += readers * miss_bytes
 
     def fetched(self, cache: ResultCache, results: int, size_bytes: int, took_s: float) -> None:
-        """So many results came from the cluster: their size counts, and how long it took."""
+        """Counts results fetched from the cluster, and updates the estimate of the fetch latency."""
         self.figures.fetched += results
         self.figures.fetched_bytes += size_bytes
         cache.latency_s = self._latency.measured(cache.latency_s, took_s)
@@ -137,7 +139,7 @@ class ResultCaches:
             self._ranks_changed(cache)
 
     def fill(self, cache: ResultCache, missing: MissingRun, results: Sequence[BrokerResult], now_s: float) -> None:
-        """Keeps what was fetched because it was missing, where the settings want that and there can be room."""
+        """Caches fetched results that were missing, if the settings say so and the limit has room for them."""
         if not self.settings.fetched_enters or not self._keeps_any or not results:
             return
         if size_bytes(results) > self.limit_bytes:
@@ -172,38 +174,38 @@ class ResultCaches:
         self._needed_less(cache, residents, needed)
 
     def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
-        """So many subscribers acknowledge everything up to `after`."""
+        """Moves subscribers that acknowledged everything up to `after`."""
         residents, needed = cache.residents, cache.needed
         if self._by_result is not None:
             self._needed_by(cache, before, after, -count)
         self.resident_bytes -= cache.advance(before, after, count)
         self._needed_less(cache, residents, needed)
 
-    # --- time and change
+    # --- time and changes of policy
 
     def due_s(self) -> float:
-        """When `pass_time` has something to do next."""
+        """When `pass_time` has work to do next."""
         if not self.expires:
             return self.ttl_due_s
-        found = self._expiring.lowest()
-        return self.ttl_due_s if found is None else min(self.ttl_due_s, found[0])
+        rank = self._expiring.lowest()
+        return self.ttl_due_s if rank is None else min(self.ttl_due_s, rank[0])
 
     def pass_time(self, now_s: float) -> None:
-        """Expired results go; once in a while times to live are computed anew, some at a time where they are many."""
+        """Drops expired results. Recomputes times to live when that is due, in pieces if there are many caches."""
         if now_s >= self.ttl_due_s:
             self._reckon_some(now_s)
-        while (found := self._expiring.lowest()) is not None and found[0] <= now_s:
+        while (rank := self._expiring.lowest()) is not None and rank[0] <= now_s:
             self.figures.expired += 1
-            self.figures.expired_bytes += self._drop_tail(found[3])
+            self.figures.expired_bytes += self._drop_tail(rank[3])
 
     def reckon(self, now_s: float) -> None:
-        """Looks at every cache's growth and at the usual latency, and ranks all anew, at once."""
+        """Measures every cache's growth and the usual latency, and ranks all caches again, in a single call."""
         self._reckoning = None
         while not self._reckon_some(now_s):
             pass
 
     def switch(self, settings: CachingSettings, now_s: float) -> None:
-        """Other policies from now on. Content stays, unless the new limit has no room for it."""
+        """Puts other policies in force. Content stays unless the new limit has no room for it."""
         self._choose(settings, now_s, self.settings)
         self._reckoning = None
         self.ttl_due_s = min(self.ttl_due_s, now_s + settings.ttl_every_s)
@@ -212,17 +214,17 @@ class ResultCaches:
         self.pass_time(now_s)
         self._hold_limit(None, now_s)
 
-    # --- inside
+    # --- internals
 
     def _choose(self, settings: CachingSettings, now_s: float, before: CachingSettings | None = None) -> None:
         self.settings = settings
-        chosen = EVICTION[settings.eviction]()
-        self._keeps_any = chosen.keeps
+        policy = EVICTION[settings.eviction]()
+        self._keeps_any = policy.keeps
         if before is None or (settings.eviction, settings.fresh_s) != (before.eviction, before.fresh_s):
-            self._by_result = chosen if isinstance(chosen, PerResultPolicy) else None
-            self._eviction: Eviction = FirstInFirstOut() if isinstance(chosen, PerResultPolicy) else chosen
-            if isinstance(chosen, MostHits):
-                chosen.fresh_s = settings.fresh_s
+            self._by_result = policy if isinstance(policy, PerResultPolicy) else None
+            self._eviction: Eviction = FirstInFirstOut() if isinstance(policy, PerResultPolicy) else policy
+            if isinstance(policy, MostHits):
+                policy.fresh_s = settings.fresh_s
             self._tell_all(now_s)
         self._expiry = EXPIRY[settings.expiry]()
         self.expires = self._expiry.expires
@@ -236,25 +238,25 @@ class ResultCaches:
         self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
 
     def _reckon_some(self, now_s: float) -> bool:
-        """True when that was all."""
+        """Does a piece of the refresh. Returns True when it is complete."""
         if self._reckoning is None:
             self._usual_latency_s = self._latency.all_s
             self._reckoning = TtlRefresh(self, self.settings)
         for cache in self._reckoning.go_on(now_s):
             if self._caches.get(cache.interest) is cache:
                 self._ranks_changed(cache)
-        ended = self._reckoning.ended
-        if ended:
+        complete = self._reckoning.ended
+        if complete:
             self._reckoning = None
-        self.ttl_due_s = now_s + (self.settings.ttl_every_s if ended else PAUSE_S)
-        return ended
+        self.ttl_due_s = now_s + (self.settings.ttl_every_s if complete else PAUSE_S)
+        return complete
 
     def _keeps(self, cache: ResultCache, size_bytes: int) -> bool:
-        """Whether the next result may stay. One that nobody is attached to is not even judged."""
+        """Decides whether the next result may stay. Admission judges only results with subscribers."""
         subscribers = cache.subscribers
         if not subscribers or not self._admission.admits(subscribers):
             return False
-        # Larger than everything together: dropping all the others for it would help nobody.
+        # The result is larger than the whole limit: dropping everything else would not make room for it.
         if not self._keeps_any or size_bytes > self.limit_bytes:
             return False
         self.figures.admitted += 1
@@ -262,7 +264,7 @@ class ResultCaches:
         return True
 
     def _tell_all(self, now_s: float) -> None:
-        """A policy that looks at every result is told of all that are there, in the order in which they came."""
+        """Announces all residents to a per-result policy, in the order of their arrival."""
         policy = self._by_result
         residents: list[CacheEntry] = []
         for cache in self:
@@ -284,14 +286,16 @@ class ResultCaches:
         self._by_result.came(entry, now_s)
 
     def _needed_by(self, cache: ResultCache, after: Cursor, to: Cursor, more: int) -> None:
-        """So many more subscribers need what lies between."""
+        """Adds `more` to the number of subscribers that need the results in the range."""
         if self._by_result is not None and self._by_result.counts:
             for entry in cache.between(after, to):
                 entry.needed += more
                 self._by_result.needed(entry)
 
     def _needed_less(self, cache: ResultCache, residents: int, needed: int) -> None:
-        """Fewer need what is there: before, so many were resident, and so many needed the tail."""
+        """Counts consumed residents and updates ranks. `residents` and `needed` are the cache's values before the
+        change.
+        """
         if cache.residents != residents:
             self.figures.consumed += residents - cache.residents
             self._ranks_changed(cache)
@@ -299,7 +303,7 @@ class ResultCaches:
             self._ranks_changed(cache)
 
     def _hold_limit(self, newcomer: ResultCache | None, now_s: float) -> None:
-        """Drops until the limit holds. A newcomer is spared while it is all that its cache holds."""
+        """Drops results until the limit holds. A newcomer is spared while it is the only resident of its cache."""
         while self._by_result is not None and self.resident_bytes > self.limit_bytes:
             victim = self._by_result.victim(newcomer.newest if newcomer is not None else None, now_s)
             owner: ResultCache = victim.owner
@@ -310,10 +314,10 @@ class ResultCaches:
             self._ranks_changed(owner)
         while self.resident_bytes > self.limit_bytes:
             spared = newcomer if newcomer is not None and newcomer.residents == 1 else None
-            found = self._evictable.lowest(besides=spared)
-            assert found is not None, "bytes are resident only in caches that are ranked"
+            rank = self._evictable.lowest(besides=spared)
+            assert rank is not None, "bytes are resident only in caches that are ranked"
             self.figures.evicted += 1
-            self.figures.evicted_bytes += self._drop_tail(found[3])
+            self.figures.evicted_bytes += self._drop_tail(rank[3])
         self.figures.most_bytes = max(self.figures.most_bytes, self.resident_bytes)
 
     def _drop_tail(self, cache: ResultCache) -> int:

@@ -1,4 +1,4 @@
-"""What a policy is judged by."""
+"""Counters by which a caching policy is judged."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class CacheCounters:
-    """Counts under one policy. A result that goes to five subscribers is five hits or five misses.
+    """Counts under one policy. A result that goes to five subscribers counts as five hits or five misses.
 
-    What is pushed to subscribers the moment it arrives is no hit: nobody had to look for it.
+    A result that is pushed to subscribers as it arrives is not a hit: no reader had to look it up.
     """
 
     arrived: int = 0
     arrived_bytes: int = 0
     admitted: int = 0
     copies: int = 0
-    """Σ subscribers over what was admitted: as many copies as a cache per subscriber would hold."""
+    """Σ subscribers over all admitted results: the number of copies that a cache per subscriber would hold."""
     hits: int = 0
     hit_bytes: int = 0
     misses: int = 0
@@ -25,9 +25,9 @@ class CacheCounters:
     pushed_bytes: int = 0
     fetched: int = 0
     fetched_bytes: int = 0
-    """All that came from the cluster on asking: news and what was missing."""
+    """All results fetched from the cluster: new results and missing results."""
     filled: int = 0
-    """Results of those that were kept because they had been missing."""
+    """Missing results that entered the cache after they were fetched."""
     consumed: int = 0
     evicted: int = 0
     evicted_bytes: int = 0
@@ -37,15 +37,15 @@ class CacheCounters:
 
     @property
     def hit_ratio(self) -> float:
-        asked = self.hits + self.misses
-        return self.hits / asked if asked else 0.0
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else 0.0
 
     @property
     def admission_rate(self) -> float:
-        """The share of arriving results that were let in."""
+        """The share of arriving results that were admitted."""
         return self.admitted / self.arrived if self.arrived else 0.0
 
     @property
     def duplication_factor(self) -> float:
-        """Subscribers per result let in; 1 when none was."""
+        """Subscribers per admitted result; 1 if no result was admitted."""
         return self.copies / self.admitted if self.admitted else 1.0

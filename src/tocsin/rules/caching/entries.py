@@ -1,7 +1,7 @@
-"""What a result cache holds, and what it answers.
+"""The entries of a result cache, and the runs in which it answers.
 
-A range of results is half open, `(after, to]`, and so are the runs that an answer splits it into: they follow each
-other without a gap or an overlap, so that nothing can be skipped or served twice.
+A range of results is half open, `(after, to]`, and so are the runs into which an answer splits it. Runs follow each
+other without a gap or an overlap, so that no result is skipped or served twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tocsin.rules.model.cursors import Cursor
 
 
 class BrokerResult(NamedTuple):
-    """One result of an interest. The payload is never looked at; the lab leaves it out."""
+    """One result of an interest. The cache never reads the payload; the lab omits it."""
 
     cursor: Cursor
     size_bytes: int
@@ -30,11 +30,11 @@ def size_bytes(results: Iterable[BrokerResult]) -> int:
 
 
 class CacheEntry:
-    """A result that is kept, or a hole: results known to be there whose bytes are not.
+    """A cached result, or a hole: results that exist but whose bytes are not cached.
 
-    A hole stands for all results after the entry before it and up to its cursor; neighbouring holes are one.
-    `reached` counts the subscribers whose marker is at this entry or between it and the next. `needed` counts those who
-    still need it, and `worth` is what it is ranked by, where the eviction policy looks at every result.
+    A hole covers all results after the entry before it, up to its own cursor; neighbouring holes are merged. `reached`
+    counts the subscribers whose marker is at this entry or between it and the next. Per-result eviction policies also
+    use `needed`, the number of subscribers that still need the entry, and `worth`, its rank.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class CacheEntry:
         self.reached = 0
         self.needed = 0
         self.worth = 0.0
-        # Its cache, and a number of its own, once the policy was told of it.
+        # The cache of this entry and its arrival number, set when a per-result policy learns of it.
         self.owner: Any = None
         self.order = 0
 
@@ -62,7 +62,7 @@ class CacheEntry:
 
 @dataclass(slots=True, unsafe_hash=True)
 class CachedRun:
-    """Everything that there is in this range; maybe nothing."""
+    """A range whose results are all cached; there may be none."""
 
     after: Cursor
     to: Cursor
@@ -71,7 +71,7 @@ class CachedRun:
 
 @dataclass(slots=True, unsafe_hash=True)
 class MissingRun:
-    """A range that has to be fetched. `size_bytes`: at most so much of it, where it is of holes and that is known."""
+    """A range that has to be fetched. `size_bytes` is an upper bound where the range consists of holes, otherwise 0."""
 
     after: Cursor
     to: Cursor

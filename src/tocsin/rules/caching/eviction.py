@@ -1,8 +1,8 @@
-"""Whom to drop when the cache is full: every policy by its name.
+"""Eviction policies by name: each chooses what to drop when the cache is full.
 
-Those of this file rank caches by their tail, the oldest result they hold; the lowest value goes first. Those of
-by_result.py and queues.py look at every result. The mechanism does the rest (caches.py). What each optimises is on its
-page in docs/policies.
+The policies of this file rank caches by their tail, the oldest result they hold; the lowest value goes first. The
+policies of per_result_policies.py and queue_policies.py look at every result. caches.py does the dropping. Every policy
+has a page in docs/policies that says what it optimises.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tocsin.rules.caching.result_cache import ResultCache
 
 class Eviction(Protocol):
     keeps: ClassVar[bool]
-    """False: no newcomer is kept at all."""
+    """False: the policy caches nothing new."""
     weighs_latency: ClassVar[bool]
-    """False: another estimate of the latency changes no rank."""
+    """False: a new estimate of the latency changes no rank."""
 
     def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
-        """What keeping this cache's tail is worth. `latency_s`: what fetching it again would take."""
+        """The value of keeping this cache's tail. `latency_s` is the time that fetching it again would take."""
 
 
 class LeastRecentlyUsed:
-    """The cache that was read the longest time ago."""
+    """LRU: drops from the cache whose last access is the longest ago."""
 
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
@@ -37,7 +37,7 @@ class LeastRecentlyUsed:
 
 
 class FewestSubscribers:
-    """LSC: the result that the fewest subscribers still need."""
+    """LSC: drops the result that the fewest subscribers still need."""
 
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
@@ -47,7 +47,7 @@ class FewestSubscribers:
 
 
 class FewestSubscribersPerByte:
-    """LSCz: the fewest who still need it, for each byte it takes."""
+    """LSCz: drops the result with the fewest needing subscribers per byte."""
 
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class FewestSubscribersPerByte:
 
 
 class LeastDelayPerByte:
-    """LSD: the least waiting saved for each byte."""
+    """LSD: drops the result that saves the least waiting time per byte."""
 
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = True
@@ -67,7 +67,7 @@ class LeastDelayPerByte:
 
 
 class EarliestToExpire:
-    """EXP: the result whose time to live ends first, or ended longest ago."""
+    """EXP: drops the result whose time to live ends first, or ended longest ago."""
 
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
@@ -77,7 +77,7 @@ class EarliestToExpire:
 
 
 class FirstInFirstOut:
-    """The result that came in first."""
+    """FIFO: drops the result that arrived first."""
 
     keeps: ClassVar[bool] = True
     weighs_latency: ClassVar[bool] = False
@@ -87,7 +87,7 @@ class FirstInFirstOut:
 
 
 class NoCaching(FirstInFirstOut):
-    """Keeps no newcomer. What a policy before it kept stays until it is consumed."""
+    """Caches no new result. Results of an earlier policy stay until they are consumed."""
 
     keeps: ClassVar[bool] = False
 
@@ -108,7 +108,7 @@ EVICTION: Final[dict[str, type[Eviction] | type[PerResultPolicy]]] = {
     "wtinylfu": WindowedFrequency,
 }
 
-# Between tails of equal value: which goes first.
+# Which tail goes first among tails of equal value.
 TIES: Final[dict[str, Callable[[CacheEntry], float]]] = {
     "oldest": lambda tail: tail.sequence,
     "newest": lambda tail: -tail.sequence,

@@ -1,4 +1,4 @@
-"""When to drop although there is room."""
+"""Expiry policies: each decides when results leave although there is room."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tocsin.rules.caching.result_cache import ResultCache
 
 class Expiry(Protocol):
     expires: ClassVar[bool]
-    """False: nothing ever goes because of its age."""
+    """False: no result leaves because of its age."""
 
     def due_s(self, cache: ResultCache, tail: CacheEntry) -> float:
-        """When this cache's oldest result has to go."""
+        """When this cache's oldest result has to leave."""
 
     def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:
-        """How much may be resident at any moment."""
+        """How many bytes may be resident at any moment."""
 
 
 class Never:
-    """Results go when they are consumed or evicted; the budget holds at every moment."""
+    """Results leave only when they are consumed or evicted; the budget holds at every moment."""
 
     expires: ClassVar[bool] = False
 
@@ -34,7 +34,7 @@ class Never:
 
 
 class TimeToLive:
-    """Each cache has a time to live, after which results go; the budget holds in expectation, the ceiling always."""
+    """Results leave after their cache's time to live; the budget holds in expectation, the ceiling always."""
 
     expires: ClassVar[bool] = True
 
@@ -56,7 +56,7 @@ def equally(cache: ResultCache) -> float:  # noqa: ARG001
     return 1.0
 
 
-# ω_i before they are made to sum to 1.
+# ω_i before they are scaled to sum to 1.
 WEIGHTS: Final[dict[str, Callable[[ResultCache], float]]] = {"subscribers": by_subscribers, "equal": equally}
 
 
@@ -68,21 +68,24 @@ def set_times_to_live(
     first_s: float,
     cap_s: float,
 ) -> None:
-    """All of them at once."""
-    all_of_them = list(caches)
-    weights = [weight(cache) for cache in all_of_them]
+    """Sets the time to live of every cache."""
+    listed = list(caches)
+    weights = [weight(cache) for cache in listed]
     total = sum(weights)
-    for cache, mine in zip(all_of_them, weights, strict=True):
-        cache.ttl_s = time_to_live_s(cache, mine, total, budget_bytes=budget_bytes, first_s=first_s, cap_s=cap_s)
+    for cache, cache_weight in zip(listed, weights, strict=True):
+        cache.ttl_s = time_to_live_s(
+            cache, cache_weight, total, budget_bytes=budget_bytes, first_s=first_s, cap_s=cap_s
+        )
 
 
 def time_to_live_s(
     cache: ResultCache, mine: float, total: float, *, budget_bytes: int, first_s: float, cap_s: float
 ) -> float:
-    """T_i = ω_i · B / ρ_i, so that Σ ρ_i · T_i = B over all caches that grow and are not capped; ω_i is the share that
-    this cache's weight has in the total.
+    """T_i = ω_i · B / ρ_i, so that Σ ρ_i · T_i = B over all caches that grow and are not capped. ω_i is this cache's
+    share of the total weight.
 
-    A cache that does not grow would live for ever: it gets the cap. One without an estimate yet gets `first_s`.
+    A cache that does not grow would keep its results forever, so it gets the cap. A cache without an estimate yet gets
+    `first_s`.
     """
     growth = cache.rates.growth_bytes_s
     if not cache.rates.estimated:

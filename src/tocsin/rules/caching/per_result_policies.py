@@ -1,6 +1,6 @@
-"""Policies that may drop any result, not only the oldest of an interest: what they are told, and those that rank.
+"""Eviction policies that may drop any result, not only the oldest of an interest: the interface and those that rank.
 
-A result dropped from the middle leaves a hole, and whoever asks for the range fetches just that.
+A result dropped from the middle leaves a hole; a reader of the range fetches only the hole.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from tocsin.rules.caching.rank_heap import Rank, RankHeap
 
 
 class PerResultPolicy(ABC):
-    """A policy is told what happens to residents, and names one when asked. It is never told of holes."""
+    """A policy follows the residents through notifications and names a victim on request. It never sees holes."""
 
     keeps: ClassVar[bool] = True
     reads: ClassVar[bool] = False
-    """Wants to be told of reads."""
+    """True: the policy needs `read` notifications."""
     counts: ClassVar[bool] = False
-    """Wants to be told when `needed` of a result has changed."""
+    """True: the policy needs a notification when `needed` of an entry changes."""
 
     @abstractmethod
     def came(self, entry: CacheEntry, now_s: float) -> None:
-        """It is resident now; `needed` is right."""
+        """The entry is resident now; its `needed` is correct."""
 
     def read(self, entry: CacheEntry, readers: int) -> None:  # noqa: B027 - only some want to know
-        """So many get it from the cache."""
+        """This many readers get the entry from the cache."""
 
     def needed(self, entry: CacheEntry) -> None:  # noqa: B027 - only some want to know
-        """Another number of subscribers needs it."""
+        """The number of subscribers that need the entry has changed."""
 
     @abstractmethod
     def gone(self, entry: CacheEntry) -> None:
-        """It is not resident any more, for whatever reason."""
+        """The entry is not resident any more, for any reason."""
 
     def closed(self, number: int) -> None:  # noqa: B027 - only some remember caches
-        """The cache with this number is gone for good, and all its residents before it."""
+        """The cache with this number is closed; all its residents left before."""
 
     @abstractmethod
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:
-        """Who has to go now. `spared` is passed over; somebody else is resident."""
+        """Returns the entry that has to go now. It is never `spared`; another entry is resident."""
 
 
 class _Ranking(PerResultPolicy):
-    """By `worth`, the lowest first; between equals the oldest."""
+    """Drops the entry of the lowest `worth` first, and the oldest among equals."""
 
     def __init__(self) -> None:
         self._heap: RankHeap[CacheEntry] = RankHeap(_rank)
@@ -54,9 +54,9 @@ class _Ranking(PerResultPolicy):
         self._heap.forget(entry)
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
-        found = self._heap.lowest(besides=spared)
-        assert found is not None, "somebody is resident"
-        return found[3]
+        rank = self._heap.lowest(besides=spared)
+        assert rank is not None, "somebody is resident"
+        return rank[3]
 
 
 def _rank(entry: CacheEntry) -> Rank[CacheEntry] | None:
@@ -64,7 +64,7 @@ def _rank(entry: CacheEntry) -> Rank[CacheEntry] | None:
 
 
 class GreedyDual(_Ranking):
-    """GDSF: (reads + 1) / size above a level that rises to the worth of whoever had to go."""
+    """GDSF: worth is (reads + 1) / size above a level, which rises to the worth of each victim."""
 
     reads: ClassVar[bool] = True
 
@@ -86,24 +86,24 @@ class GreedyDual(_Ranking):
         del self._reads[entry]
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:
-        found = super().victim(spared, now_s)
-        self._level = found.worth
-        return found
+        entry = super().victim(spared, now_s)
+        self._level = entry.worth
+        return entry
 
     def _value(self, entry: CacheEntry) -> None:
         entry.worth = self._level + self._reads[entry] / max(1, entry.size_bytes)
         self._heap.changed(entry)
 
 
-# How much more a result is worth whose readers are on their way: they come within a round trip, others in minutes.
+# The factor for a result whose online readers are about to read it: they come within a round trip, others in minutes.
 _SOON: Final = 1e6
 
 
 class MostHits(_Ranking):
-    """Those who still need a result, for each byte of it; but before all others what is just being told.
+    """Worth is the number of subscribers that still need a result, per byte; fresh results come before all others.
 
-    A result that came a moment ago, and that nobody has acknowledged yet, has its online readers on their way: dropping
-    it would make a miss of every one of them.
+    A result is fresh if it arrived a moment ago and no subscriber has acknowledged it yet. Its online readers are about
+    to read it: dropping it would turn every one of these reads into a miss.
     """
 
     counts: ClassVar[bool] = True
@@ -122,7 +122,7 @@ class MostHits(_Ranking):
 
     def needed(self, entry: CacheEntry) -> None:
         if entry.needed < self._unread.get(entry, 0):
-            # Whoever is online acknowledges within moments of each other: the first tells of all.
+            # Online subscribers acknowledge almost together: after the first acknowledgement the result is not fresh.
             del self._unread[entry]
         self._value(entry)
 
@@ -150,7 +150,7 @@ class MostHits(_Ranking):
 
 
 class MostBytes(MostHits):
-    """The same for bytes: a hit is worth its size, so those who still need a result count, and its size does not."""
+    """Like MostHits, for bytes: a hit is worth its size, so worth is the number of needing subscribers alone."""
 
     def worth(self, entry: CacheEntry) -> float:
         return entry.needed

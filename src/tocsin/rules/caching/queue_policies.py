@@ -1,7 +1,7 @@
-"""Policies made of queues: SIEVE, S3-FIFO and W-TinyLFU, each for results of any size.
+"""Eviction policies made of queues: SIEVE, S3-FIFO and W-TinyLFU, each for results of any size.
 
-They were made for caches where the same object is asked for again and again. Here every result is new, is read by
-whoever is online within a moment, and then now and then by those who return.
+They were designed for caches in which the same object is requested again and again. Here every result is new: online
+subscribers read it at once, and returning subscribers read it later, now and then.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from tocsin.rules.caching.per_result_policies import PerResultPolicy
 
 
 class Sieve(PerResultPolicy):
-    """One queue and a hand that goes from the oldest to the newest, and passes over whom it finds read since."""
+    """SIEVE: a queue and a hand that moves from the oldest to the newest entry and skips entries read since its last
+    pass.
+    """
 
     reads: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._visited: dict[CacheEntry, bool] = {}
-        # Newer and older neighbours; None is the end. The hand stands at who is looked at next.
+        # Newer and older neighbours; None marks the end. The hand is at the entry that is examined next.
         self._newer: dict[CacheEntry, CacheEntry | None] = {}
         self._older: dict[CacheEntry, CacheEntry | None] = {}
         self._oldest: CacheEntry | None = None
@@ -65,18 +67,20 @@ class Sieve(PerResultPolicy):
             self._hand = self._newer[entry]
 
 
-# Which share of the bytes is the small queue's, or the window's; how many who were dropped are remembered.
+# The small queue's and the window's share of the bytes; how many dropped results the ghost queue remembers.
 _SMALL: Final = 0.1
 _WINDOW: Final = 0.01
 _PROTECTED: Final = 0.8
 _GHOSTS: Final = 10_000
 _MOST_READS: Final = 3
-# Counts are halved when an interest has so many reads on average.
+# Counts are halved when the average interest has this many reads.
 _AGE_AT: Final = 1_000
 
 
 class SmallThenMain(PerResultPolicy):
-    """S3-FIFO: newcomers stand in a small queue; who is read there moves on to the main one, where reads are lives."""
+    """S3-FIFO: newcomers enter a small queue. Entries read there move to the main queue, where each read is one more
+    life.
+    """
 
     reads: ClassVar[bool] = True
 
@@ -129,10 +133,10 @@ class SmallThenMain(PerResultPolicy):
 
 
 class WindowedFrequency(PerResultPolicy):
-    """W-TinyLFU: who leaves a small window stays only if its interest is read more often than that of who would go.
+    """W-TinyLFU: an entry that leaves the small window stays only if its interest is read more often than the victim's.
 
-    Results are new every time, so it is interests whose reads are counted; there are few enough to count them exactly
-    where the original has a sketch. Counts are halved now and then.
+    Every result is new, so the policy counts the reads of interests. There are few enough to count them exactly, where
+    the original uses a sketch. The policy halves the counts from time to time.
     """
 
     reads: ClassVar[bool] = True
@@ -142,7 +146,7 @@ class WindowedFrequency(PerResultPolicy):
         self._probation: OrderedDict[CacheEntry, None] = OrderedDict()
         self._protected: OrderedDict[CacheEntry, None] = OrderedDict()
         self._bytes = {0: 0, 1: 0, 2: 0}
-        # Who has just left the window and was not compared yet.
+        # Entries that have left the window and were not compared yet.
         self._candidates: deque[CacheEntry] = deque()
         self._reads: dict[int, int] = {}
         self._counted = 0
@@ -150,7 +154,7 @@ class WindowedFrequency(PerResultPolicy):
     def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         self._window[entry] = None
         self._bytes[0] += entry.size_bytes
-        # Who left the window before this one came had room, and is not compared any more.
+        # Earlier candidates found room without a comparison, so they need none any more.
         self._candidates.clear()
         while len(self._window) > 1 and self._bytes[0] > _WINDOW * sum(self._bytes.values()):
             candidate = next(iter(self._window))
@@ -162,7 +166,7 @@ class WindowedFrequency(PerResultPolicy):
         self._reads[number] = self._reads.get(number, 0) + readers
         self._counted += readers
         if self._counted >= _AGE_AT * len(self._reads):
-            self._reads = {one: count // 2 for one, count in self._reads.items() if count > 1}
+            self._reads = {interest_number: count // 2 for interest_number, count in self._reads.items() if count > 1}
             self._counted //= 2
         if entry in self._window:
             self._window.move_to_end(entry)
@@ -183,7 +187,9 @@ class WindowedFrequency(PerResultPolicy):
         self._counted -= self._reads.pop(number, 0)
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
-        main = next((one for queue in (self._probation, self._protected) for one in queue if one is not spared), None)
+        main = next(
+            (entry for queue in (self._probation, self._protected) for entry in queue if entry is not spared), None
+        )
         while self._candidates:
             candidate = self._candidates.popleft()
             if candidate not in self._probation or candidate is spared:
@@ -193,7 +199,7 @@ class WindowedFrequency(PerResultPolicy):
             break
         if main is not None:
             return main
-        return next(one for one in self._window if one is not spared)
+        return next(entry for entry in self._window if entry is not spared)
 
     def _frequency(self, entry: CacheEntry) -> int:
         return self._reads.get(entry.owner.number, 0)

@@ -1,8 +1,8 @@
-"""A heap that always knows the lowest of many ranks that keep changing.
+"""A priority queue that finds the lowest of many changing ranks.
 
-A rank that has risen may stay in the heap as it was: it is noticed when it comes up, and takes its new place then. Only
-a rank that has fallen is pushed at once. What is queued for a key is the version that counts; older ones are passed
-over. So most changes cost a comparison, and the rest O(log keys).
+A rank that has risen may stay in the heap as it was: `lowest` notices it at the top and re-queues it. Only a rank that
+has fallen is pushed at once. The queued rank of a key is the valid one; `lowest` skips older ones. Most changes
+therefore cost a comparison, and the others O(log keys).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
-# Value, tie, a number of its own, and the key: two keys never compare equal, so keys themselves are never compared.
+# Value, tie-breaker, a unique number, and the key. The unique number keeps Python from ever comparing keys.
 Rank = tuple[float, float, int, K]
 _SLACK: Final = 64
 
 
 class RankHeap(Generic[K]):
-    """`current` tells a key's rank now, or None when it is no candidate."""
+    """`current` returns a key's rank now, or None if the key is no candidate."""
 
     __slots__ = ("_current", "_heap", "_queued")
 
@@ -31,7 +31,7 @@ class RankHeap(Generic[K]):
         return len(self._queued)
 
     def changed(self, key: K) -> None:
-        """To be called after whatever may have lowered a key's rank or made it a candidate."""
+        """Updates a key whose rank may have fallen, or that may have become a candidate."""
         rank = self._current(key)
         if rank is None:
             return
@@ -42,15 +42,15 @@ class RankHeap(Generic[K]):
             self._compact()
 
     def forget(self, key: K) -> None:
-        """The key is gone for good."""
+        """Removes the key."""
         if self._queued.pop(key, None) is not None:
             self._compact()
 
     def lowest(self, besides: K | None = None) -> Rank[K] | None:
-        """The lowest rank of all candidates; `besides` is passed over."""
+        """Returns the lowest rank of all candidates except `besides`."""
         heap, queued = self._heap, self._queued
-        aside: list[Rank[K]] = []
-        found: Rank[K] | None = None
+        skipped: list[Rank[K]] = []
+        lowest: Rank[K] | None = None
         while heap:
             rank = heap[0]
             key = rank[3]
@@ -65,13 +65,13 @@ class RankHeap(Generic[K]):
                 queued[key] = now
                 heapreplace(heap, now)
             elif besides is not None and key == besides:
-                aside.append(heappop(heap))
+                skipped.append(heappop(heap))
             else:
-                found = rank
+                lowest = rank
                 break
-        for one in aside:
-            heappush(heap, one)
-        return found
+        for skipped_rank in skipped:
+            heappush(heap, skipped_rank)
+        return lowest
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * len(self._queued) + _SLACK:

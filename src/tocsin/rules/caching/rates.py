@@ -1,4 +1,4 @@
-"""How fast a result cache grows: bytes that arrive and bytes that are consumed, as moving averages."""
+"""Estimates how fast a result cache grows: arriving and consumed bytes per second, as moving averages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 class GrowthRates:
-    """Counts bytes between two looks; a look folds them into averages that forget with the window's time constant."""
+    """Counts bytes; `look` folds the counts into averages whose past decays with the time constant of the window."""
 
     __slots__ = ("arrived_bytes", "arriving_bytes_s", "consumed_bytes", "consuming_bytes_s", "estimated", "since_s")
 
@@ -19,13 +19,15 @@ class GrowthRates:
         self.since_s = now_s
 
     def look(self, now_s: float, window_s: float) -> None:
-        """The first look takes what it sees; later ones weigh the past by exp(−elapsed / window)."""
+        """Updates the averages. The first call takes the measured rate; later calls weigh the past by exp(−elapsed /
+        window).
+        """
         elapsed_s = now_s - self.since_s
         if elapsed_s <= 0:
             return
-        share = 1.0 - math.exp(-elapsed_s / window_s) if self.estimated else 1.0
-        self.arriving_bytes_s += share * (self.arrived_bytes / elapsed_s - self.arriving_bytes_s)
-        self.consuming_bytes_s += share * (self.consumed_bytes / elapsed_s - self.consuming_bytes_s)
+        weight = 1.0 - math.exp(-elapsed_s / window_s) if self.estimated else 1.0
+        self.arriving_bytes_s += weight * (self.arrived_bytes / elapsed_s - self.arriving_bytes_s)
+        self.consuming_bytes_s += weight * (self.consumed_bytes / elapsed_s - self.consuming_bytes_s)
         self.arrived_bytes = self.consumed_bytes = 0
         self.estimated = True
         self.since_s = now_s

@@ -1,13 +1,14 @@
-"""The recent results of one interest, and how many subscribers still need each.
+"""Caches the recent results of one interest and counts how many subscribers still need each result.
 
     floor           tail                                    head
       │   missing     │  resident · resident · hole · resident │
     ──┴───────────────┴────────────────────────────────────────┴──▶ cursor
 
-There is no set of subscribers per result. Whoever's marker (the last cursor it acknowledged) lies below a result still
-needs it, so markers are counted: in `counts` per marker, and between the entries (`CacheEntry.reached`, and
-`needed` for those below the tail). A move of any number of subscribers from one marker to another costs two look-ups.
-The tail is always resident: what lies before it, holes too, is merely missing.
+A subscriber still needs a result if its marker (the last cursor that it acknowledged) lies below the result. The cache
+therefore keeps no set of subscribers per result; it counts markers: `counts` has one number per marker,
+`CacheEntry.reached` one number per entry, and `needed` the subscribers below the tail. Moving any number of subscribers
+from one marker to another costs two look-ups. The tail is always resident: everything before it, holes included, is
+simply missing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CURSOR: Final = attrgetter("cursor")
 
 
 class ResultCache:
-    """Every method that lets go of results answers how many bytes that freed."""
+    """The cache of one interest. Every method that drops results returns the number of bytes that it freed."""
 
     __slots__ = (
         "_entries", "_start", "counts", "floor", "head", "interest", "last_access_s", "latency_s", "needed",
@@ -47,21 +48,21 @@ class ResultCache:
         self.latency_s: float | None = None
         self.ttl_s = ttl_s
         self.rates = GrowthRates(now_s)
-        # Who wants to know of every resident that goes, for whatever reason.
+        # Called for every resident that leaves, so that a per-result policy can forget it.
         self.on_gone: Callable[[CacheEntry], None] | None = None
         self._entries: list[CacheEntry] = []
         self._start = 0
 
-    # --- looking
+    # --- reading
 
     @property
     def tail(self) -> CacheEntry | None:
-        """The oldest resident result: the only one that a policy has to look at."""
+        """The oldest resident result: the only entry that a tail-ranking policy looks at."""
         return self._entries[self._start] if self._start < len(self._entries) else None
 
     @property
     def oldest(self) -> CacheEntry:
-        """The tail of a cache with residents."""
+        """The tail of a cache that has residents."""
         return self._entries[self._start]
 
     @property
@@ -69,7 +70,7 @@ class ResultCache:
         return self._entries[-1] if self._start < len(self._entries) else None
 
     def lowest_marker(self) -> Cursor:
-        """What every subscriber has; the head when there is none."""
+        """The cursor that every subscriber has reached; the head if there are no subscribers."""
         return min(self.counts, default=self.head)
 
     def __iter__(self) -> Iterator[CacheEntry]:
@@ -80,7 +81,9 @@ class ResultCache:
         return len(self._entries) - self._start
 
     def needing(self, index: int) -> int:
-        """How many subscribers still need the entry with this place, oldest = 0. Linear: not for ranking."""
+        """Counts the subscribers that still need the entry at this index (oldest = 0). Takes linear time: not for
+        ranking.
+        """
         return self.needed + sum(entry.reached for entry in self._entries[self._start : self._start + index])
 
     def between(self, after: Cursor, to: Cursor) -> Iterator[CacheEntry]:
@@ -93,55 +96,55 @@ class ResultCache:
                 yield entry
 
     def place(self, entry: CacheEntry) -> int:
-        """The entry's place, oldest = 0."""
+        """The index of the entry, oldest = 0."""
         return bisect_right(self._entries, entry.cursor, self._start, key=_CURSOR) - 1 - self._start
 
     def count_needed(self) -> None:
-        """Writes into every entry how many still need it."""
+        """Writes into every entry how many subscribers still need it."""
         needed = self.needed
         for entry in self:
             entry.needed = needed
             needed += entry.reached
 
     def get(self, after: Cursor, to: Cursor) -> list[Run]:
-        """The range split into what is here and what is missing, oldest first; nothing when the range is empty."""
+        """Splits the range into cached and missing runs, oldest first. An empty range has no runs."""
         runs: list[Run] = []
         if after >= to:
             return runs
         if to == self.head and self.residents == len(self._entries) - self._start:
             return self._get_unbroken(after)
-        place = after
-        if place < self.floor:
-            place = min(self.floor, to)
-            runs.append(MissingRun(after, place))
-        found: list[BrokerResult] = []
-        begun = place
-        for index in range(bisect_right(self._entries, place, self._start, key=_CURSOR), len(self._entries)):
+        position = after
+        if position < self.floor:
+            position = min(self.floor, to)
+            runs.append(MissingRun(after, position))
+        cached: list[BrokerResult] = []
+        run_start = position
+        for index in range(bisect_right(self._entries, position, self._start, key=_CURSOR), len(self._entries)):
             entry = self._entries[index]
             if entry.result is not None:
                 if entry.cursor > to:
                     break
-                found.append(entry.result)
-                place = entry.cursor
+                cached.append(entry.result)
+                position = entry.cursor
                 continue
-            if place >= to:
+            if position >= to:
                 break
-            if place > begun:
-                runs.append(CachedRun(begun, place, tuple(found)))
-                found = []
-            begun = min(entry.cursor, to)
-            runs.append(MissingRun(place, begun, entry.size_bytes))
-            place = begun
+            if position > run_start:
+                runs.append(CachedRun(run_start, position, tuple(cached)))
+                cached = []
+            run_start = min(entry.cursor, to)
+            runs.append(MissingRun(position, run_start, entry.size_bytes))
+            position = run_start
         known = min(to, self.head)
-        if begun < known:
-            runs.append(CachedRun(begun, known, tuple(found)))
-            begun = known
-        if begun < to:
-            runs.append(MissingRun(begun, to))
+        if run_start < known:
+            runs.append(CachedRun(run_start, known, tuple(cached)))
+            run_start = known
+        if run_start < to:
+            runs.append(MissingRun(run_start, to))
         return joined(runs)
 
     def _get_unbroken(self, after: Cursor) -> list[Run]:
-        """The same up to the head, where there are no holes: at most one missing run, and all that is after it."""
+        """`get` up to the head for a cache without holes: at most one missing run, then everything after it."""
         entries, floor, head = self._entries, self.floor, self.head
         if after < floor:
             missing = MissingRun(after, floor)
@@ -151,15 +154,15 @@ class ResultCache:
         begin = bisect_right(entries, after, self._start, key=_CURSOR)
         return [CachedRun(after, head, tuple([entry.result for entry in entries[begin:]]))]  # type: ignore[misc]
 
-    # --- results come and go
+    # --- inserting and dropping results
 
     def put(self, result: BrokerResult, *, resident: bool, now_s: float, sequence: int) -> None:
-        """The next result, after the head. One that is not resident leaves a hole."""
+        """Appends the next result after the head. A result that is not resident leaves a hole."""
         cursor = result.cursor
         assert cursor > self.head, f"{cursor} comes after {self.head}"
         self.head = cursor
         if not self.subscribers:
-            # Nobody needs it: an object leaves when everybody attached to it has it.
+            # No subscriber needs the result: a result leaves once every attached subscriber has it.
             self.floor = self.head
         elif resident:
             self._entries.append(CacheEntry(result, resident=True, inserted_s=now_s, sequence=sequence))
@@ -170,7 +173,7 @@ class ResultCache:
         elif self._entries[-1].resident:
             self._entries.append(CacheEntry(result, resident=False, inserted_s=now_s, sequence=sequence))
         else:
-            # Who stood at the hole's end stands inside the longer hole now, which is the place of the entry before.
+            # Markers at the end of the hole now belong to the preceding entry, because the hole grows past them.
             hole = self._entries[-1]
             self._entries[-2].reached += hole.reached
             hole.reached = 0
@@ -178,16 +181,16 @@ class ResultCache:
             hole.size_bytes += result.size_bytes
 
     def skip(self, to: Cursor) -> None:
-        """Results up to there may exist and will not come: whoever asks for them has to fetch."""
+        """Moves the head over results that will not arrive here: readers have to fetch them."""
         if to > self.head:
             self.put(BrokerResult(to, 0), resident=False, now_s=0.0, sequence=0)
 
     def reach(self, to: Cursor) -> None:
-        """There is nothing between the head and there."""
+        """Moves the head: there are no results between the old head and `to`."""
         self.head = max(self.head, to)
 
     def drop_tail(self) -> int:
-        """The oldest resident goes, and the hole behind it."""
+        """Drops the oldest resident and the hole behind it."""
         tail = self.tail
         assert tail is not None, "only a cache with residents has a tail"
         self._let_go(tail)
@@ -196,7 +199,7 @@ class ResultCache:
         return tail.size_bytes
 
     def drop(self, index: int) -> int:
-        """The resident with this place (oldest = 0) goes and leaves a hole."""
+        """Drops the resident at this index (oldest = 0), which leaves a hole."""
         if index == 0:
             return self.drop_tail()
         at = self._start + index
@@ -216,37 +219,37 @@ class ResultCache:
         return freed
 
     def fill(self, after: Cursor, to: Cursor, results: Sequence[BrokerResult], *, now_s: float, sequence: int) -> None:
-        """What was fetched of this range takes its place, as far as it is missing and touches what is here."""
+        """Inserts fetched results of this range where they are missing and adjoin results that are cached."""
         entries: list[CacheEntry] = []
-        place = self.floor
+        position = self.floor
         if after < self.floor <= to:
             entries += self._residents(results, after, self.floor, now_s, sequence)
             self.floor = after
         for entry in self:
-            low, high = max(place, after), min(entry.cursor, to)
+            low, high = max(position, after), min(entry.cursor, to)
             if entry.resident or low >= high:
                 entries.append(entry)
             else:
-                if low > place:
+                if low > position:
                     entries.append(
                         CacheEntry(BrokerResult(low, 0), resident=False, inserted_s=entry.inserted_s, sequence=sequence)
                     )
-                found = self._residents(results, low, high, now_s, sequence)
-                entries += found
+                filled = self._residents(results, low, high, now_s, sequence)
+                entries += filled
                 if high < entry.cursor:
-                    entry.size_bytes = max(0, entry.size_bytes - sum(one.size_bytes for one in found))
+                    entry.size_bytes = max(0, entry.size_bytes - sum(new_entry.size_bytes for new_entry in filled))
                     entries.append(entry)
-            place = entry.cursor
-        # A result filled in grows no older than those after it: so the tail stays the first to expire.
-        for one, following in zip(entries[-2::-1], entries[:0:-1], strict=False):
-            one.inserted_s = min(one.inserted_s, following.inserted_s)
-            one.sequence = min(one.sequence, following.sequence)
+            position = entry.cursor
+        # A filled entry must not expire later than the entries after it, so that the tail stays the first to expire.
+        for entry_before, following in zip(entries[-2::-1], entries[:0:-1], strict=False):
+            entry_before.inserted_s = min(entry_before.inserted_s, following.inserted_s)
+            entry_before.sequence = min(entry_before.sequence, following.sequence)
         self._rebuild(entries)
 
     # --- subscribers
 
     def attach(self, marker: Cursor, count: int = 1) -> int:
-        """So many more subscribers that have everything up to the marker, which is at most the head."""
+        """Adds subscribers that have everything up to the marker, which is at most the head."""
         self.subscribers += count
         self._count(marker, count)
         return 0
@@ -260,19 +263,23 @@ class ResultCache:
         return freed
 
     def advance(self, before: Cursor, after: Cursor, count: int = 1) -> int:
-        """So many subscribers have acknowledged everything up to `after`. What nobody needs any more goes."""
+        """Moves subscribers that acknowledged everything up to `after`. Drops results that no subscriber needs any
+        more.
+        """
         self._count(before, -count)
         self._count(after, count)
         return self._let_go_of_consumed()
 
-    # --- inside
+    # --- internals
 
     def _count(self, marker: Cursor, count: int) -> None:
-        """So many more stand at the marker: at the entry at or before it, or below the tail."""
-        left = self.counts.get(marker, 0) + count
-        assert left >= 0, f"nobody stands at {marker}"
-        if left:
-            self.counts[marker] = left
+        """Adds `count` to the subscribers at the marker: to the entry at or before it, or to `needed` if it is below
+        the tail.
+        """
+        remaining = self.counts.get(marker, 0) + count
+        assert remaining >= 0, f"nobody stands at {marker}"
+        if remaining:
+            self.counts[marker] = remaining
         else:
             del self.counts[marker]
         entries, start = self._entries, self._start
@@ -284,7 +291,7 @@ class ResultCache:
             entries[bisect_right(entries, marker, start, key=_CURSOR) - 1].reached += count
 
     def _let_go(self, entry: CacheEntry) -> None:
-        """The first entry leaves the list."""
+        """Removes the first entry from the list."""
         self._start += 1
         self.floor = entry.cursor
         self.needed += entry.reached
@@ -296,12 +303,12 @@ class ResultCache:
                 self.on_gone(entry)
 
     def _let_go_of_consumed(self) -> int:
-        freed, begun = 0, self._start
+        freed, first = 0, self._start
         while not self.needed and self._start < len(self._entries):
             entry = self._entries[self._start]
             freed += entry.size_bytes if entry.resident else 0
             self._let_go(entry)
-        if self._start == begun:
+        if self._start == first:
             return 0
         self._drop_holes()
         self._trim()
@@ -319,7 +326,7 @@ class ResultCache:
             self._start = 0
 
     def _merge(self, first: int) -> None:
-        """Two neighbouring holes become one; who stood at the end of the first stands at the entry before."""
+        """Merges two neighbouring holes. Markers at the end of the first hole now belong to the entry before it."""
         hole, longer = self._entries[first], self._entries[first + 1]
         longer.size_bytes += hole.size_bytes
         self._entries[first - 1].reached += hole.reached
@@ -328,10 +335,10 @@ class ResultCache:
     def _residents(
         self, results: Sequence[BrokerResult], after: Cursor, to: Cursor, now_s: float, sequence: int
     ) -> list[CacheEntry]:
-        found = [one for one in results if after < one.cursor <= to]
-        self.resident_bytes += sum(one.size_bytes for one in found)
-        self.residents += len(found)
-        return [CacheEntry(one, resident=True, inserted_s=now_s, sequence=sequence) for one in found]
+        added = [result for result in results if after < result.cursor <= to]
+        self.resident_bytes += sum(result.size_bytes for result in added)
+        self.residents += len(added)
+        return [CacheEntry(result, resident=True, inserted_s=now_s, sequence=sequence) for result in added]
 
     def _rebuild(self, entries: list[CacheEntry]) -> None:
         self._entries, self._start = entries, 0
@@ -346,12 +353,12 @@ class ResultCache:
 
 
 def joined(runs: list[Run]) -> list[Run]:
-    """Neighbouring missing runs as one."""
-    whole: list[Run] = []
+    """Merges neighbouring missing runs."""
+    merged: list[Run] = []
     for run in runs:
-        last = whole[-1] if whole else None
+        last = merged[-1] if merged else None
         if isinstance(run, MissingRun) and isinstance(last, MissingRun):
-            whole[-1] = MissingRun(last.after, run.to, last.size_bytes + run.size_bytes)
+            merged[-1] = MissingRun(last.after, run.to, last.size_bytes + run.size_bytes)
         else:
-            whole.append(run)
-    return whole
+            merged.append(run)
+    return merged

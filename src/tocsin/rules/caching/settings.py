@@ -1,4 +1,4 @@
-"""How results are cached: three independent choices, one budget, and every choice that the policies leave open."""
+"""The settings of result caching: three independent policies, one budget, and the options of the policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TABLES: Final[dict[str, Mapping[str, object]]] = {
 
 @dataclass(frozen=True, slots=True)
 class CachingSettings:
-    """Wrong ones raise ValueError with the name of the setting."""
+    """Settings of the cache. A wrong value raises ValueError with the name of the setting."""
 
     budget_bytes: int = 256 << 20
     eviction: str = "lsc"
@@ -29,20 +29,20 @@ class CachingSettings:
     admission: str = "all"
 
     put_is_access: bool = True
-    """For `lru`: does a new result count as an access of its cache, as a read does?"""
+    """For `lru`: whether a new result counts as an access of its cache, as a read does."""
     newcomer_may_go: bool = True
-    """May the result that fills the cache be the one that is dropped?"""
+    """Whether the result that fills the cache may be the result that is dropped."""
     ties: str = "oldest"
-    """Between two of equal value: the `oldest`, the `newest` or the `largest` goes."""
+    """Which of two results of equal value goes first: the `oldest`, the `newest` or the `largest`."""
     fresh_s: float = 2.0
-    """For `worth` and `saving`: how long after it came a result's readers are on their way at most."""
+    """For `worth` and `saving`: how long after arrival online readers may still fetch a result."""
     fetched_enters: bool = False
-    """Is what was fetched because it was missing kept?"""
+    """Whether a fetched result that was missing enters the cache."""
 
     ceiling: float = 2.0
-    """With `ttl`: at no moment more than so many times the budget."""
+    """With `ttl`: the resident bytes never exceed this many times the budget."""
     ttl_every_s: float = 300.0
-    """How often times to live are computed anew."""
+    """How often times to live are recomputed."""
     ttl_first_s: float = 600.0
     """The time to live before a cache's growth is known."""
     ttl_cap_s: float = 600.0
@@ -53,11 +53,11 @@ class CachingSettings:
     """The time constant of the moving averages of growth."""
 
     latency_first_s: float = 0.5
-    """For `lsd`: what a fetch takes before the first was measured."""
+    """For `lsd`: the assumed latency of a fetch before the first measurement."""
     latency_share: float = 0.2
-    """How much the newest fetch counts in the running estimate of the latency."""
+    """The weight of the newest fetch in the running estimate of the latency."""
     buffer_learns_first: bool = False
-    """For `buffer`: does a result move the threshold before it is judged by it?"""
+    """For `buffer`: whether a result moves the threshold before the threshold judges it."""
 
     def __post_init__(self) -> None:
         for name, table in _TABLES.items():
@@ -79,7 +79,7 @@ class CachingSettings:
 
     @property
     def policy(self) -> str:
-        """The three choices in one word."""
+        """The names of the three policies in one string."""
         return f"{self.admission}+{self.eviction}+{self.expiry}"
 
     @property

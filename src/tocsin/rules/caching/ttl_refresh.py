@@ -1,6 +1,6 @@
-"""A look at all caches, some at a time: how fast each grows, and how long its results live from now on.
+"""Measures the growth of all caches and recomputes their times to live, in pieces.
 
-A hundred thousand caches take the better part of a second, for which nobody should have to wait.
+A pass over a hundred thousand caches takes most of a second, which is too long to block the broker.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
 
 AT_ONCE: Final = 2_000
-"""So many caches are looked at in one piece from beginning to end."""
+"""The refresh of up to this many caches happens in one piece."""
 PAUSE_S: Final = 0.02
-"""Where there are more, the pieces are so far apart."""
+"""The pause between two pieces."""
 
 
 class TtlRefresh:
-    """First it looks at every cache, to know the sum of all weights; then each gets its time to live.
+    """A refresh in two passes: the first measures every cache and sums the weights, the second sets times to live.
 
-    Caches that come meanwhile are not in it; those that go are, and nobody sees them any more.
+    A cache that opens during the refresh waits for the next refresh. A cache that closes stays in the list, harmlessly.
     """
 
     def __init__(self, caches: Iterable[ResultCache], settings: CachingSettings) -> None:
@@ -36,25 +36,25 @@ class TtlRefresh:
         return self._done == len(self._caches)
 
     def go_on(self, now_s: float) -> Sequence[ResultCache]:
-        """A piece of it. Those that have another time to live now."""
+        """Does one piece. Returns the caches whose time to live it has set."""
         steps = 2 * AT_ONCE
-        looked = len(self._weights)
-        if looked < len(self._caches):
+        measured = len(self._weights)
+        if measured < len(self._caches):
             weight = WEIGHTS[self._settings.weights]
-            some = self._caches[looked : looked + steps]
-            for cache in some:
+            piece = self._caches[measured : measured + steps]
+            for cache in piece:
                 cache.rates.look(now_s, self._settings.rate_window_s)
                 self._weights.append(weight(cache))
             if len(self._weights) < len(self._caches):
                 return ()
             self._total = sum(self._weights)
-            steps -= len(some)
+            steps -= len(piece)
         begin, self._done = self._done, min(len(self._caches), self._done + steps)
         changed = self._caches[begin : self._done]
-        chosen = self._settings
-        for cache, mine in zip(changed, self._weights[begin : self._done], strict=True):
+        settings = self._settings
+        for cache, cache_weight in zip(changed, self._weights[begin : self._done], strict=True):
             cache.ttl_s = time_to_live_s(
-                cache, mine, self._total,
-                budget_bytes=chosen.budget_bytes, first_s=chosen.ttl_first_s, cap_s=chosen.ttl_cap_s,
+                cache, cache_weight, self._total,
+                budget_bytes=settings.budget_bytes, first_s=settings.ttl_first_s, cap_s=settings.ttl_cap_s,
             )  # fmt: skip
         return changed

@@ -1,10 +1,10 @@
-"""ADM, the original system's text of values: JSON with constructors, widths and multisets.
+"""Parses and writes ADM, the original system's text of values: JSON with constructors, widths and multisets.
 
     { "id": 7i64, "ratio": 1.5f, "zone": circle("1.0,2.0 0.5"), "at": datetime("2026-11-15T08:30:00Z"),
       "tags": {{ "flood", "road" }}, "parts": [ 1, null, missing ], "nothing": double("NaN") }
 
-Every JSON text is ADM. A width is checked and then forgotten: `7i8` is the int 7. A field whose value is `missing`
-is not there.
+Every JSON text is ADM. The parser checks a width and then forgets it: `7i8` is the int 7. It leaves out a field whose
+value is `missing`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
-from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]  # quick, and made for parsers
+from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]  # fast, and made for parsers
 from json.encoder import encode_basestring
 from math import isfinite, isnan
 from typing import Any, Final
@@ -44,7 +44,7 @@ from tocsin.rules.model.values import (
 from tocsin.rules.model.writers import writer_of
 
 MAX_DEPTH: Final = MAX_OPEN_DEPTH + 1
-"""How many objects, arrays and multisets may lie inside each other: a record, and the deepest value it may hold."""
+"""The nesting limit of objects, arrays and multisets: a record, and the deepest value that it may hold."""
 
 
 class AdmError(ValueError):
@@ -60,7 +60,7 @@ class AdmError(ValueError):
 
 
 def loads(text: str) -> Any:
-    """The one value that the text holds; AdmError where it holds none, or more than one."""
+    """Parses the single value in the text. Raises AdmError if there is none, or more than one."""
     value, at = _value(text, _skip(text, 0), MAX_DEPTH)
     at = _skip(text, at)
     if at != len(text):
@@ -70,7 +70,7 @@ def loads(text: str) -> Any:
 
 # ---------------------------------------------------------------- reading
 
-# Everything is possessive: a text that does not match is left after one pass, however it was made.
+# All patterns are possessive: a text that does not match costs one pass, even a hostile one.
 _WS: Final = r"[ \t\r\n]*+"
 _SCALAR: Final = (
     r'(?:"([^"\\]*+)"'  # a string without escapes
@@ -82,26 +82,26 @@ _STRING, _WHOLE, _NUMBER, _SUFFIXED, _WORD, _CONSTRUCTOR = range(1, 7)
 
 _SPACE: Final = re.compile(_WS)
 _scalar = re.compile(_SCALAR).match
-# A field with its value and the sign behind it, at one go: most of a record is made of these.
+# A field with a scalar value and the character behind it in one match: most of a record consists of these.
 _member = re.compile(rf'{_WS}"([^"\\]*+)"{_WS}:{_WS}{_SCALAR}{_WS}[,}}]').match
-# To the original the end of a multiset is the ends of two objects: there may be white space between.
+# In the original, the end of a multiset is two ends of objects: white space may separate them.
 _CLOSING: Final = {"]": re.compile(r"\]").match, "}}": re.compile(rf"\}}{_WS}\}}").match}
 
 
 def _skip(text: str, at: int) -> int:
-    """Past the white space at `at`."""
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+    """Skips the white space at `at`."""
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
 
 
 def _object(text: str, at: int, levels_left: int) -> tuple[dict[str, Any], int]:
-    """The object whose "{" is before `at`, and where it ends."""
+    """Parses the object whose "{" is before `at`. Returns it and its end."""
     fields: dict[str, Any] = {}
-    lacking = False
+    sparse = False
     while True:
-        found = _member(text, at)
-        if found is None:
+        match = _member(text, at)
+        if match is None:
             at = _skip(text, at)
             if not fields and text[at : at + 1] == "}":
                 return fields, at + 1
@@ -115,25 +115,25 @@ def _object(text: str, at: int, levels_left: int) -> tuple[dict[str, Any], int]:
             if text[at - 1 : at] not in (",", "}"):
                 raise _expected('a "," or "}"', text, at - 1)
         else:
-            name_at, at = found.start(1), found.end()
-            name = found[1]
-            what = found.lastindex
-            if what == 2:
-                value = found[2]
-            elif what == 3 and len(found[3]) < DIGITS_LIMIT:
-                value = int(found[3])
+            name_at, at = match.start(1), match.end()
+            name = match[1]
+            group = match.lastindex
+            if group == 2:
+                value = match[2]
+            elif group == 3 and len(match[3]) < DIGITS_LIMIT:
+                value = int(match[3])
             else:
-                value = _scalar_value(found, 1)
+                value = _scalar_value(match, 1)
         if name in fields:
             raise AdmError(name_at, f"the field {quoted(name)} is there twice")
         fields[name] = value
-        lacking = lacking or value is MISSING
+        sparse = sparse or value is MISSING
         if text[at - 1] == "}":
-            return {name: value for name, value in fields.items() if value is not MISSING} if lacking else fields, at
+            return {name: value for name, value in fields.items() if value is not MISSING} if sparse else fields, at
 
 
 def _items(text: str, at: int, levels_left: int, closing: str) -> tuple[list[Any], int]:
-    """The items of the array or multiset that was opened before `at`, and where it ends."""
+    """Parses the items of the array or multiset that opens before `at`. Returns them and the end."""
     items: list[Any] = []
     close = _CLOSING[closing]
     at = _skip(text, at)
@@ -152,22 +152,22 @@ def _items(text: str, at: int, levels_left: int, closing: str) -> tuple[list[Any
 
 
 def _value(text: str, at: int, levels_left: int) -> tuple[Any, int]:
-    sign = text[at : at + 1]
-    if sign in ("{", "["):
+    first = text[at : at + 1]
+    if first in ("{", "["):
         if not levels_left:
             raise AdmError(at, f"the value is nested more than {MAX_DEPTH} levels deep")
-        if sign == "[":
+        if first == "[":
             return _items(text, at + 1, levels_left - 1, "]")
         if text.startswith("{{", at):
             items, end = _items(text, at + 2, levels_left - 1, "}}")
             return Multiset(items), end
         return _object(text, at + 1, levels_left - 1)
-    found = _scalar(text, at)
-    if found is not None:
-        if found.lastindex == _WORD and text.startswith("(", _skip(text, found.end())):
-            return _escaped_constructor(text, at, found)
-        return _scalar_value(found, 0), found.end()
-    if sign == '"':
+    match = _scalar(text, at)
+    if match is not None:
+        if match.lastindex == _WORD and text.startswith("(", _skip(text, match.end())):
+            return _escaped_constructor(text, at, match)
+        return _scalar_value(match, 0), match.end()
+    if first == '"':
         return _string(text, at, "a string")
     raise _expected("a value", text, at)
 
@@ -176,7 +176,7 @@ def _string(text: str, at: int, expected: str) -> tuple[str, int]:
     if text[at : at + 1] != '"':
         raise _expected(f"{expected} in double quotes", text, at)
     try:
-        # Not strict: the original takes line ends and tabs inside of strings as they are.
+        # Not strict, because the original accepts line ends and tabs inside strings.
         string, end = scanstring(text, at + 1, False)
     except JSONDecodeError as error:
         raise AdmError(error.pos, f"not a string: {error.msg}") from None
@@ -184,47 +184,47 @@ def _string(text: str, at: int, expected: str) -> tuple[str, int]:
 
 
 def _escaped_constructor(text: str, at: int, found: re.Match[str]) -> tuple[Any, int]:
-    """A constructor whose text has escapes in it, or is not what it should be."""
-    opened = _skip(text, found.end()) + 1
-    inside, end = _string(text, _skip(text, opened), "the text of the value")
+    """Parses a constructor whose text has escapes, or reports what is wrong with it."""
+    argument_at = _skip(text, found.end()) + 1
+    argument, end = _string(text, _skip(text, argument_at), "the text of the value")
     end = _skip(text, end)
     if text[end : end + 1] != ")":
         raise _expected('a ")"', text, end)
-    return _constructed(found[_WORD], inside, at), end + 1
+    return _constructed(found[_WORD], argument, at), end + 1
 
 
 def _scalar_value(found: re.Match[str], before: int) -> Any:
-    """What `_SCALAR` found, its groups behind `before` others."""
-    what = found.lastindex - before  # type: ignore[operator]
-    if what == _STRING:
+    """The value of a match of `_SCALAR`, whose groups follow `before` other groups."""
+    group = found.lastindex - before  # type: ignore[operator]
+    if group == _STRING:
         return found[before + _STRING]
-    if what == _CONSTRUCTOR:
+    if group == _CONSTRUCTOR:
         return _constructed(found[before + _WORD], found[before + _CONSTRUCTOR], found.start(before + _WORD))
-    at = found.start(before + what)
-    if what == _WORD:
+    at = found.start(before + group)
+    if group == _WORD:
         word = found[before + _WORD]
         value = WORDS.get(word, WORDS)
         if value is WORDS:
             value = WORDS.get(word.lower(), WORDS)
             if value is WORDS:
-                said = f'the text of the {word} in brackets: {word}("…")' if _known(word) else "a value"
-                raise _expected(said, found.string, at)
+                expected = f'the text of the {word} in brackets: {word}("…")' if _known(word) else "a value"
+                raise _expected(expected, found.string, at)
         return value
     try:
-        if what == _WHOLE:
+        if group == _WHOLE:
             return whole_number(found[before + _WHOLE])
         number = found[before + _NUMBER]
-        return fraction(number) if what == _NUMBER else SUFFIXES[found[before + _SUFFIXED].lower()](number)
+        return fraction(number) if group == _NUMBER else SUFFIXES[found[before + _SUFFIXED].lower()](number)
     except ValueError as error:
-        raise AdmError(found.start(before + min(what, _NUMBER)), str(error)) from None
+        raise AdmError(found.start(before + min(group, _NUMBER)), str(error)) from None
 
 
 def _constructed(word: str, inside: str, at: int) -> Any:
-    make = _known(word)
-    if make is None:
+    constructor = _known(word)
+    if constructor is None:
         raise AdmError(at, f"there is no constructor {quoted(word)}; known are {', '.join(sorted(CONSTRUCTORS))}")
     try:
-        return make(inside)
+        return constructor(inside)
     except ValueError as error:
         raise AdmError(at, str(error)) from None
 
@@ -242,7 +242,7 @@ def _expected(what: str, text: str, at: int) -> AdmError:
 
 
 def dumps(value: Any) -> str:
-    """The text that `loads` reads back as the same value; a field that is MISSING is left out."""
+    """Writes text that `loads` reads back as the same value. A field that is MISSING is left out."""
     write = _WRITERS.get(value.__class__) or writer_of(_WRITERS, value)
     return write(value)
 
@@ -254,7 +254,7 @@ def _float_text(value: float) -> str:
 
 
 def _object_text(value: dict[str, Any]) -> str:
-    parts = [f"{encode_basestring(name)}: {dumps(found)}" for name, found in value.items() if found is not MISSING]
+    parts = [f"{encode_basestring(name)}: {dumps(member)}" for name, member in value.items() if member is not MISSING]
     return f"{{ {', '.join(parts)} }}"
 
 

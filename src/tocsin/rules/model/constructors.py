@@ -1,6 +1,6 @@
-"""The text of one value as ADM writes it, behind the name of its type (`int8("7")`) or before it (`7i8`).
+"""Parses the text of one ADM value: in a constructor (`int8("7")`) or with a suffix (`7i8`).
 
-Each function takes the text and gives the value; ValueError says what was expected.
+Each function takes the text and returns the value. Its ValueError says what was expected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tocsin.rules.model.values import (
 )
 
 DIGITS_LIMIT: Final = 400
-"""The longest whole number that is looked at; a double has at most 309 digits before the point."""
+"""The longest whole number that is parsed; a double has at most 309 digits before the point."""
 
 _INT = re.compile(r"[+-]?[0-9]++")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
@@ -69,12 +69,12 @@ def _whole(name: str) -> Callable[[str], int]:
 
 
 def _double(text: str) -> float:
-    written = text.strip()
-    if written in _NONFINITE:
-        return _NONFINITE[written]
-    if _FLOAT.fullmatch(written) is None:
+    stripped = text.strip()
+    if stripped in _NONFINITE:
+        return _NONFINITE[stripped]
+    if _FLOAT.fullmatch(stripped) is None:
         raise ValueError(f"expected a number, got {quoted(text[:40])}")
-    return fraction(written)
+    return fraction(stripped)
 
 
 def _float32(text: str) -> float:
@@ -93,7 +93,7 @@ def _boolean(text: str) -> bool:
 
 def _place(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        # "1.0, 2.0" is how some programs of the original's time wrote their points.
+        # Some programs of the original system write points as "1.0, 2.0".
         return parse(text.replace(", ", ",") if ", " in text else text)
 
     return read
@@ -133,5 +133,5 @@ WORDS: Final[Mapping[str, Any]] = {
 
 
 def quoted(text: str) -> str:
-    """`text` for a message."""
+    """Quotes `text` for a message."""
     return encode_basestring(text.encode("utf-8", "replace").decode())

@@ -1,19 +1,19 @@
-"""Where a result stands among its interest's, and where a broker stands among all news.
+"""Cursors and positions: the place of a result among its interest's results, and of a broker among all results.
 
-Both begin with the epoch, so that what an earlier life of a store gave out is never mistaken for the present one's.
+Both begin with the epoch, so that numbers from before a restore are never mistaken for numbers of the present store.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-# An interest has at most so many results in one execution, so that (execution, ordinal) fits 63 bits.
+# The limit on an interest's results in one execution; it makes (execution, ordinal) fit 63 bits.
 ORDINAL_BITS: Final = 28
 LAST_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
 
 
 class Cursor(NamedTuple):
-    """The total order of an interest's results; the marker of fetches and acknowledgements."""
+    """Orders the results of an interest; fetches and acknowledgements refer to it."""
 
     epoch: int
     execution: int
@@ -21,19 +21,22 @@ class Cursor(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far somebody has followed a cluster's news. `number` grows with every result committed, in any channel."""
+    """How far a broker has followed a cluster's announcements. `number` grows with every committed result of any
+    channel.
+    """
 
     epoch: int
     number: int
 
 
-# What a result counts for besides its payload where bytes are limited: its cursor and its time.
+# The bytes that a result counts in byte limits besides its payload: its cursor and its time.
 RESULT_BYTES: Final = 100
 
 
 class Range(NamedTuple):
-    """The results of one interest after `after`, up to and with `to`: the first `limit` of them, or up to and with the
-    one that reaches `limit_bytes`, whichever ends sooner. Each counts with RESULT_BYTES besides its payload."""
+    """The results of one interest in `(after, to]`, cut after `limit` results or at the result that reaches
+    `limit_bytes`, whichever comes first. Each result counts RESULT_BYTES besides its payload.
+    """
 
     interest: int
     after: Cursor
@@ -42,6 +45,6 @@ class Range(NamedTuple):
     limit_bytes: int | None = None
 
 
-# Before everything.
+# Before every cursor and every position.
 START: Final = Cursor(0, 0, 0)
 BEGINNING: Final = Position(0, 0)

@@ -1,9 +1,9 @@
-"""Records as JSON that people write and read.
+"""Converts records to and from JSON that people write and read.
 
     point [x,y] · line, rectangle [[x,y],[x,y]] · circle {"center":[x,y],"radius":r} · polygon [[x,y],…]
     date, time, datetime, duration, uuid their text · multiset an array · NaN and the infinities their names
 
-What is undeclared has no type to be read back by: it stays what JSON says. `openform` is the lossless form.
+An undeclared field has no type to convert it back: it stays what JSON says. `open_form` is the lossless form.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NONFINITE: Final[Mapping[str, float]] = {"NaN": nan, "Infinity": inf, "-Infinity
 
 
 def plain(value: Any) -> Any:
-    """What json.dumps takes, for any value; MISSING leaves its key out of an object and is null elsewhere."""
+    """Converts any value for json.dumps. A MISSING field is left out of its object; elsewhere MISSING becomes null."""
     write = _PLAIN.get(value.__class__) or writer_of(_PLAIN, value)
     return write(value)
 
@@ -66,7 +66,7 @@ def nonfinite_name(value: float) -> str:
 
 
 def _plain_object(value: dict[str, Any]) -> dict[str, Any]:
-    return {name: plain(found) for name, found in value.items() if found is not MISSING}
+    return {name: plain(member) for name, member in value.items() if member is not MISSING}
 
 
 def _plain_items(value: list[Any]) -> list[Any]:
@@ -94,8 +94,10 @@ _PLAIN: Final[Mapping[type, Callable[[Any], Any]]] = {
 
 
 def reader(kind: ObjectType) -> Callable[[Any], dict[str, Any]]:
-    """A function from parsed JSON to the checked record. Declared fields may be in the form `plain` gives or be the
-    text of their constructor ("1.0,2.0" for a point); either way the result is what `checker` would give."""
+    """Returns a function that converts parsed JSON to the checked record. A declared field may have the form that
+    `plain` writes or be the text of its constructor ("1.0,2.0" for a point); in both cases the result is what
+    `checker` returns.
+    """
     return compiled(kind, _READERS)
 
 

@@ -1,10 +1,10 @@
-"""Where the items of a JSON array and the fields of an object lie in the text, found without parsing them: they can be
-counted before any is held.
+"""Finds the byte ranges of the items of a JSON array and the fields of an object without parsing them.
 
     array_items(b'[{"id": 1}, 7]', 0, most=10)  →  Spans(((1, 10), (12, 13)), end=14)
 
-Items are not judged. What lies in a span is JSON only if a parser says so; what lies between them is as JSON has it.
-The time is linear in the bytes, and a span takes 8 bytes of memory.
+The caller can therefore limit the number of items before it holds any of them. Only the text between the items is
+checked: a parser still has to judge the text of each item. The time is linear in the bytes, and a span takes 8 bytes
+of memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 
 
 class TooManyItemsError(ValueError):
-    """There are more items than were asked for."""
+    """The array has more items than the caller allows."""
 
 
 class Spans:
-    """The items of one array: where each begins and ends. `end` is where the array does."""
+    """The byte range of each item of an array. `end` is the end of the array."""
 
     def __init__(self) -> None:
         self._borders = array("I")  # a text is far below 4 GiB
@@ -39,8 +39,9 @@ class Spans:
 
 
 class BrokenArrayError(ValueError):
-    """The array is not one from `at` on; where an item has no end, `at` is its beginning and `is_inside` True. `spans`
-    are the items before that."""
+    """The array is malformed at `at`. If an item has no end, `at` is the item's beginning and `is_inside` is True.
+    `spans` are the items before it.
+    """
 
     def __init__(self, reason: str, at: int, spans: Spans, *, is_inside: bool = False) -> None:
         super().__init__(reason)
@@ -50,7 +51,7 @@ class BrokenArrayError(ValueError):
 
 
 def array_items(text: bytes, at: int, *, most: int) -> Spans:
-    """The items of the array that begins at `at`."""
+    """Finds the items of the array that begins at `at`."""
     spans = Spans()
     at = _past(_SPACE, text, at + 1)
     if text[at : at + 1] == b"]":
@@ -68,25 +69,27 @@ def array_items(text: bytes, at: int, *, most: int) -> Spans:
             raise TooManyItemsError(f"more than {most} items")
         spans.add(at, end)
         at = _past(_SPACE, text, end)
-        sign = text[at : at + 1]
-        if sign == b"]":
+        delimiter = text[at : at + 1]
+        if delimiter == b"]":
             spans.end = at + 1
             return spans
-        if sign != b",":
+        if delimiter != b",":
             raise BrokenArrayError("Expecting ',' delimiter", at, spans)
         at = _past(_SPACE, text, at + 1)
 
 
 def _has_more(text: bytes, at: int, most: int) -> bool:
-    """Whether there surely are more items from `at` on: many together are found twenty times as fast as one by one. It
-    goes on only while as many may come, by the size of those before."""
+    """Whether there certainly are more than `most` items from `at` on. Matching many items at once is twenty times as
+    fast as matching them one by one. The search goes on only while the rest of the text can hold that many items of
+    the average size seen so far.
+    """
     begin, count = at, 0
     while count < most:
         pattern, step = (_TOGETHER, _ITEMS_TOGETHER) if count + _ITEMS_TOGETHER <= most else (_ITEM, 1)
-        found = pattern.match(text, at)
-        if found is None:
+        match = pattern.match(text, at)
+        if match is None:
             return False
-        at, count = found.end(), count + step
+        at, count = match.end(), count + step
         if (len(text) - at) * count < (most - count) * (at - begin):
             return False
     end = _value_end(text, at)
@@ -94,7 +97,7 @@ def _has_more(text: bytes, at: int, most: int) -> bool:
 
 
 def object_fields(text: bytes, at: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """The names and the values of the object that begins at `at`, as long as it is one."""
+    """Yields the spans of the names and values of the object that begins at `at`, up to the first malformed field."""
     at = _past(_SPACE, text, at + 1)
     while (name := _NAME.match(text, at)) is not None:
         begin = name.end()
@@ -109,7 +112,7 @@ def object_fields(text: bytes, at: int) -> Iterator[tuple[tuple[int, int], tuple
 
 
 def _value_end(text: bytes, at: int) -> int | None:
-    """Where the value that begins at `at` ends; `at` where none begins there, None where it does not end."""
+    """The end of the value that begins at `at`; `at` if no value begins there, None if the value does not end."""
     if (flat := _FLAT.match(text, at)) is not None:
         return flat.end()
     if text[at : at + 1] not in (b"[", b"{"):
@@ -117,7 +120,7 @@ def _value_end(text: bytes, at: int) -> int | None:
     depth = 0
     while True:
         at = _past(_CALM, text, at)
-        if at == len(text) or text[at] == _QUOTE:  # the end, or a string that has none
+        if at == len(text) or text[at] == _QUOTE:  # the text ends, or a string does not
             return None
         depth += 1 if text[at] in _OPENING else -1
         at += 1
@@ -126,25 +129,25 @@ def _value_end(text: bytes, at: int) -> int | None:
 
 
 def _past(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
-    found = pattern.match(text, at)
-    assert found is not None  # each of them also matches nothing
-    return found.end()
+    match = pattern.match(text, at)
+    assert match is not None  # every pattern here also matches the empty string
+    return match.end()
 
 
 _QUOTE: Final = ord('"')
 _OPENING: Final = b"[{"
-# Possessive throughout: no byte is looked at twice, and no way back is remembered.
+# All patterns are possessive: they look at no byte twice and keep no state for backtracking.
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _NAME: Final = re.compile(rb"(" + _STRING + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
-# An object that holds no other, a string, or what is written without brackets.
+# An object without nested objects or arrays, a string, or a value without brackets.
 _FLAT: Final = re.compile(
     rb'\{[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)*+\}|' + _STRING + rb'|[^{}\[\]", \t\r\n]++', re.DOTALL
 )
-# Such an item with the comma behind it, and many of them.
+# Such an item with the comma behind it, and many of them in a row.
 _COMMA: Final = rb"[ \t\r\n]*+,[ \t\r\n]*+"
 _ITEMS_TOGETHER: Final = 100
 _ITEM: Final = re.compile(rb"(?:" + _FLAT.pattern + rb")" + _COMMA, re.DOTALL)
 _TOGETHER: Final = re.compile(rb"(?:%s){%d}+" % (_ITEM.pattern, _ITEMS_TOGETHER), re.DOTALL)
-# To the next bracket, over every string that ends.
+# Up to the next bracket, over all complete strings.
 _CALM: Final = re.compile(rb'[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)*+', re.DOTALL)

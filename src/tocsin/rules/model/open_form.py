@@ -1,15 +1,14 @@
-"""The lossless JSON text of data that no column is declared for.
+"""Reads and writes the lossless JSON text of undeclared data.
 
-Values that JSON cannot say are objects with one key that begins with "$":
+Values that JSON cannot express are objects with one key that begins with "$":
 
     {"$point":[x,y]} · {"$line":[[x,y],[x,y]]} · {"$rectangle":[[x,y],[x,y]]} · {"$circle":[x,y,r]}
     {"$polygon":[[x,y],…]} · {"$datetime":"…Z"} · {"$date":"…"} · {"$time":"…"} · {"$duration":[months,micros]}
     {"$uuid":"…"} · {"$multiset":[…]} · {"$double":"NaN"|"Infinity"|"-Infinity"}
 
-A field whose own name begins with "$" is written with one "$" more, in every object and whatever else is in it: so
-a query that asks for a field by name knows how the name is written. Floats always carry an exponent, because Spark's
-parse_json then keeps them DOUBLE, and integers BIGINT. The text is compact, and equal objects have equal texts: their
-keys are sorted.
+A field whose own name begins with "$" gets one "$" more, in every object. A query that asks for a field by name
+therefore knows the key. Floats always have an exponent, because Spark's parse_json then reads them as DOUBLE, and
+integers as BIGINT. The text is compact and its keys are sorted, so that equal objects have equal texts.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from tocsin.rules.model.writers import writer_of
 
 
 def dumps(fields: dict[str, Any]) -> str:
-    """The text of an object; a field that is MISSING is left out."""
+    """Writes an object. A field that is MISSING is left out."""
     return _object_text(fields)
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The object that `dumps` wrote; ValueError where the text is not one."""
+    """Reads the object that `dumps` wrote. Raises ValueError if the text is not an object."""
     value = loads_value(text)
     if not isinstance(value, dict):
         raise ValueError("expected the text of an object")
@@ -54,20 +53,20 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def dumps_value(value: Any) -> str:
-    """The text of one value; MISSING has none, but inside an array it is written as null."""
+    """Writes a value. MISSING has no text, except inside an array, where it becomes null."""
     if value is MISSING:
         raise ValueError("MISSING has no text")
     return _text(value)
 
 
 def loads_value(text: str) -> Any:
-    """The value that `dumps_value` wrote."""
-    # Without a "$" there is no tag: the C parser alone is several times faster.
+    """Reads the value that `dumps_value` wrote."""
+    # Without a "$" there is no tag, and the C parser alone is several times faster.
     return json.loads(text, object_hook=_untagged) if "$" in text else json.loads(text)
 
 
 def field_key(name: str) -> str:
-    """The key under which a field of this name stands in the text."""
+    """The key of a field in the text."""
     return "$" + name if name.startswith("$") else name
 
 
@@ -88,9 +87,9 @@ def _float_text(value: float) -> str:
 
 def _object_text(value: dict[str, Any]) -> str:
     parts = [
-        f"{encode_basestring(field_key(name))}:{_text(found)}"
-        for name, found in sorted(value.items(), key=_name)
-        if found is not MISSING
+        f"{encode_basestring(field_key(name))}:{_text(member)}"
+        for name, member in sorted(value.items(), key=_name)
+        if member is not MISSING
     ]
     return f"{{{','.join(parts)}}}"
 
@@ -136,17 +135,17 @@ _WRITERS: Final[Mapping[type, Callable[[Any], str]]] = {
 
 
 def _untagged(read: dict[str, Any]) -> Any:
-    """The value of one parsed object whose insides are values already."""
+    """Converts a parsed object whose members are converted already."""
     if len(read) == 1:
-        ((key, inside),) = read.items()
-        tag = _TAGS.get(key)
-        if tag is not None:
+        ((key, content),) = read.items()
+        convert = _TAGS.get(key)
+        if convert is not None:
             try:
-                return tag(inside)
+                return convert(content)
             except (TypeError, ValueError, IndexError, KeyError):
                 raise ValueError(f"the text of a {key} is damaged") from None
-    # Objects made by others (a query's own) may hold a "$" that nobody doubled: it stays.
-    return {name[1:] if name.startswith("$$") else name: found for name, found in read.items()}
+    # An object that a query built may contain a single "$" that was never doubled: it stays.
+    return {name[1:] if name.startswith("$$") else name: member for name, member in read.items()}
 
 
 def _point(xy: Any) -> Point:

@@ -1,11 +1,11 @@
-"""Where one record ends and the next begins, in bytes that arrive in pieces of any size.
+"""Splits a stream of bytes, which arrives in pieces of any size, into records.
 
     Lines    a record per line
     Braces   a record from its "{" to the "}" that balances it; between records white space, commas, brackets
 
-Promises, for each: the records are the same however the bytes were cut; the time is linear in the bytes, also when they
-come one by one; no more is held than one begun record of at most `limit_bytes`. A FrameError is the end: what
-follows can no longer be told apart.
+Each framing promises: the records do not depend on how the bytes are cut; the time is linear in the bytes, also when
+they arrive one by one; it holds at most one incomplete record of `limit_bytes`. A FrameError ends the stream, because
+the following records cannot be found.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Final, Protocol
 
 
 class FrameError(ValueError):
-    """The stream cannot be cut any further, from `line` (counted from 1) on. `numbered` are the records that were whole
-    before that, in the piece that showed it, each with its line."""
+    """The stream cannot be split from `line` (counted from 1) on. `numbered` are the records of the last piece that
+    were complete before, each with its line.
+    """
 
     def __init__(self, line: int, reason: str, numbered: list[tuple[int, bytes]]) -> None:
         super().__init__(line, reason)
@@ -31,21 +32,22 @@ class FrameError(ValueError):
 class RecordFraming(Protocol):
     @property
     def is_begun(self) -> bool:
-        """Whether there are bytes of a record that has not ended."""
+        """Whether there are bytes of an incomplete record."""
         ...
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The records that are whole with these bytes; FrameError where one is longer than the limit."""
+        """Returns the records that these bytes complete. Raises FrameError if a record is longer than the limit."""
         ...
 
     def finish(self) -> bytes | None:
-        """What was begun and not ended."""
+        """Returns the incomplete record, if any."""
         ...
 
 
 class Lines:
-    """A record per line, without its line end; lines of white space alone are none. What `finish` gives is a last line
-    without an end: the stream may have broken off in it, or it may be whole."""
+    """A record per line, without its line end; blank lines are no records. `finish` returns a last line without an
+    end: the stream may have broken off in it, or it may be complete.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -63,26 +65,27 @@ class Lines:
         if rest:
             lines += bytes(self._begun), *rest[:-1]
             self._begun = bytearray(rest[-1])
-        found: list[tuple[int, bytes]] = []
+        records: list[tuple[int, bytes]] = []
         for line in lines:
             record = line.strip(_BLANK)
             if len(record) > self._limit_bytes or len(line) > self._limit_bytes + 1:
-                raise _too_long(self._line, self._limit_bytes, found)
+                raise _too_long(self._line, self._limit_bytes, records)
             if record:
-                found.append((self._line, record))
+                records.append((self._line, record))
             self._line += 1
-        # One more: the "\r" of a line end that is still on its way.
+        # One byte more, for the "\r" of a line end that is not complete yet.
         if len(self._begun) > self._limit_bytes + 1:
-            raise _too_long(self._line, self._limit_bytes, found)
-        return [record for _, record in found]
+            raise _too_long(self._line, self._limit_bytes, records)
+        return [record for _, record in records]
 
     def finish(self) -> bytes | None:
         return bytes(self._begun).strip(_BLANK) or None
 
 
 class Braces:
-    """Records of JSON or ADM, of one or many lines. Braces inside of strings do not count. What `finish` gives is half
-    a record."""
+    """Records of JSON or ADM, each of one or many lines. Braces inside strings do not count. `finish` returns an
+    incomplete record.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -91,7 +94,7 @@ class Braces:
         self._line = 1
         self._depth = 0
         self._in_string = False
-        self._escaped = False  # the last byte was a backslash that concerns the next one
+        self._escaped = False  # the last byte was a backslash that escapes the next byte
 
     @property
     def is_begun(self) -> bool:
@@ -99,15 +102,15 @@ class Braces:
 
     @property
     def begun_on(self) -> int:
-        """The line on which the record begins that `finish` would give."""
+        """The line on which the record begins that `finish` returns."""
         return self._begun_on
 
     def feed(self, data: bytes) -> list[bytes]:
         return [record for _, record in self.numbered(data)]
 
     def numbered(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The same as `feed`, with the line on which each record begins."""
-        found: list[tuple[int, bytes]] = []
+        """Like `feed`, with the line on which each record begins."""
+        records: list[tuple[int, bytes]] = []
         start, at = 0, self._rest_of_string(data) if self._in_string else 0
         while at < len(data):
             if not self._depth:
@@ -117,34 +120,34 @@ class Braces:
                     break
                 if data[start] != _OPEN:
                     reason = f"expected a record that begins with {{, got {_shown(data, start)}"
-                    raise FrameError(self._line, reason, found)
+                    raise FrameError(self._line, reason, records)
                 self._begun_on = self._line
                 self._depth = 1
                 at = start + 1
             at = _past(_CALM, data, at)
             if at == len(data):
                 break
-            sign = data[at]
+            byte = data[at]
             at += 1
-            if sign == _OPEN:
+            if byte == _OPEN:
                 self._depth += 1
-            elif sign == _CLOSE:
+            elif byte == _CLOSE:
                 self._depth -= 1
                 if not self._depth:
-                    found.append((self._begun_on, self._whole(data[start:at], found)))
+                    records.append((self._begun_on, self._whole(data[start:at], records)))
                     start = at
             else:
                 self._in_string = True
                 at = self._rest_of_string(data, at)
         if self._depth:
-            self._begin(data[start:] if start else data, found)
-        return found
+            self._begin(data[start:] if start else data, records)
+        return records
 
     def finish(self) -> bytes | None:
         return bytes(self._begun) or None
 
     def _rest_of_string(self, data: bytes, at: int = 0) -> int:
-        """Where the string ends in which `at` lies; the end of the data where it does not."""
+        """The end of the string that contains `at`; the end of the data if the string goes on."""
         if self._escaped and data:
             at += 1
             self._escaped = False
@@ -173,17 +176,17 @@ class Braces:
 
 _BLANK: Final = b" \t\r\n"
 _OPEN, _CLOSE, _BACKSLASH = b"{}\\"
-# Possessive throughout: no byte is looked at twice, and no way back is remembered.
+# All patterns are possessive: they look at no byte twice and keep no state for backtracking.
 _BETWEEN: Final = re.compile(rb"[ \t\r\n,\[\]]*+")
-# To the next brace, over every string that ends in these bytes.
+# Up to the next brace, over all strings that are complete in these bytes.
 _CALM: Final = re.compile(rb'[^{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^{}"]*+)*+', re.DOTALL)
 _INSIDE: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
 def _past(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
-    found = pattern.match(data, at)
-    assert found is not None  # each of them also matches nothing
-    return found.end()
+    match = pattern.match(data, at)
+    assert match is not None  # every pattern here also matches the empty string
+    return match.end()
 
 
 def _too_long(line: int, limit_bytes: int, found: list[tuple[int, bytes]]) -> FrameError:

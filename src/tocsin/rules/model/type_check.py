@@ -1,8 +1,8 @@
-"""Does a record fit its type? A type is compiled once into nested functions that take a value and give it normalised.
+"""Checks whether a record fits its type. A type is compiled once into nested functions that normalise a value.
 
-Normalised means: datetimes are UTC, an int where a double is declared is a float, a `float` is rounded to 32 bits,
-rectangles have their corners in order, and a field whose value is MISSING is not there. An explicit NULL is kept as
-a None. The values themselves are those of `values`.
+Normalising converts datetimes to UTC and an int to a float where a double is declared, rounds a `float` to 32 bits,
+orders the corners of rectangles, and leaves out a field whose value is MISSING. An explicit NULL stays, as None. The
+module `values` defines the classes of values.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tocsin.rules.model.values import (
 )
 
 MAX_OPEN_DEPTH: Final = 64
-"""How many objects and arrays may lie inside each other in one undeclared value."""
+"""The nesting limit of objects and arrays in one undeclared value."""
 
 Check: TypeAlias = Callable[[Any], Any]
 _T = TypeVar("_T")
 
 
 class RecordError(ValueError):
-    """A value does not fit: `field` is the path to it ("" for the whole), `reason` what is wrong there."""
+    """A value does not fit. `field` is the path to it ("" for the whole record); `reason` says what is wrong there."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(field, reason)
@@ -52,18 +52,18 @@ class RecordError(ValueError):
         return f"{self.field}: {self.reason}" if self.field else self.reason
 
     def within(self, step: str) -> RecordError:
-        """The same error seen from the value around; `step` is a field (see `field_step`) or an index in brackets."""
+        """The same error seen from the enclosing value. `step` is a field (see `field_step`) or a bracketed index."""
         dot = "." if self.field and not self.field.startswith("[") else ""
         return RecordError(f"{step}{dot}{self.field}", self.reason)
 
 
 def checker(kind: ObjectType) -> Callable[[Any], dict[str, Any]]:
-    """A function that gives a record normalised, or raises RecordError. Compile once, use often."""
+    """Returns a function that normalises a record or raises RecordError. Compile once, use often."""
     return compiled(kind, LEAVES)
 
 
 def check_value(value: Any, kind: Type) -> Any:
-    """One value, normalised; NULL fits only `any`, MISSING nothing."""
+    """Normalises a value. NULL fits only `any`; MISSING fits no type."""
     return _checker_of(kind)(value)
 
 
@@ -73,7 +73,7 @@ def _checker_of(kind: Type) -> Check:
 
 
 def compiled(kind: Type, leaves: Mapping[str, Check]) -> Check:
-    """The check of `kind`, its primitives checked by `leaves`: records from JSON differ only in those."""
+    """Compiles the check of `kind`. `leaves` checks the primitives: only they differ for records from JSON."""
     match kind:
         case Primitive(name=name):
             return leaves[name]
@@ -90,7 +90,7 @@ def compiled(kind: Type, leaves: Mapping[str, Check]) -> Check:
 def _object(kind: ObjectType, leaves: Mapping[str, Check]) -> Check:
     plan = tuple((field.name, field.optional, compiled(field.type, leaves)) for field in kind.fields)
     declared = frozenset(field.name for field in kind.fields)
-    is_open, called = kind.open, f"the closed type {kind.name}" if kind.name else "this closed type"
+    is_open, type_text = kind.open, f"the closed type {kind.name}" if kind.name else "this closed type"
 
     def check(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -99,19 +99,19 @@ def _object(kind: ObjectType, leaves: Mapping[str, Check]) -> Check:
         name: Any = ""
         try:
             for name, optional, check_field in plan:
-                found = value.get(name, MISSING)
-                if found is not None and found is not MISSING:
-                    record[name] = check_field(found)
+                field_value = value.get(name, MISSING)
+                if field_value is not None and field_value is not MISSING:
+                    record[name] = check_field(field_value)
                 elif not optional:
-                    raise RecordError("", "is required" if found is MISSING else "is required, got NULL")
-                elif found is None:
+                    raise RecordError("", "is required" if field_value is MISSING else "is required, got NULL")
+                elif field_value is None:
                     record[name] = None
             if len(record) != len(value):
-                for name, found in value.items():
-                    if name not in declared and found is not MISSING:
+                for name, field_value in value.items():
+                    if name not in declared and field_value is not MISSING:
                         if not is_open:
-                            raise RecordError("", f"is not a field of {called}")
-                        record[_field_name(name)] = open_value(found)
+                            raise RecordError("", f"is not a field of {type_text}")
+                        record[_field_name(name)] = open_value(field_value)
         except RecordError as error:
             raise error.within(field_step(name)) from None
         return record
@@ -123,7 +123,7 @@ def _items(check_item: Check, item_optional: bool, *, as_multiset: bool) -> Chec
     expected = "a multiset" if as_multiset else "an array"
 
     def check(value: Any) -> list[Any]:
-        # The other way round a multiset would be given an order that it does not have.
+        # An array may become a multiset. A multiset must not become an array, because it has no order.
         if not isinstance(value, list) or (not as_multiset and isinstance(value, Multiset)):
             raise RecordError("", f"expected {expected}, got {shown(value)}")
         items: list[Any] = []
@@ -256,7 +256,7 @@ def _need(value: Any, kind: type[_T]) -> _T:
 
 def _finite(value: Any) -> float:
     number = _double(value)
-    # A place that is nowhere meets no grid cell and breaks every index.
+    # A point without a finite place matches no grid cell and breaks every index.
     if isfinite(number):
         return number
     raise RecordError("", f"expected a finite number, got {shown(number)}")
@@ -273,8 +273,8 @@ def _rectangle(value: Any) -> Rectangle:
 
 
 def _circle(value: Any) -> Circle:
-    given = _need(value, Circle)
-    return told(circle, _point(given.center), _finite(given.radius))
+    value_circle = _need(value, Circle)
+    return told(circle, _point(value_circle.center), _finite(value_circle.radius))
 
 
 def _polygon(value: Any) -> Polygon:
@@ -282,7 +282,7 @@ def _polygon(value: Any) -> Polygon:
 
 
 def told(make: Callable[..., _T], *parts: Any) -> _T:
-    """`make(*parts)`; what its ValueError says becomes the reason."""
+    """Calls `make(*parts)` and turns its ValueError into a RecordError."""
     try:
         return make(*parts)
     except ValueError as error:
@@ -298,7 +298,7 @@ LEAVES: Final[Mapping[str, Check]] = {
 }  # fmt: skip
 
 
-# ---------------------------------------------------------------- what nobody declared
+# ---------------------------------------------------------------- undeclared values
 
 
 _OPEN: Final[Mapping[type, Check]] = {
@@ -309,7 +309,7 @@ _OPEN: Final[Mapping[type, Check]] = {
 
 
 def open_value(value: Any) -> Any:
-    """Any value at all, normalised like a declared one of the type it shows; MISSING inside an array becomes NULL."""
+    """Normalises any value, as if a field of its own type were declared. MISSING inside an array becomes NULL."""
     if value is MISSING:
         raise RecordError("", "expected a value, got MISSING")
     return _open_value(value, MAX_OPEN_DEPTH)
@@ -333,11 +333,11 @@ def _open_value(value: Any, levels_left: int) -> Any:
 
 def _open_object(value: Any, levels_left: int) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for name, found in value.items():
-        if found is MISSING:
+    for name, member in value.items():
+        if member is MISSING:
             continue
         try:
-            fields[_field_name(name)] = _open_value(found, levels_left)
+            fields[_field_name(name)] = _open_value(member, levels_left)
         except RecordError as error:
             raise error.within(field_step(name)) from None
     return fields
@@ -359,19 +359,19 @@ def _field_name(name: Any) -> str:
     raise RecordError("", f"a field name must be Unicode text, got {shown(name)}")
 
 
-# ---------------------------------------------------------------- words for messages
+# ---------------------------------------------------------------- texts for messages
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def field_step(name: Any) -> str:
-    """A field's name as a step of a path: in backticks, as a script would write it, unless it is plain."""
+    """A field's name as a step of a path: in backticks, as in a script, unless it is a plain identifier."""
     return name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else f"`{_printable(str(name))}`"
 
 
 def shown(value: Any) -> str:
-    """A value for a message: its type, and as much of it as helps."""
+    """Describes a value for a message: its type, and a short part of it."""
     if value is None or value is MISSING:
         return "NULL" if value is None else "MISSING"
     if isinstance(value, str):

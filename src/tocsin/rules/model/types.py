@@ -23,7 +23,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class AnyType:
-    """Whatever value is there: an undeclared field, or a declared one of type `any`."""
+    """A value of any type: an undeclared field, or a field declared as `any`."""
 
     def __str__(self) -> str:
         return "any"
@@ -31,7 +31,7 @@ class AnyType:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One declared field. An optional one (`?`) may be NULL or MISSING, any other is always there."""
+    """A declared field. An optional field (`?`) may be NULL or MISSING; every other field always has a value."""
 
     name: str
     type: Type
@@ -43,7 +43,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class ObjectType:
-    """OPEN objects keep fields that are not declared, CLOSED ones refuse them."""
+    """OPEN objects keep undeclared fields; CLOSED objects refuse them."""
 
     fields: tuple[Field, ...] = ()
     open: bool = True

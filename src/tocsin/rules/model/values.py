@@ -1,11 +1,11 @@
-"""Values as Python holds them, and the text the SQL++ constructors write for them.
+"""The Python classes of values, and conversion from and to the text of SQL++ constructors.
 
     boolean bool · integers int · float, double float · string str · date datetime.date
     time datetime.time · datetime datetime.datetime (UTC) · uuid uuid.UUID · object dict
     array list · multiset Multiset · NULL None · a field that is not there MISSING
     duration Duration · point Point · line Line · rectangle Rectangle · circle Circle · polygon Polygon
 
-Datetimes without a zone are read as UTC; resolution is one microsecond.
+Datetimes without a zone count as UTC; the resolution is one microsecond.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Multiset(list[Any]):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """Months and microseconds apart, since a month has no fixed length."""
+    """Months and microseconds are separate, since a month has no fixed length."""
 
     months: int = 0
     micros: int = 0
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Held with `low` at the lower left, whatever corners it was written with."""
+    """`low` is always the lower left corner; the text may name any two opposite corners."""
 
     low: Point
     high: Point
@@ -128,9 +128,9 @@ def polygon(points: Iterable[Point]) -> Polygon:
     return Polygon(corners)
 
 
-# ISO 8601 signs the whole ("-P1M"); its part 2 also signs single parts ("P1M-1D"), which months and days that point
-# in different directions need.
-# The last part may have a fraction, if its unit has a fixed length: "PT1.5H".
+# ISO 8601 puts the sign before the whole duration ("-P1M"). Its part 2 also allows a sign on single parts ("P1M-1D"),
+# which a duration needs whose months and days have different signs. The last part may have a fraction if its unit has
+# a fixed length: "PT1.5H".
 _SECONDS_IN: Final = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 
 
@@ -144,28 +144,28 @@ _DURATION = re.compile(
     rf"(?:T(?=.){_unit('hours', 'H')}{_unit('minutes', 'M')}{_unit('seconds', 'S')})?"
 )
 _PART_OF_A_MONTH = re.compile(r"-?P[^T]*[0-9][.,][0-9]+[YM]")
-# Symmetric, so that every duration can be negated and written.
+# The range is symmetric, so that every duration can be negated and written.
 MAX_DURATION_MONTHS: Final = 2**31 - 1
 MAX_DURATION_MICROS: Final = 2**63 - 1
 
 
 def parse_duration(text: str) -> Duration:
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         if _PART_OF_A_MONTH.match(text.strip()):
             raise ValueError(f"expected whole years and months, as they differ in length, got {_quoted(text)}")
         raise ValueError(f'expected an ISO 8601 duration such as "PT10S" or "P1DT2H", got {_quoted(text)}')
-    part = {name: int(digits or 0) for name, digits in found.groupdict().items() if name != "sign"}
+    part = {name: int(digits or 0) for name, digits in match.groupdict().items() if name != "sign"}
     months = part["years"] * 12 + part["months"]
     micros = 0
     for name, seconds in _SECONDS_IN.items():
-        fraction = int((found[f"of_{name}"] or "0").ljust(6, "0"))
-        # The sign is taken from the text: the number of "-0.5S" is 0 and has none.
-        negative = (found[name] or "").startswith("-")
+        fraction = int((match[f"of_{name}"] or "0").ljust(6, "0"))
+        # The sign comes from the text: in "-0.5S" the whole number is 0 and has no sign.
+        negative = (match[name] or "").startswith("-")
         micros += (part[name] * 1_000_000 + (-fraction if negative else fraction)) * seconds
     if abs(months) > MAX_DURATION_MONTHS or abs(micros) > MAX_DURATION_MICROS:
         raise ValueError(f"the duration {_quoted(text)} is longer than can be kept")
-    return Duration(-months, -micros) if found["sign"] else Duration(months, micros)
+    return Duration(-months, -micros) if match["sign"] else Duration(months, micros)
 
 
 _DATETIME = re.compile(
@@ -177,13 +177,13 @@ _FLOAT32 = struct.Struct("<f")
 
 
 def float32(number: float) -> float:
-    """The nearest of 32 bits; OverflowError beyond them."""
+    """Rounds to the nearest number of 32 bits. Raises OverflowError beyond their range."""
     return float(_FLOAT32.unpack(_FLOAT32.pack(number))[0])
 
 
 def parse_datetime(text: str) -> datetime:
     try:
-        # fromisoformat takes any sign between date and time, and a date alone.
+        # fromisoformat alone would also accept any separator between date and time, and a date alone.
         if _DATETIME.fullmatch(text.strip()) is None:
             raise ValueError
         moment = datetime.fromisoformat(text.strip())
@@ -210,7 +210,7 @@ def parse_time(text: str) -> time:
 
 
 def parse_uuid(text: str) -> UUID:
-    # UUID() alone would also take hyphens anywhere, underscores and digits of other scripts.
+    # UUID() alone would also accept hyphens anywhere, underscores and digits of other scripts.
     if _UUID.fullmatch(text.strip()) is None:
         raise ValueError(f'expected a uuid such as "5c848e5c-6b6a-498f-8452-8847a2957421", got {_quoted(text)}')
     return UUID(text.strip())
@@ -220,7 +220,7 @@ def parse_uuid(text: str) -> UUID:
 
 
 def duration_text(value: Duration) -> str:
-    """One sign in front where months and microseconds agree, else a sign on each part of the negative one."""
+    """Writes one sign in front if months and microseconds agree; otherwise a sign on every negative part."""
     sign = "-" if value.months <= 0 and value.micros <= 0 and value != Duration() else ""
     month_sign = "-" if value.months < 0 and not sign else ""
     micro_sign = "-" if value.micros < 0 and not sign else ""
@@ -240,7 +240,7 @@ def duration_text(value: Duration) -> str:
 
 
 def datetime_text(value: datetime) -> str:
-    # astimezone would read a datetime without a zone as local time.
+    # astimezone would take a datetime without a zone for local time.
     moment = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
     return moment.isoformat() + "Z"
 
@@ -249,7 +249,7 @@ def time_text(value: time) -> str:
     return value.isoformat()
 
 
-# ---------------------------------------------------------------- inside
+# ---------------------------------------------------------------- internals
 
 
 def _points(text: str, expected: str) -> list[Point]:
@@ -272,7 +272,7 @@ def _pair(text: str, expected: str) -> tuple[Point, Point]:
 
 
 def _number(text: str, expected: str, whole: str) -> float:
-    # float() alone would also take underscores, digits of other scripts and "nan".
+    # float() alone would also accept underscores, digits of other scripts and "nan".
     number = float(text) if NUMBER.fullmatch(text) else math.nan
     if not math.isfinite(number):
         raise ValueError(f"expected {expected}, got {_quoted(whole)}")
@@ -280,6 +280,6 @@ def _number(text: str, expected: str, whole: str) -> float:
 
 
 def _quoted(text: str) -> str:
-    """`text` for a message: short, and without halves of characters that no encoder would take."""
+    """`text` for a message: short, and without lone surrogates, which no encoder accepts."""
     shown = text if len(text) <= 80 else text[:80] + "…"
     return f'"{shown.encode("utf-8", "replace").decode()}"'

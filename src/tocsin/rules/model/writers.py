@@ -1,4 +1,4 @@
-"""Values are written by a table: a writer for each class of them."""
+"""Finds the function that writes a value, in a table of one writer per class."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ Written = TypeVar("Written")
 
 
 def writer_of(writers: Mapping[type, Callable[[Any], Written]], value: Any) -> Callable[[Any], Written]:
-    """The writer for a value whose class the table may not name, but one that it comes from. TypeError for what is no
-    value."""
+    """Returns the writer of a class that the value is an instance of. Raises TypeError if there is none."""
     for base, write in writers.items():
         if isinstance(value, base):
             return write
