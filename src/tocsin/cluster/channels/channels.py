@@ -1,4 +1,7 @@
-"""All channels of a cluster: their statements, the running ones, and who subscribed to them."""
+"""Manages all channels of a cluster: executes their statements, starts and stops them, and keeps their subscriptions.
+
+The catalog decides which channels exist. `settle` makes the running channels equal to the catalog after each change.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +85,8 @@ class Channels:
     # ------------------------------------------------------------ life
 
     async def start(self, lost: LostFolder) -> None:
-        """Channels go on where they were, or begin anew where their rows are lost; rows of unfinished and dropped ones
-        go, and others that the catalog does not know are set aside."""
+        """Starts every channel of the catalog from its stored position. A channel whose rows are lost starts anew. Rows
+        of unfinished and dropped channels are removed; other rows that the catalog does not know are set aside."""
         await LostChannels(self._catalog, self._store).renumber()
         await UnknownChannels(self._catalog, self._store).remove_or_set_aside(lost)
         await self._follow_datasets()
@@ -92,20 +95,21 @@ class Channels:
                 await self._begin(entry)
 
     async def _follow_datasets(self) -> None:
-        """A channel that has read further than its datasets go goes on from where they are: they were restored, or lost
-        commits, and whatever comes is new. What was told of the lost ones belongs to an earlier epoch."""
-        folders = {one.folder: one for one in self._catalog.catalog.datasets}
+        """Moves channels back that have read further than their datasets go, because a dataset was restored or lost
+        commits. Such a channel continues from the dataset's current commit. A new epoch separates its results from the
+        results of the lost commits."""
+        datasets = {dataset.folder: dataset for dataset in self._catalog.catalog.datasets}
         ahead = []
         for entry in self._catalog.catalog.channels:
             try:
                 state = await self._store.state(entry.channel_id)
             except NotFoundError:
                 continue
-            read = {folder: number for folder, number in state.vector.items() if folder in folders}
+            read = {folder: number for folder, number in state.vector.items() if folder in datasets}
             try:
-                numbers = {folder: self._tables.table(folders[folder]).number for folder in read}
+                numbers = {folder: self._tables.table(datasets[folder]).number for folder in read}
             except TocsinError as error:
-                # One dataset's damage is not everybody's: its channels say so when they begin.
+                # A damaged dataset must not stop the other channels. Its own channels report it when they start.
                 log.error("a channel's dataset cannot be opened", channel=entry.name, reason=error.message)
                 continue
             if any(number > numbers[folder] for folder, number in read.items()):
@@ -116,17 +120,20 @@ class Channels:
         faults.reach("channel.ahead.renewed")
         for entry, state, vector in ahead:
             log.warning("a channel had read further than its datasets go", channel=entry.name, vector=vector)
-            at = micros(datetime.now(UTC))
+            now_us = micros(datetime.now(UTC))
             details = {"went back": {folder: [state.vector[folder], number] for folder, number in vector.items()}}
             await self._store.commit_execution(
-                entry.channel_id, Execution(state.last_execution + 1, at, at, vector, state.tick_us, details), (), ()
+                entry.channel_id,
+                Execution(state.last_execution + 1, now_us, now_us, vector, state.tick_us, details),
+                (),
+                (),
             )
 
     async def _begin(self, entry: ChannelEntry) -> None:
-        """The caller has the turn."""
+        """Starts one channel. The caller holds the lock `_changing`."""
         self._known[entry.channel_id] = entry
         try:
-            state = await self._store.state(entry.channel_id)  # raises where its rows are lost
+            state = await self._store.state(entry.channel_id)  # raises if its rows are lost
             query = await self._rooms.runs.ask(
                 lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
             )
@@ -136,7 +143,7 @@ class Channels:
             channel = RunningChannel(entry, query, self._rooms)
             channel.start()
         except Exception as error:
-            # One channel's trouble is not everybody's, and may pass.
+            # A failure of one channel must not stop the others, and it may pass: try again later.
             log.error("a channel could not be started", channel=entry.name, reason=str(error))
             if entry.channel_id not in self._later:
                 self._later[entry.channel_id] = asyncio.create_task(self._begin_later(entry))
@@ -157,13 +164,13 @@ class Channels:
         self._rooms.runs.close()
 
     async def _end(self, channel_ids: Sequence[int]) -> None:
-        for task in [self._later.pop(one) for one in channel_ids if one in self._later]:
+        for task in [self._later.pop(channel_id) for channel_id in channel_ids if channel_id in self._later]:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        running = [self._running.pop(one) for one in channel_ids if one in self._running]
-        for one in await asyncio.gather(*(channel.stop() for channel in running), return_exceptions=True):
-            if isinstance(one, BaseException):
-                log.error("a channel did not stop well", reason=str(one))
+        running = [self._running.pop(channel_id) for channel_id in channel_ids if channel_id in self._running]
+        for outcome in await asyncio.gather(*(channel.stop() for channel in running), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.error("a channel did not stop well", reason=str(outcome))
         for channel_id in channel_ids:
             del self._known[channel_id]
 
@@ -175,18 +182,19 @@ class Channels:
             await asyncio.shield(self.settle())
 
     async def settle(self) -> None:
-        """What runs is what the catalog has: others end, and their rows go."""
+        """Makes the running channels equal to the catalog: stops dropped channels and removes their rows, and starts
+        new ones."""
         async with self._changing:
-            there = {one.channel_id: one for one in self._catalog.catalog.channels}
-            gone = [channel_id for channel_id in self._known if channel_id not in there]
-            if gone:
+            entries = {entry.channel_id: entry for entry in self._catalog.catalog.channels}
+            dropped_ids = [channel_id for channel_id in self._known if channel_id not in entries]
+            if dropped_ids:
                 faults.reach("drop-channel.recorded")
-                await self._end(gone)
+                await self._end(dropped_ids)
                 faults.reach("drop-channel.stopped")
-                for channel_id in gone:
+                for channel_id in dropped_ids:
                     await self._remove(channel_id)
                 self._dropped()
-            for channel_id, entry in there.items():
+            for channel_id, entry in entries.items():
                 if channel_id not in self._known:
                     await self._begin(entry)
 
@@ -194,8 +202,11 @@ class Channels:
         return list(self._running.values())
 
     def figures(self) -> list[ChannelMetrics]:
-        """From any thread."""
-        return [ChannelMetrics(f"{one.entry.dataverse}.{one.entry.name}", one.counts) for one in self.running()]
+        """May be called from any thread."""
+        return [
+            ChannelMetrics(f"{channel.entry.dataverse}.{channel.entry.name}", channel.counts)
+            for channel in self.running()
+        ]
 
     # ------------------------------------------------------------ statements
 
@@ -253,7 +264,7 @@ class Channels:
             await self._catalog.apply([Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")])
             faults.reach("create-channel.recorded")
         finally:
-            # Also for one who was cancelled when the catalog had it already.
+            # Also settle if the statement was cancelled after the catalog took the entry.
             await asyncio.shield(self._settled(entry))
         if self._known.get(channel_id) != entry:
             return {"name": entry.name, "existed": True}
@@ -268,38 +279,39 @@ class Channels:
             await self._remove(entry.channel_id)
 
     async def _remove(self, channel_id: int) -> None:
-        """Of a channel that an intent names."""
+        """Removes the rows of a channel, then the intent in the catalog that names it."""
         await self._store.drop_channel(channel_id)
         faults.reach("drop-channel.emptied")
         await self._catalog.removals.forget(CHANNEL, [str(channel_id)])
 
     def _first(self, query: SharedQuery, begun: datetime) -> Execution:
-        """What is there when a channel begins is not new to it."""
+        """Returns the made-up first execution that stores the start position: existing rows are not new to the
+        channel."""
         vector = {}
-        for one in query.watched:
-            watched = entry_of(one)
-            vector[watched.folder] = self._tables.table(watched).number
-        at = micros(begun)
-        return Execution(number=1, started_us=at, ended_us=at, vector=vector, tick_us=at)
+        for dataset in query.watched:
+            entry = entry_of(dataset)
+            vector[entry.folder] = self._tables.table(entry).number
+        begun_us = micros(begun)
+        return Execution(number=1, started_us=begun_us, ended_us=begun_us, vector=vector, tick_us=begun_us)
 
     def _body(
         self, statement: st.CreateChannel, scope: StatementScope, dataverse: str
     ) -> tuple[Ref | None, str, str, Sequence[str]]:
         if statement.function is None:
             assert statement.body is not None
-            return None, dataverse, statement.body, [one.name for one in statement.parameters]
+            return None, dataverse, statement.body, [parameter.name for parameter in statement.parameters]
         name = statement.function
         where = name.dataverse or dataverse
-        found = [
-            one for one in scope.catalog.functions_named(where, name.name)
-            if statement.arity is None or one.arity == statement.arity
+        functions = [
+            candidate for candidate in scope.catalog.functions_named(where, name.name)
+            if statement.arity is None or candidate.arity == statement.arity
         ]  # fmt: skip
-        if not found:
-            wanted = f"@{statement.arity}" if statement.arity is not None else ""
-            raise NotFoundError(f"there is no function {where}.{name.name}{wanted}", hint="CREATE FUNCTION it first")
-        if len(found) > 1:
-            raise InputError(f"there are several functions {name.name}", hint=f"write {name.name}@{found[0].arity}")
-        function: FunctionEntry = found[0]
+        if not functions:
+            arity = f"@{statement.arity}" if statement.arity is not None else ""
+            raise NotFoundError(f"there is no function {where}.{name.name}{arity}", hint="CREATE FUNCTION it first")
+        if len(functions) > 1:
+            raise InputError(f"there are several functions {name.name}", hint=f"write {name.name}@{functions[0].arity}")
+        function: FunctionEntry = functions[0]
         return function.ref, function.dataverse, function.body, function.parameters
 
     def _declared(self, statement: st.CreateChannel, scope: StatementScope) -> dict[str, Type]:
@@ -309,7 +321,11 @@ class Channels:
             except NotFoundError:
                 return None
 
-        return {one.name: resolved(one.type, look_up) for one in statement.parameters if one.type is not None}
+        return {
+            parameter.name: resolved(parameter.type, look_up)
+            for parameter in statement.parameters
+            if parameter.type is not None
+        }
 
     async def _drop(self, statement: st.DropChannel, scope: StatementScope) -> Summary:
         ref = channel_ref(statement.name.dataverse or scope.dataverse, statement.name.name)
@@ -324,7 +340,7 @@ class Channels:
         return {"name": ref.name}
 
     async def explained(self, statement: st.ExplainChannel, scope: StatementScope) -> Mapping[str, Any]:
-        """How a channel is run."""
+        """Explains how a channel's query runs, with its plan."""
         entry = self._entry(statement.channel, scope)
 
         def explain() -> Mapping[str, Any]:
@@ -332,7 +348,7 @@ class Channels:
             return {
                 "channel": entry.name,
                 "parameters": {name: str(kind) for name, kind in zip(entry.parameters, query.parameters, strict=True)},
-                "watches": [one.dataset.name for one in query.watched],
+                "watches": [watched.dataset.name for watched in query.watched],
                 "matched by": list(query.matched_by),
                 "depends on time": query.depends_on_time,
                 "plan": plan_of(self._engine, query),
@@ -345,14 +361,14 @@ class Channels:
     async def _subscribe(self, statement: st.SubscribeStatement, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
-        wanted = BackendRequest(await self._text(entry, statement.arguments, scope), broker)
-        (made,) = await self._store.subscribe(entry.channel_id, [wanted], created_us=micros(scope.now))
-        return {"subscription": made.id, "interest": made.interest}
+        request = BackendRequest(await self._text(entry, statement.arguments, scope), broker)
+        (subscription,) = await self._store.subscribe(entry.channel_id, [request], created_us=micros(scope.now))
+        return {"subscription": subscription.id, "interest": subscription.interest}
 
     async def _unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)
-        gone = await self._store.unsubscribe(entry.channel_id, [statement.subscription])
-        if not gone.removed:
+        outcome = await self._store.unsubscribe(entry.channel_id, [statement.subscription])
+        if not outcome.removed:
             raise NotFoundError(
                 f'the channel {entry.name} has no subscription "{statement.subscription}"',
                 hint=f"{entry.subscriptions.name} holds them",
@@ -363,9 +379,9 @@ class Channels:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
         if statement.arguments is not None:
-            kept = await self._store.subscription(entry.channel_id, statement.subscription)
+            subscription = await self._store.subscription(entry.channel_id, statement.subscription)
             text = await self._text(entry, statement.arguments, scope)
-            if kept is not None and kept.parameters != text:
+            if subscription is not None and subscription.parameters != text:
                 raise InputError(
                     "the subscription has other parameters", hint="UNSUBSCRIBE it, and SUBSCRIBE with these"
                 )
@@ -374,7 +390,7 @@ class Channels:
 
     async def _text(self, entry: ChannelEntry, arguments: Sequence[exp.Expr], scope: StatementScope) -> str:
         parameters = ParameterValues(entry.parameters, entry.types)
-        return parameters.text(parameters.checked([await self._value(one, scope) for one in arguments]))
+        return parameters.text(parameters.checked([await self._value(argument, scope) for argument in arguments]))
 
     async def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
         try:
@@ -386,8 +402,8 @@ class Channels:
 
         def work() -> Any:
             translated = scope.translated(node)
-            (found,) = decoded(self._engine.rows(translated.sql, 1), translated)
-            return found
+            (value,) = decoded(self._engine.rows(translated.sql, 1), translated)
+            return value
 
         return await self._engine.work(work)
 
@@ -396,21 +412,22 @@ class Channels:
 
     def entry(self, dataverse: str, name: str) -> ChannelEntry:
         ref = channel_ref(dataverse, name)
-        found = self._catalog.catalog.find(ref)
-        if not isinstance(found, ChannelEntry):
+        entry = self._catalog.catalog.find(ref)
+        if not isinstance(entry, ChannelEntry):
             raise self._catalog.catalog.missing(ref)
-        return found
+        return entry
 
     def _broker(self, name: st.Name, scope: StatementScope) -> BrokerName:
         ref = broker_ref(name.dataverse or scope.dataverse, name.name)
-        found = self._catalog.catalog.find(ref)
-        if not isinstance(found, BrokerEntry):
+        entry = self._catalog.catalog.find(ref)
+        if not isinstance(entry, BrokerEntry):
             raise self._catalog.catalog.missing(ref)
-        return BrokerName(found.dataverse, found.name)
+        return BrokerName(entry.dataverse, entry.name)
 
 
 def _within(statement: st.CreateChannel, error: TranslationError) -> TranslationError:
-    """An error in a channel's body, at its place in the script; in a function's, which is elsewhere, at the channel."""
+    """Moves an error in the channel's body to its position in the script. An error in a function's body, which is not
+    in the script, points at the statement."""
     if statement.function is not None:
         return TranslationError(f"in function {statement.function}: {error.message}", statement.offset, error.hint)
     return TranslationError(error.message, statement.body_offset + (error.offset or 0), error.hint)

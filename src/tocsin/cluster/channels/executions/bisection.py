@@ -1,4 +1,4 @@
-"""Which of many make something fail: parts are tried, and parts of those that fail."""
+"""Finds the items that make an operation fail, by bisection: tries parts, and then parts of the parts that fail."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ _T = TypeVar("_T")
 def failing(
     count: int, failure: Callable[[int, int], _E | None], most: int, over: Callable[[], bool] = lambda: False
 ) -> dict[int, _E]:
-    """The places that fail by themselves, and how, in their order. It fails with all of them together. Where they are
-    more than `most`, or it is over, some of them."""
-    found: dict[int, _E] = {}
-    doubtful = [(0, count)] if count else []
-    while doubtful and len(found) <= most and not over():
-        begin, end = doubtful.pop()
+    """Returns the positions that fail by themselves, with their errors, in order. The caller knows that the whole range
+    fails. Returns only some of them if there are more than `most`, or if `over` says that the search must end."""
+    errors: dict[int, _E] = {}
+    suspects = [(0, count)] if count else []
+    while suspects and len(errors) <= most and not over():
+        begin, end = suspects.pop()
         if begin + 1 == end:
             error = failure(begin, end)
             if error is not None:
-                found[begin] = error
+                errors[begin] = error
             continue
         size = -(-(end - begin) // PARTS)
-        bad = False
-        for at in range(begin, end, size):
-            part = (at, min(at + size, end))
-            if part[1] == end and not bad:
-                doubtful.append(part)  # who else; if it fails only together, none of its parts will
+        has_failed_part = False
+        for first in range(begin, end, size):
+            part = (first, min(first + size, end))
+            if part[1] == end and not has_failed_part:
+                # The other parts passed, so the last part must fail. Test its pieces at once; if the failure needs
+                # several items together, no piece fails.
+                suspects.append(part)
                 continue
             error = failure(*part)
             if error is None:
                 continue
-            bad = True
+            has_failed_part = True
             if part[0] + 1 == part[1]:
-                found[at] = error
+                errors[first] = error
             else:
-                doubtful.append(part)
-    return dict(sorted(found.items()))
+                suspects.append(part)
+    return dict(sorted(errors.items()))
 
 
 def spread(all_: Sequence[_T], count: int) -> list[_T]:
-    """So many of them, or all, from everywhere."""
+    """Returns `count` items, or all if there are fewer, spread evenly over the sequence."""
     total = len(all_)
-    return [all_[at] for at in sorted({total * i // count for i in range(count)})] if total else []
+    return [all_[position] for position in sorted({total * i // count for i in range(count)})] if total else []

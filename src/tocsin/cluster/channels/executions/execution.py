@@ -1,4 +1,9 @@
-"""One execution of a channel: from one commit vector to the next, over all interests."""
+"""Runs one execution of a channel: one query over all interests, from one commit vector to the next.
+
+If the engine lacks memory, room or time for the whole, the execution runs in parts (`execution_parts`). If the
+query itself fails, a search isolates the poison records and the bad interests (`poison_search`). All other
+interests still get their results.
+"""
 
 from __future__ import annotations
 
@@ -55,38 +60,38 @@ def executed(
     search_begins: Callable[[StatementError], None] = lambda _error: None,
     parts_begin: Callable[[TocsinError], None] = lambda _error: None,
 ) -> tuple[ExecutionResults, list[PoisonRecord]]:
-    """The results of every interest, without those of records, and of interests, that make the query fail.
+    """Returns the results of all interests, and the poison records: the records and interests that were set aside.
 
-    `search_begins` is told, on this thread, before these are looked for, which may take minutes, and `parts_begin` when
-    the engine lacks what the execution needs as a whole."""
+    Calls `search_begins` on this thread before a poison search, which may take minutes, and `parts_begin` when the
+    engine cannot run the execution as a whole."""
     runs = _Runs(reading, interests, new_rows, _moment(reading, now, previous), ask, size, is_stopped, parts_begin)
     runs.prepare()
-    left = interests.left_out()
-    culprits: list[PoisonRecord] = []
+    left_out = interests.left_out()
+    poison_records: list[PoisonRecord] = []
     try:
-        found = runs.run({}, Ids(without=tuple(left)) if left else None)
-        interests.worked({*left, *runs.doubtful})
+        results = runs.run({}, Ids(without=tuple(left_out)) if left_out else None)
+        interests.worked({*left_out, *runs.doubtful})
     except StatementError as error:
         if is_stopped() or not any(scan.new for scan in reading.query.scans):
             raise
         search_begins(error)
-        runs.renew()  # it may have failed on one that left
-        search = PoisonSearch(reading, interests, runs.run, runs.rows_of, is_stopped, list(left))
-        found, culprits = search.without_culprits(error)
-    runs.learn(found)
-    known = [PoisonRecord("", [str(one)], reason, one, known=True) for one, reason in left.items()]
-    return found, culprits + runs.set_aside() + known
+        runs.renew()  # a removed interest that is still in Spark's cached table may be the cause
+        search = PoisonSearch(reading, interests, runs.run, runs.rows_of, is_stopped, list(left_out))
+        results, poison_records = search.without_culprits(error)
+    runs.learn(results)
+    known = [PoisonRecord("", [str(interest)], reason, interest, known=True) for interest, reason in left_out.items()]
+    return results, poison_records + runs.set_aside() + known
 
 
 def _moment(reading: ExecutionSnapshot, now: datetime, previous: datetime) -> ExecutionMoment:
-    since = {one.since: reading.since.get(folder_of(one), 0) for one in reading.query.watched}
-    few = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
-    return ExecutionMoment(now, previous, since, many=not few)
+    since = {watched.since: reading.since.get(folder_of(watched), 0) for watched in reading.query.watched}
+    is_small = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
+    return ExecutionMoment(now, previous, since, many=not is_small)
 
 
 class _Runs:
-    """The runs of one execution. One that the engine lacks something for is parted, so that none of them fails for
-    that; what cannot be parted and fails all the same is set aside, and is in none of the runs that follow."""
+    """The query runs of one execution. A run for which the engine lacks resources is split into parts. A smallest
+    part that still fails is set aside, and the following runs leave it out."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -108,31 +113,34 @@ class _Runs:
         self._is_stopped = is_stopped
         self._parts_begin = parts_begin
         self._rows: dict[str, pa.Table] = {}
-        self._lost: dict[int, TocsinError] = {}  # interests that are set aside
-        self._lost_records: dict[int, dict[Record, TocsinError]] = {}  # and records, each for one interest
-        self._took_s = 0.0  # for the last answer
+        self._lost: dict[int, TocsinError] = {}  # interests that are set aside as a whole
+        # Records that are set aside for one interest only.
+        self._lost_records: dict[int, dict[Record, TocsinError]] = {}
+        self._took_s = 0.0  # duration of the last query
 
     @property
     def doubtful(self) -> set[int]:
-        """Interests of which something was set aside."""
+        """The interests that are set aside, or that have records set aside."""
         return {*self._lost, *self._lost_records}
 
     def set_aside(self) -> list[PoisonRecord]:
-        interests = [PoisonRecord("", [str(one)], error.message, one) for one, error in self._lost.items()]
+        interests = [
+            PoisonRecord("", [str(interest)], error.message, interest) for interest, error in self._lost.items()
+        ]
         records = [
-            PoisonRecord(dataset, list(key), error.message, one)
-            for one, errors in self._lost_records.items()
+            PoisonRecord(dataset, list(key), error.message, interest)
+            for interest, errors in self._lost_records.items()
             for (dataset, key, _), error in errors.items()
         ]
         return interests + records
 
     def learn(self, found: ExecutionResults) -> None:
-        """What the next execution should know of this one, which has come to its end."""
+        """Keeps what the next execution needs to know from this completed one."""
         self._size.grouping = run_query.choose_grouping(len(self._interests), found)
         self._size.losses = 0
 
     def prepare(self) -> None:
-        """Hands the interests over. That cannot be done in parts."""
+        """Hands the interests over to Spark. This step cannot be split."""
         if self._interests.is_stale:
             self._ask(self._interests.prepared)
 
@@ -141,7 +149,7 @@ class _Runs:
             self._ask(self._interests.renew)
 
     def rows_of(self, folder: str) -> pa.Table:
-        """A dataset's new rows."""
+        """Returns the new rows of a dataset, which are collected once per execution."""
         if folder not in self._rows:
             self._rows[folder] = self._ask(lambda: collected(self._reading, folder))
         return self._rows[folder]
@@ -149,8 +157,8 @@ class _Runs:
     # ------------------------------------------------------------ whole, or in parts
 
     def run(self, part: Part, among: Ids | None) -> ExecutionResults:
-        """For all new records or some, and for all interests or some."""
-        failed: Lack | None = None
+        """Runs the query for all or some of the new records, and for all or some of the interests."""
+        resource_error: Lack | None = None
         ids = (among or Ids()).among(self._interests.identities())
         if self._is_thought_to_pass(part, ids):
             try:
@@ -160,18 +168,18 @@ class _Runs:
                 is_first_loss = isinstance(error, EngineLostError) and self._size.losses < MOST_LOSSES
                 if self._is_stopped() or is_first_loss:
                     raise
-                failed = error
+                resource_error = error
                 self._parts_begin(error)
-                self.renew()  # what it lacks, one that left may have taken
+                self.renew()  # a removed interest may still occupy the memory that is missing
         parts = []
-        for one in ids:
-            if one in self._lost_records:
-                rows = {folder: self._without_lost(one, folder, rows) for folder, rows in self._axis(part).items()}
+        for interest in ids:
+            if interest in self._lost_records:
+                rows = {folder: self._without_lost(interest, folder, rows) for folder, rows in self._axis(part).items()}
                 if any(map(len, rows.values())):
-                    parts.append(self._parted([one], {**part, **rows}, None))
-        rest = [one for one in ids if one not in self.doubtful]
+                    parts.append(self._parted([interest], {**part, **rows}, None))
+        rest = [interest for interest in ids if interest not in self.doubtful]
         if rest:
-            parts.append(self._parted(rest, part, failed))
+            parts.append(self._parted(rest, part, resource_error))
         return together(parts)
 
     def _is_thought_to_pass(self, part: Part, ids: Sequence[int]) -> bool:
@@ -184,31 +192,31 @@ class _Runs:
         return self._size.fits(len(ids) * max(1, sum(map(len, self._axis(part).values()))))
 
     def _axis(self, part: Part) -> dict[str, pa.Table]:
-        """The records along which it may be parted."""
+        """The new records of the datasets along which the execution can be split."""
         folders = [entry.folder for entry in self._reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
     def _parted(self, ids: Sequence[int], part: Part, failed: Lack | None) -> ExecutionResults:
-        suspects = self._interests.suspects
-        apart = [one for one in ids if one in suspects] if len(ids) > 1 else []
-        together_ids = [one for one in ids if one not in suspects] if apart else list(ids)
-        ordered, axis = [*together_ids, *apart], self._axis(part)
+        all_suspects = self._interests.suspects
+        suspect_ids = [interest for interest in ids if interest in all_suspects] if len(ids) > 1 else []
+        other_ids = [interest for interest in ids if interest not in all_suspects] if suspect_ids else list(ids)
+        ordered, axis = [*other_ids, *suspect_ids], self._axis(part)
         records = sum(map(len, axis.values()))
 
         def run(piece: ExecutionPart, *, alone: bool, deadline_s: float | None) -> ExecutionResults:
             rows = part if len(piece.records) >= max(1, records) else {**part, **_slices(axis, piece.records)}
             return self._asked(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
 
-        made = PartedRun(
+        outcome = PartedRun(
             len(ordered), max(1, records), run,
-            splits_records=records > 1, apart=len(apart), pairs=self._size.pairs, probe=self._probe,
+            splits_records=records > 1, apart=len(suspect_ids), pairs=self._size.pairs, probe=self._probe,
             took_s=lambda: self._took_s, has_lost_engine=self._size.losses >= MOST_LOSSES,
-        ).run_parts(None if apart else failed)  # fmt: skip
-        self._size.parts += len(made.passed) + len(made.failed)
+        ).run_parts(None if suspect_ids else failed)  # fmt: skip
+        self._size.parts += len(outcome.passed) + len(outcome.failed)
         if not part:
-            self._size.learn(made)
-        self._judge(made, ordered, axis)
-        return together([found for _, found in sorted(made.passed, key=lambda one: one[0].records.start)])
+            self._size.learn(outcome)
+        self._judge(outcome, ordered, axis)
+        return together([results for _, results in sorted(outcome.passed, key=lambda one: one[0].records.start)])
 
     def _ids(self, ordered: Sequence[int], places: range) -> Ids:
         chosen = ordered[places.start : places.stop]
@@ -223,22 +231,22 @@ class _Runs:
     def _judge(
         self, made: PartedExecution[ExecutionResults], ordered: Sequence[int], axis: Mapping[str, pa.Table]
     ) -> None:
-        """Notes what was set aside, and who is to be tried by itself from now on."""
+        """Records what was set aside, and marks the interests that run by themselves from now on."""
         self._size.slow -= {ordered[piece.interests.start] for piece, _ in made.passed if len(piece.interests) == 1}
         for piece, error in made.aside:
-            one = ordered[piece.interests.start]
+            interest = ordered[piece.interests.start]
             if axis and len(piece.records) == 1:
-                self._lost_records.setdefault(one, {})[self._record(axis, piece.records.start)] = error
+                self._lost_records.setdefault(interest, {})[self._record(axis, piece.records.start)] = error
             else:
-                self._lost[one] = error
+                self._lost[interest] = error
         for place in {piece.interests.start for piece, _ in made.aside}:
-            one = ordered[place]
-            self._size.slow.add(one)
-            if one not in self._lost and any(place in piece.interests for piece, _ in made.passed):
-                self._interests.doubt(one)
+            interest = ordered[place]
+            self._size.slow.add(interest)
+            if interest not in self._lost and any(place in piece.interests for piece, _ in made.passed):
+                self._interests.doubt(interest)
             else:
                 reasons = [error.message for piece, error in made.aside if place in piece.interests]
-                self._interests.strike(one, reasons[-1])
+                self._interests.strike(interest, reasons[-1])
 
     # ------------------------------------------------------------ records
 
@@ -254,28 +262,29 @@ class _Runs:
         return dataset, tuple(key), rows.column(COMMIT)[place].as_py()
 
     def _without_lost(self, one: int, folder: str, rows: pa.Table) -> pa.Table:
-        """Without the records that are set aside for this interest."""
+        """Returns the rows without the records that are set aside for this interest."""
         if one in self._lost:
             return rows.slice(0, 0)
         lost = self._lost_records[one]
-        stays = [place for place in range(len(rows)) if self._identity(folder, rows, place) not in lost]
-        # Of no rows pyarrow cannot take structs.
-        return rows.take(pa.array(stays)) if stays else rows.slice(0, 0)
+        kept_places = [place for place in range(len(rows)) if self._identity(folder, rows, place) not in lost]
+        # pyarrow cannot `take` zero rows of a struct column.
+        return rows.take(pa.array(kept_places)) if kept_places else rows.slice(0, 0)
 
     # ------------------------------------------------------------ one question
 
     def _asked(
         self, part: Part, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None
     ) -> ExecutionResults:
-        """Raises EngineLostError where the engine was lost while it was at work on this."""
+        """Runs the query once. Raises EngineLostError if the engine was lost while the query ran, but retries if it
+        was lost before the query began."""
         has_begun, grouping = False, self._size.grouping
 
         def answer() -> ExecutionResults:
             nonlocal has_begun
             has_begun, began_s = True, time.monotonic()
-            found = self._answer(part, among, grouping)
+            results = self._answer(part, among, grouping)
             self._took_s = time.monotonic() - began_s
-            return found
+            return results
 
         while True:
             if self._is_stopped():
@@ -288,27 +297,27 @@ class _Runs:
             except CapacityError as error:
                 if grouping.is_grouped or isinstance(error, DeadlineError) or not self._reading.query.is_numbered:
                     raise
-                # Payloads that are the same for all interests need less room when they come once.
+                # Grouping sends a payload that many interests share only once, which needs less memory.
                 self._size.grouping = grouping = replace(grouping, is_grouped=True)
 
     def _answer(self, part: Part, among: Ids | None, grouping: Grouping) -> ExecutionResults:
-        """On a thread of the engine's."""
+        """Runs on an engine thread."""
         reading, engine = self._reading, self._reading.engine
-        with ExitStack() as held:
+        with ExitStack() as resources:
             views = {}
             for folder, rows in part.items():
                 views[folder] = engine.views.of_rows(rows)
-                held.callback(engine.views.drop, views[folder])
+                resources.callback(engine.views.drop, views[folder])
 
             def name_of(scan: Scan | CalledFunction) -> str:
                 if isinstance(scan, CalledFunction):
                     return engine.python.called(scan.function, scan.arguments)
                 folder = folder_of(scan)
                 if scan.new:
-                    return views.get(folder) or held.enter_context(self._new_rows.view(reading, folder))
+                    return views.get(folder) or resources.enter_context(self._new_rows.view(reading, folder))
                 snapshot, kind = reading.snapshots[folder], reading.entries[folder].type
                 name = engine.views.of_snapshot(folder, snapshot, kind, pinned=True)
-                held.callback(engine.views.unpin, name)
+                resources.callback(engine.views.unpin, name)
                 return name
 
             return engine.asked(
@@ -318,15 +327,15 @@ class _Runs:
             )
 
     def _probe(self) -> None:
-        """Raises where the engine lacks what even this needs."""
+        """Raises if the engine cannot even answer a trivial query."""
         self._ask(lambda: self._reading.engine.rows("SELECT 1"))
 
 
 def _slices(axis: Mapping[str, pa.Table], records: range) -> dict[str, pa.Table]:
-    """The records of a range over all tables, one after another."""
-    made, begin = {}, 0
+    """Cuts out the records of a range; the range counts over all tables, one after another."""
+    slices, offset = {}, 0
     for folder, rows in axis.items():
-        first, last = max(records.start - begin, 0), min(records.stop - begin, len(rows))
-        made[folder] = rows.slice(first, max(0, last - first)) if first < len(rows) else rows.slice(0, 0)
-        begin += len(rows)
-    return made
+        first, last = max(records.start - offset, 0), min(records.stop - offset, len(rows))
+        slices[folder] = rows.slice(first, max(0, last - first)) if first < len(rows) else rows.slice(0, 0)
+        offset += len(rows)
+    return slices

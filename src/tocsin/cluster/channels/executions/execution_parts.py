@@ -1,12 +1,12 @@
-"""An execution that the engine lacks room, memory or time for, or is lost over, run in parts: ranges of interests, then
-of records.
+"""Runs an execution in parts when the engine lacks memory, room or time for the whole, or crashes over it.
 
-A part that fails is cut along its interests into four (into 32 where each further failure would cost a deadline, or an
-engine), and one interest by itself along the records. What cannot be cut, one interest with one record, is tried until
-it has failed twice while no other execution runs, and then set aside. So every execution ends.
+A part is a range of interests combined with a range of records. A part that fails is cut along its interests into four,
+or into 32 if each further failure would cost a deadline or an engine. A part with one interest is cut along its
+records. The smallest part, one interest with one record, is retried until it has failed twice while no other execution
+runs; then it is set aside. So every execution ends.
 
 An example: the interests 0–7 and the records 0–3, where interest 5 with record 2 needs more memory than there is. Each
-line is a part that the engine is asked for, as interests × records.
+line is a part that the engine runs, as interests × records.
 
     0–7 × 0–3   fails: it is cut into parts of two interests
     0–1 × 0–3   passes
@@ -23,20 +23,22 @@ line is a part that the engine is asked for, as interests × records.
     5 × 2       fails: for the second time, and is set aside
     5 × 3       passes
 
-Where not even one interest passes with all records, as when any record takes a minute, it is the records that are too
-many: from then on each part has fewer of them.
+If not even one interest passes with all records (for example because each record takes a minute), there are too many
+records: from then on each part has fewer of them.
 
-An interest that overruns its time again and again would cost deadlines for each record. After `MOST_OVERRUNS` of its
-records were set aside for that, the others have a short deadline, a multiple of what parts that pass take. When tries
-with that have failed for `LONGEST_SHORT_S` in all, the interest itself is set aside, with what is left of its records.
+An interest that exceeds its deadline again and again would cost a deadline for each record. After `MOST_OVERRUNS` of
+its records were set aside for that, its other records get a short deadline, a multiple of what parts that pass take.
+When tries with the short deadline have failed for `LONGEST_SHORT_S` in all, the interest is set aside with its
+remaining records.
 
-An engine may be lost over a part (it took all memory, or crashed the JVM), or beside it. The first loss proves nothing,
-and the part is tried again; from then on each part runs while no other execution does. Each loss holds up the whole
-cluster: so an interest that was set aside over `MOST_LOST_RECORDS` records is set aside as a whole, and a record over
-which `LETHAL_INTERESTS` were is so for all others, unless it has passed with one of them.
+The engine may be lost because of a part (it took all memory, or crashed the JVM), or by coincidence. The first loss
+proves nothing, so the part is tried again; from then on each part runs while no other execution does. Each loss stops
+the whole cluster for a while. So an interest that lost the engine over `MOST_LOST_RECORDS` records is set aside as a
+whole. A record that lost the engine with `LETHAL_INTERESTS` interests is set aside for all others, unless it has passed
+with one of them.
 
-With `p` parts that pass and `a` that are set aside, of `i` interests and `r` records, the engine is asked at most
-`2 p + log2 i + log2 r + a (4 + WAYS_IN_TIME log2 r)` times, and once more for a lost engine.
+With `p` parts that pass and `a` that are set aside, of `i` interests and `r` records, the engine runs at most `2 p +
+log2 i + log2 r + a (4 + WAYS_IN_TIME log2 r)` queries, and one more for a lost engine.
 """
 
 from __future__ import annotations
@@ -57,26 +59,27 @@ A_co = TypeVar("A_co", covariant=True)
 Lack: TypeAlias = CapacityError | StorageFullError | EngineLostError
 LACKS: Final = (CapacityError, StorageFullError, EngineLostError)
 WAYS: Final = 4
-# A part that overruns has cost its whole deadline: fewer such tries are worth more parts that pass.
+# A part that exceeds its deadline has cost all of it. Smaller pieces mean fewer such failures, at the price of more
+# parts that pass.
 WAYS_IN_TIME: Final = 32
 TRIES_ALONE: Final = 2
-# After so many records on which one interest overran by themselves, its others have a short deadline.
+# After one interest has exceeded its deadline on this many single records, its other records get a short deadline.
 MOST_OVERRUNS: Final = 3
 SHORTEST_S: Final = 1.0
-# After so much time in tries with the short deadline that failed, the interest is set aside as a whole.
+# After this much time in failed tries with the short deadline, the interest is set aside as a whole.
 LONGEST_SHORT_S: Final = 120.0
-_SLOWER: Final = 4  # so many times as long as the slowest part that passed may a part take that is to be short
+_SLOWER: Final = 4  # the short deadline is this multiple of the slowest part that passed
 _PATIENCE: Final = 8
 MOST_LOST_RECORDS: Final = 2
 LETHAL_INTERESTS: Final = 3
-# An execution that has lost so many engines as a whole is run in parts; the first may have been lost to something else.
+# An execution that has lost this many engines as a whole runs in parts. One loss may have another cause.
 MOST_LOSSES: Final = 2
 _LONGEST_PAUSE: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPart:
-    """Interests and records by their places."""
+    """A range of interests and a range of records, both by position."""
 
     interests: range
     records: range
@@ -88,19 +91,20 @@ class ExecutionPart:
 
 @dataclass(slots=True)
 class ExecutionSize:
-    """What a channel's executions have shown: how large a part passes (None: there was no need for parts yet), and how
-    results should leave Spark."""
+    """What earlier executions of a channel have shown: how large a part passes (None: no execution needed parts yet),
+    and how results should leave Spark."""
 
     pairs: int | None = None
     grouping: Grouping = UNGROUPED
-    losses: int = 0  # of the engine, over this execution as a whole
-    slow: set[int] = field(default_factory=set)  # interests of which something was set aside
-    parts: int = 0  # since the channel was started, those that failed, too
-    _pause: int = 0  # executions until a larger size is tried
+    losses: int = 0  # lost engines while this execution ran as a whole
+    slow: set[int] = field(default_factory=set)  # interests that have been set aside, wholly or for some records
+    parts: int = 0  # parts run since the channel was started, including failed parts
+    _pause: int = 0  # executions until a larger part is tried
     _longest_pause: int = 1
 
     def learn(self, made: PartedExecution[Any]) -> None:
-        """After an execution in parts. Larger ones are tried after a while, which is longer each time that fails."""
+        """Adapts the part size after an execution in parts. Larger parts are tried again after a pause, which doubles
+        each time that they fail."""
         if made.has_unexplained_failure():
             self.pairs = made.largest_passed
             self._longest_pause = min(2 * self._longest_pause, _LONGEST_PAUSE)
@@ -116,10 +120,10 @@ class ExecutionSize:
 
 @dataclass(slots=True)
 class _Limit:
-    """How much of one dimension a part has; it grows with what passes, and stays below what failed for a while."""
+    """The size of a part in one dimension. It grows when parts pass, and stays below a size that failed for a while."""
 
     size: int
-    patience: float  # so many parts pass before a size that failed is tried again
+    patience: float  # this many parts must pass before a failed size is tried again
     most: float = math.inf
     failed: int | None = None
     passes: int = 0
@@ -142,7 +146,8 @@ class _Limit:
 
 @dataclass(slots=True)
 class PartedExecution(Generic[A]):
-    """The answers of the parts that passed; those set aside, and what they lacked."""
+    """The outcome of an execution in parts: the results of the parts that passed, and the parts that were set aside
+    with their errors."""
 
     passed: list[tuple[ExecutionPart, A]] = field(default_factory=list)
     aside: list[tuple[ExecutionPart, Lack]] = field(default_factory=list)
@@ -153,21 +158,21 @@ class PartedExecution(Generic[A]):
         return max((part.pairs for part, _ in self.passed), default=1)
 
     def has_unexplained_failure(self) -> bool:
-        """Whether a part failed in which nothing was set aside: it was too large."""
+        """Returns whether a part failed although nothing in it was set aside: that part was too large."""
         aside = [part.interests.start for part, _ in self.aside]
         return any(not any(interest in part.interests for interest in aside) for part in self.failed)
 
 
 class RunPart(Protocol[A_co]):
-    """Answers for a part, maybe while no other execution runs, and maybe with a deadline shorter than usual; raises
-    what it lacks."""
+    """Runs one part and returns its results, or raises an error of `LACKS`. With `alone`, no other execution runs
+    meanwhile; `deadline_s` shortens the usual deadline."""
 
     def __call__(self, part: ExecutionPart, /, *, alone: bool, deadline_s: float | None) -> A_co: ...
 
 
 class PartedRun(Generic[A]):
-    """One execution in parts. The last `apart` interests are each run by themselves. `probe` raises where the engine
-    lacks what even the smallest question needs: then nobody is to blame."""
+    """Runs one execution in parts. Each of the last `apart` interests runs by itself. `probe` raises if the engine
+    cannot run even the smallest query: then no part is to blame."""
 
     def __init__(
         self,
@@ -182,33 +187,40 @@ class PartedRun(Generic[A]):
         took_s: Callable[[], float] = lambda: 0.0,
         has_lost_engine: bool = False,
     ) -> None:
-        """`took_s`: how long the last part that passed was at work."""
+        """`took_s` returns the duration of the last part that passed."""
         self._run = run
         self._took_s = took_s
         self._splits_records = splits_records
         self._probe = probe
         self._records = range(records)
         together = max(0, interests - apart)
-        first = together if pairs is None else max(1, pairs // max(1, records))
-        # Within an execution parts grow to the size that is known, and beyond it from one execution to another.
-        self._most_interests = _Limit(max(1, min(together, first)), _PATIENCE, math.inf if pairs is None else first)
-        few = splits_records and pairs is not None and pairs < records
-        self._most_records = _Limit(pairs if few and pairs else records, math.inf)
+        first_size = together if pairs is None else max(1, pairs // max(1, records))
+        # Within one execution, parts grow only up to the size that is known to pass. Larger sizes are tried from one
+        # execution to the next.
+        self._most_interests = _Limit(
+            max(1, min(together, first_size)), _PATIENCE, math.inf if pairs is None else first_size
+        )
+        has_partial_records = splits_records and pairs is not None and pairs < records
+        self._most_records = _Limit(pairs if has_partial_records and pairs else records, math.inf)
         self._queue = deque([ExecutionPart(range(together), self._records)] if together else [])
-        self._queue.extend(ExecutionPart(range(at, at + 1), self._records) for at in range(together, interests))
-        self._passed_records = 0  # the most with which some part passed
+        self._queue.extend(
+            ExecutionPart(range(position, position + 1), self._records) for position in range(together, interests)
+        )
+        self._passed_records = 0  # the largest number of records in a part that passed
         self._heavy: list[tuple[ExecutionPart, Lack]] = []
-        self._overruns: Counter[int] = Counter()  # records of an interest that were set aside for that
-        self._short_s: defaultdict[int, float] = defaultdict(float)  # in tries with a short deadline that failed
+        self._overruns: Counter[int] = Counter()  # by interest: records that were set aside after a deadline
+        # By interest: time spent in failed tries with a short deadline.
+        self._short_s: defaultdict[int, float] = defaultdict(float)
         self._failures_alone: Counter[ExecutionPart] = Counter()
-        self._slowest_s = 0.0  # of the parts that passed
+        self._slowest_s = 0.0  # duration of the slowest part that passed
         self._has_lost_engine = has_lost_engine
-        self._lost_records: Counter[int] = Counter()  # of an interest: they were set aside over a lost engine
-        self._lost_interests: Counter[int] = Counter()  # of a record, by its place
+        self._lost_records: Counter[int] = Counter()  # by interest: records that were set aside after a lost engine
+        # By position of a record: interests that lost the engine over it.
+        self._lost_interests: Counter[int] = Counter()
         self._made: PartedExecution[A] = PartedExecution()
 
     def run_parts(self, failed: Lack | None = None) -> PartedExecution[A]:
-        """All parts. `failed`: what the whole, which was tried, has lacked."""
+        """Runs all parts. `failed` is the error of the whole execution, if that was tried before."""
         if failed is not None and self._queue:
             self._made.failed.append(self._queue[0])
             self._fail(self._queue.popleft(), failed)
@@ -229,7 +241,7 @@ class PartedRun(Generic[A]):
         return self._made
 
     def _cut(self, part: ExecutionPart) -> ExecutionPart:
-        """As much of it as is thought to pass; the rest comes next."""
+        """Returns as much of the part as should pass, and puts the rest at the front of the queue."""
         for interests, records in (
             (part.interests[self._most_interests.size :], part.records),
             (part.interests[: self._most_interests.size], part.records[self._most_records.size :]),
@@ -241,7 +253,8 @@ class PartedRun(Generic[A]):
     def _fail(self, part: ExecutionPart, error: Lack) -> None:
         interests, records, ways = len(part.interests), len(part.records), ways_for(error)
         if self._splits_records and records > self._passed_records > 0:
-            # Fewer records have passed: it is not known yet whether so many do, with whichever interests.
+            # Only smaller numbers of records have passed so far, so this part may have too many records for any
+            # interest.
             self._most_records.shrink(records, ways, self._passed_records)
             self._queue.appendleft(part)
         elif interests > 1:
@@ -249,16 +262,17 @@ class PartedRun(Generic[A]):
             pieces = [ExecutionPart(piece, part.records) for piece in pieces_of(part.interests, ways)]
             self._queue.extendleft(reversed(pieces))
         elif isinstance(error, EngineLostError):
-            self._part_records(part, error)  # at once: others may be lost over the same record
+            self._part_records(part, error)  # at once: other interests may crash the engine over the same record
         elif self._splits_records and records > 1 and not self._passed_records and self._others_wait(part):
-            # Nothing has passed: the records may be too many for whichever interest, and the others are tried first.
+            # No part has passed yet. There may be too many records for any interest, so try the other interests first.
             self._most_records.shrink(records, ways)
             self._queue = deque(_joined([*self._queue, part]))
         else:
             self._heavy.append((part, error))
 
     def _without_lethal(self, part: ExecutionPart) -> ExecutionPart:
-        """Its records before the first one that is lost with whichever interest; those after it come next."""
+        """Returns the part's records before the first lethal record, one that crashes the engine with any interest.
+        Sets the lethal record aside and queues the records after it."""
         for place in part.records if self._lost_interests else ():
             if self._is_lethal(place):
                 stop = place + 1 if self._splits_records else part.records.stop
@@ -281,14 +295,14 @@ class PartedRun(Generic[A]):
     # ------------------------------------------------------------ one interest
 
     def _part_records(self, part: ExecutionPart, error: Lack) -> None:
-        """An interest that fails by itself with these records."""
+        """Splits the records of an interest that fails by itself, until the failing records are set aside."""
         if not self._splits_records or len(part.records) == 1:
             self._set_aside_alone(part, error)
             return
         (interest,) = part.interests
-        waiting = list(reversed(list(pieces_of(part.records, ways_for(error)))))
-        while waiting:
-            records = waiting.pop()
+        pending = list(reversed(list(pieces_of(part.records, ways_for(error)))))
+        while pending:
+            records = pending.pop()
             rest = ExecutionPart(part.interests, range(records.start, part.records.stop))
             if self._short_s[interest] >= LONGEST_SHORT_S and rest.pairs > 1:
                 self._made.aside.append((rest, _too_slow(self._overruns[interest])))
@@ -298,23 +312,23 @@ class PartedRun(Generic[A]):
                 return
             piece = ExecutionPart(part.interests, records)
             is_hurried = self._short_deadline_s(piece) is not None
-            failed = self._failure(piece, alone=is_hurried and len(records) == 1)
-            if failed is None:
+            piece_error = self._failure(piece, alone=is_hurried and len(records) == 1)
+            if piece_error is None:
                 continue
             if len(records) > 1:
-                waiting.extend(reversed(list(pieces_of(records, ways_for(failed)))))
-            elif self._set_aside_alone(piece, failed):
-                self._overruns[interest] += isinstance(failed, DeadlineError)
+                pending.extend(reversed(list(pieces_of(records, ways_for(piece_error)))))
+            elif self._set_aside_alone(piece, piece_error):
+                self._overruns[interest] += isinstance(piece_error, DeadlineError)
 
     def _set_aside_alone(self, part: ExecutionPart, error: Lack) -> bool:
-        """Whether it fails also while no other execution runs: then it is set aside."""
+        """Sets the part aside if it also fails while no other execution runs. Returns whether it did."""
         while self._failures_alone[part] < TRIES_ALONE:
-            again = self._failure(part, alone=True)
-            if again is None:
+            repeated_error = self._failure(part, alone=True)
+            if repeated_error is None:
                 return False
-            error = again
+            error = repeated_error
         if isinstance(error, StorageFullError):
-            raise error  # a full disk is nobody's fault, and says nothing about this part
+            raise error  # a full disk says nothing about this part
         self._probe()
         is_lost = isinstance(error, EngineLostError)
         self._made.aside.append((part, EngineLostError(LOST) if is_lost else error))
@@ -333,7 +347,8 @@ class PartedRun(Generic[A]):
                 self._made.passed.append((part, self._run(part, alone=alone, deadline_s=deadline_s)))
             except LACKS as error:
                 if isinstance(error, EngineLostError) and not self._has_lost_engine:
-                    # Something else may have ended it, and what it was comes again: so from now on nothing runs beside.
+                    # The loss may have another cause. If this part is the cause, the engine is lost again. From now on
+                    # no other execution runs beside a part.
                     self._has_lost_engine = True
                     continue
                 self._made.failed.append(part)
@@ -344,7 +359,8 @@ class PartedRun(Generic[A]):
             return None
 
     def _short_deadline_s(self, part: ExecutionPart) -> float | None:
-        """For an interest that has overrun often enough; None: the usual one."""
+        """Returns the short deadline for an interest that has exceeded its deadline too often, else None for the usual
+        deadline."""
         if self._overruns[part.interests.start] < MOST_OVERRUNS:
             return None
         return max(SHORTEST_S, _SLOWER * self._slowest_s)
@@ -361,7 +377,7 @@ def _too_slow(records: int) -> DeadlineError:
 
 
 def _joined(parts: Sequence[ExecutionPart]) -> Iterator[ExecutionPart]:
-    """The same, with neighbours that have the same records as one part."""
+    """Merges neighbouring parts that have the same records."""
     last = parts[0]
     for part in parts[1:]:
         if part.records == last.records and part.interests.start == last.interests.stop:
@@ -378,4 +394,4 @@ def ways_for(error: Exception) -> int:
 
 def pieces_of(whole: range, ways: int) -> Iterator[range]:
     size = -(-len(whole) // ways)
-    return (whole[at : at + size] for at in range(0, len(whole), size))
+    return (whole[start : start + size] for start in range(0, len(whole), size))

@@ -1,4 +1,7 @@
-"""What executions of channels ask Spark: each question has a deadline, and some are asked while no other is."""
+"""Runs the queries of executions on Spark, each with a deadline, and some exclusively while no other query runs.
+
+An exclusive run shows whether a query fails because of its own size, or because others use the memory meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,19 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 DEADLINE_S: Final = 60.0
-LOOK_EVERY_S: Final = 0.5  # whether there is an engine again
+LOOK_EVERY_S: Final = 0.5  # how often to check whether a lost engine has been replaced
 
 
 class SparkQuestion(Protocol):
-    """Carries work out on a thread of the engine's; DeadlineError where it takes too long: `deadline_s`, or the usual
-    time where that is shorter. Not on the event loop."""
+    """Runs work on an engine thread. Raises DeadlineError after `deadline_s`, or after the usual deadline if that is
+    shorter. Must not be called on the event loop."""
 
     def __call__(self, work: Callable[[], T], *, alone: bool = False, deadline_s: float | None = None) -> T: ...
 
 
 class SharedLock:
-    """Held by many at once, or by one alone; in the order in which they came, so that nobody waits for ever."""
+    """A fair lock that many holders share, or one holder has exclusively. It is granted in order of arrival, so nobody
+    starves."""
 
     def __init__(self) -> None:
         self._holders = 0
@@ -36,46 +40,49 @@ class SharedLock:
 
     @asynccontextmanager
     async def acquire(self, *, alone: bool) -> AsyncIterator[None]:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((alone, turn))
+        grant = asyncio.get_running_loop().create_future()
+        self._waiting.append((alone, grant))
         self._admit()
         try:
-            await turn
+            await grant
             yield
         finally:
-            if turn.done() and not turn.cancelled():
+            if grant.done() and not grant.cancelled():
                 self._holders -= 1
                 self._is_alone = False
             else:
-                self._waiting.remove((alone, turn))
+                self._waiting.remove((alone, grant))
             self._admit()
 
     def _admit(self) -> None:
         while self._waiting and not self._is_alone and not (self._waiting[0][0] and self._holders):
-            self._is_alone, turn = self._waiting.popleft()
+            self._is_alone, grant = self._waiting.popleft()
             self._holders += 1
-            turn.set_result(None)
+            grant.set_result(None)
 
 
 class ExecutionRuns:
-    """Executions of all channels. Each is led by a thread of its own, which may ask the engine many times."""
+    """Runs the executions of all channels. A thread of its own leads each execution and may query the engine many
+    times."""
 
     def __init__(self, engine: Engine, deadline_s: float = DEADLINE_S) -> None:
         self.deadline_s = deadline_s
         self._engine = engine
         self._lock = SharedLock()
-        # As many as the engine has for what they ask: one that leads waits, so that none can be in another's way.
+        # As many as the engine has channel threads: a leader only waits for its queries, so leaders cannot block each
+        # other.
         self._leaders = ThreadPoolExecutor(CHANNEL_THREADS, thread_name_prefix="execution")
 
     async def lead(self, execute: Callable[[SparkQuestion], T], what: str) -> T:
-        """What the execution comes to. Cancelled, it stops what Spark does for it, and waits until it has ended."""
+        """Runs an execution on a leader thread and returns its result. If cancelled, it stops the current Spark query
+        and waits until the execution has ended."""
         loop = asyncio.get_running_loop()
-        current: asyncio.Task[object] | None = None
+        current_query: asyncio.Task[object] | None = None
         is_cancelled = threading.Event()
 
         async def asked(question: Callable[[], A], alone: bool, deadline_s: float | None) -> A:
-            nonlocal current
-            current = asyncio.current_task()
+            nonlocal current_query
+            current_query = asyncio.current_task()
             if is_cancelled.is_set():
                 raise asyncio.CancelledError
             return await self.ask(question, what, alone=alone, deadline_s=deadline_s)
@@ -83,24 +90,25 @@ class ExecutionRuns:
         def ask(work: Callable[[], A], *, alone: bool = False, deadline_s: float | None = None) -> A:
             return asyncio.run_coroutine_threadsafe(asked(work, alone, deadline_s), loop).result()
 
-        leading = loop.run_in_executor(self._leaders, execute, ask)
+        execution = loop.run_in_executor(self._leaders, execute, ask)
         try:
-            return await asyncio.shield(leading)
+            return await asyncio.shield(execution)
         except asyncio.CancelledError:
             is_cancelled.set()
-            if current is not None:
-                current.cancel()
-            while not leading.done():
+            if current_query is not None:
+                current_query.cancel()
+            while not execution.done():
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait((leading,))
-            if not leading.cancelled():
-                leading.exception()  # nobody else looks at it
+                    await asyncio.wait((execution,))
+            if not execution.cancelled():
+                execution.exception()  # retrieve the exception, so that asyncio does not log it as lost
             raise
 
     async def ask(
         self, question: Callable[[], T], what: str, *, alone: bool = False, deadline_s: float | None = None
     ) -> T:
-        """What the engine answers; DeadlineError where it takes too long. One that is being replaced is waited for."""
+        """Runs one query on the engine. Raises DeadlineError if it takes too long. Waits while the engine is being
+        replaced."""
         deadline_s = self.deadline_s if deadline_s is None else min(deadline_s, self.deadline_s)
         async with self._lock.acquire(alone=alone):
             while self._engine.trouble() is not None or not self._engine.is_alive():

@@ -1,4 +1,4 @@
-"""The states that one execution of a channel reads."""
+"""The snapshots of all datasets that one execution of a channel reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SMALL_ROWS: Final = 200_000
 
 @dataclass(slots=True)
 class ExecutionSnapshot:
-    """Every dataset as of one commit, held until the execution is over. `since`: up to there nothing is new."""
+    """Every dataset as of one commit, held until the execution is over. `since` has the commits that the previous
+    execution read; later rows are new."""
 
     tables: DatasetTables
     engine: Engine
@@ -34,31 +35,32 @@ class ExecutionSnapshot:
     def begun(
         cls, tables: DatasetTables, engine: Engine, query: SharedQuery, since: Vector, at: datetime | None = None
     ) -> ExecutionSnapshot:
-        """Every dataset as of this instant, or as it is now; PastStateError where one no longer has that state."""
-        made = cls(tables, engine, query, since)
+        """Takes a snapshot of every dataset, as of this instant or as of now. Raises PastStateError if a dataset no
+        longer has that state."""
+        execution = cls(tables, engine, query, since)
         for scan in query.scans:
             entry = entry_of(scan)
-            if entry.folder not in made.snapshots:
-                made.snapshots[entry.folder] = _state(tables.table(entry), at, since.get(entry.folder, 0))
-                made.entries[entry.folder] = entry
-        return made
+            if entry.folder not in execution.snapshots:
+                execution.snapshots[entry.folder] = _state(tables.table(entry), at, since.get(entry.folder, 0))
+                execution.entries[entry.folder] = entry
+        return execution
 
     @property
     def vector(self) -> Vector:
-        """How far it reads, per watched dataset."""
+        """The commit that this execution reads, per watched dataset."""
         return {folder: self.snapshots[folder].number for folder in self.watched}
 
     @property
     def watched(self) -> list[str]:
-        return [folder_of(one) for one in self.query.watched]
+        return [folder_of(watched) for watched in self.query.watched]
 
     def is_empty(self) -> bool:
-        """Whether there can be no answer: every part of the query wants new rows, and there are none."""
-        behind = [self.snapshots[one].number - self.since.get(one, 0) for one in self.watched]
-        return self.query.needs_new and max(behind, default=0) <= 0
+        """Returns whether there can be no results: every part of the query needs new rows, and there are none."""
+        new_commits = [self.snapshots[folder].number - self.since.get(folder, 0) for folder in self.watched]
+        return self.query.needs_new and max(new_commits, default=0) <= 0
 
     def new_rows(self, folder: str) -> pa.Table | None:
-        """The new rows as they are in memory; None where they are not."""
+        """Returns the new rows if memory still has them, else None."""
         table = self.tables.table(self.entries[folder])
         return table.recent.between(self.since.get(folder, 0), self.snapshots[folder].number)
 
@@ -67,7 +69,7 @@ class ExecutionSnapshot:
         return rows is not None and rows.num_rows <= SMALL_ROWS
 
     def rows_in_files(self, folder: str) -> Snapshot:
-        """The files that hold the new rows, which may hold older ones, too."""
+        """Returns the files that hold the new rows. They may also hold older rows."""
         table = self.tables.table(self.entries[folder])
         return table.newer(self.snapshots[folder], self.since.get(folder, 0))
 
@@ -75,9 +77,10 @@ class ExecutionSnapshot:
 def _state(table: DatasetTable, at: datetime | None, since: int) -> Snapshot:
     if at is None:
         return table.snapshot()
-    found = table.settled_at(at)
-    # An execution of an earlier tick may have read further, where the state of its own instant was no longer kept.
-    return found if found.number >= since else table.as_of_commit(since)
+    snapshot = table.settled_at(at)
+    # Never read behind `since`: an earlier tick reads the current state if the state of its own instant is gone, and
+    # then it is ahead of this instant.
+    return snapshot if snapshot.number >= since else table.as_of_commit(since)
 
 
 def entry_of(one: Scan | WatchedDataset) -> DatasetEntry:

@@ -1,4 +1,4 @@
-"""New rows as Spark sees them: those that several channels read at the same time are handed over once."""
+"""Shares the Spark views of new rows: channels that read the same new rows at the same time use one view."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnaps
 from tocsin.cluster.engine.engine import Engine
 from tocsin.pipeline.datasets.snapshots import Snapshot
 
-# Views that nobody uses now, for a channel that comes a moment later.
+# Limits for idle views, which stay for channels that run a moment later.
 KEPT_VIEWS: Final = 8
 KEPT_BYTES: Final = 64 << 20
 
@@ -23,12 +23,12 @@ class _View:
     building: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
     name: str | None = None
-    snapshot: Snapshot | None = None  # its files stay while the view does
+    snapshot: Snapshot | None = None  # keeps the files of the view from being removed
     size_bytes: int = 0
 
 
 class NewRows:
-    """Thread-safe. A view stays while somebody uses it."""
+    """Thread-safe. A view exists at least as long as somebody uses it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -37,8 +37,9 @@ class NewRows:
 
     @contextmanager
     def view(self, reading: ExecutionSnapshot, folder: str) -> Iterator[str]:
-        """The name of a view of the dataset's rows that are new to this reading (and perhaps of older ones)."""
-        # A view is a session's: in the next one it is made again.
+        """Yields the name of a view of the dataset's rows that are new to this execution. The view may also have older
+        rows."""
+        # A view belongs to one Spark session, so the key has the session's generation.
         key = (self._engine.generation, folder, reading.since.get(folder, 0), reading.snapshots[folder].number)
         with self._lock:
             view = self._views.setdefault(key, _View())
@@ -53,8 +54,8 @@ class NewRows:
         finally:
             with self._lock:
                 view.users -= 1
-                gone = self._unneeded()
-            for name in gone:
+                dropped_names = self._unneeded()
+            for name in dropped_names:
                 self._engine.views.drop(name)
 
     def _build(self, view: _View, reading: ExecutionSnapshot, folder: str) -> None:
@@ -67,13 +68,14 @@ class NewRows:
             view.name = self._engine.views.of_part(view.snapshot, reading.entries[folder].type)
 
     def _unneeded(self) -> list[str]:
-        """The names of those that go, the least recently used first. The caller has the lock."""
+        """Removes idle views above the limits, the least recently used first, and returns their names. The caller holds
+        the lock."""
         idle = [(key, view) for key, view in self._views.items() if not view.users]
-        count, size_bytes, gone = len(idle), sum(view.size_bytes for _, view in idle), []
+        count, size_bytes, dropped_names = len(idle), sum(view.size_bytes for _, view in idle), []
         for key, view in idle:
             if view.name is None or count > KEPT_VIEWS or size_bytes > KEPT_BYTES:
                 count, size_bytes = count - 1, size_bytes - view.size_bytes
                 del self._views[key]
                 if view.name is not None:
-                    gone.append(view.name)
-        return gone
+                    dropped_names.append(view.name)
+        return dropped_names

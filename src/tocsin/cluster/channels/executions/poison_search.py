@@ -1,8 +1,11 @@
-"""What a channel's query fails on: found by trying parts, named, and set aside, so that all others are answered.
+"""Finds the records and interests on which a channel's query fails, and runs the query without them.
 
-It may be a record, or an interest with parameters that nobody thought of: then it alone goes without. A record is to
-blame for all only if it fails with interests that are not to blame themselves: interests are looked at first. What the
-others are told comes from one run over all records that are left: parts are only tried to see whether they fail.
+The search runs the query on parts of the input, names what fails and sets it aside. All other interests get their
+results. The cause may be a record, or an interest with parameters that the query cannot handle; then only that interest
+is left out. A record is poison for everybody only if it fails with interests that are not at fault themselves, so the
+search checks the interests first.
+
+The results come from one run over all remaining records. The runs on parts only show whether a part fails.
 """
 
 from __future__ import annotations
@@ -26,43 +29,46 @@ from tocsin.pipeline.channels.run_query import ExecutionResults, together
 from tocsin.rules.model.columns import COMMIT, physical
 from tocsin.wire.errors import CapacityError, StatementError, UnavailableError
 
-# So many single records, or interests, spread over all, are tried first. Where each of more records fails, with
-# whichever interest, the query is at fault.
+# Sample size: this many single records or interests, spread evenly, are tried first. If there are more records than
+# this and every sampled record fails, the query itself is at fault.
 SAMPLE: Final = 8
-# So many interests are tried before it is said that it fails with all, where none is known to have worked before.
+# Sample size when no interest is known to have worked before: only if all of these fail does the query count as failing
+# with every interest.
 WIDE_SAMPLE: Final = 32
 REPRESENTATIVES: Final = 3
 _ROUNDS: Final = 4
-# Of so many interests it is found out on which records each fails; where they are more, it may be few records instead.
+# Up to this many failing interests, the search finds the failing records of each. Above it, a few bad records may be
+# the cause instead.
 FEW_INTERESTS: Final = 16
-# Of so many records it is found out for whom they fail, up to so many interests, and with so many runs for all records:
-# nobody is told anything meanwhile.
+# Up to FEW_RECORDS poison records, the search finds the interests that fail on each: at most MOST_ON_A_RECORD interests
+# per record and MOST_RUNS runs for all records. The limits keep the search short, because nobody gets results
+# meanwhile.
 FEW_RECORDS: Final = 4
 MOST_ON_A_RECORD: Final = 64
 MOST_RUNS: Final = 160
-# So many are found at one go, and the others at the next.
+# One search sets aside at most this many interests; the retry finds the others.
 MOST_INTERESTS: Final = 512
 _ALL: Final = 1 << 62
 
 Part = Mapping[str, pa.Table]
-"""New rows per dataset, by its folder. Those of datasets that are not named are taken whole."""
+"""New rows by dataset folder. The query reads all new rows of a dataset that is not in the mapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoisonRecord:
-    """A record on which the channel's query fails: for all, or for one interest. `dataset` is "" where the interest is
-    to blame, and not a record; `key` then has its id."""
+    """A record on which the channel's query fails, for all interests or for one. If the interest is at fault and not a
+    record, `dataset` is "" and `key` has the interest's id."""
 
     dataset: str
     key: Sequence[str]
     reason: str
     interest: int | None = None
-    known: bool = False  # it was found before, and is left out since
+    known: bool = False  # an earlier execution found it, and later executions leave it out
 
 
 @dataclass(frozen=True, slots=True)
 class _Bad:
-    """A new record, by its place in its dataset's, on which the query fails, and how."""
+    """A new record on which the query fails, by its position in the new rows of its dataset, with the error."""
 
     folder: str
     place: int
@@ -70,11 +76,11 @@ class _Bad:
 
 
 Run = Callable[[Part, Ids | None], ExecutionResults]
-"""Answers for some new rows, and for all interests or some."""
+"""Runs the query for some new rows, and for all interests or some."""
 
 
 class PoisonSearch:
-    """One search, in one execution. `left` are interests that take no part in it."""
+    """One search within one execution. The interests in `left` take no part in it."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -91,39 +97,40 @@ class PoisonSearch:
         self._is_stopped = is_stopped
         self._left = set(left)
         self._runs = 0
-        folders = {folder_of(one) for one in reading.query.scans if one.new}
+        folders = {folder_of(scan) for scan in reading.query.scans if scan.new}
         self._rows = {folder: rows_of(folder) for folder in sorted(folders)}
-        self._nothing = {folder: one.slice(0, 0) for folder, one in self._rows.items()}
+        self._nothing = {folder: rows.slice(0, 0) for folder, rows in self._rows.items()}
 
     def without_culprits(self, first: StatementError) -> tuple[ExecutionResults, list[PoisonRecord]]:
-        """The results of all but the culprits. Raises the query's error where nobody is to blame."""
+        """Returns the results without the poison records and bad interests, and names these. Raises the query's error
+        if the search finds no cause."""
         aside: dict[int, StatementError] = {}
         outcome: ExecutionResults | StatementError = first
         while isinstance(outcome, StatementError):
-            blamed = self._blamed(first)
-            if not blamed:
+            bad_interests = self._blamed(first)
+            if not bad_interests:
                 break
-            aside |= blamed
-            self._left |= blamed.keys()
+            aside |= bad_interests
+            self._left |= bad_interests.keys()
             outcome = self._outcome({}, self._rest())
-        culprits: list[PoisonRecord] = []
+        poison_records: list[PoisonRecord] = []
         if isinstance(outcome, StatementError):
             outcome, records = self._without_records(outcome, self._rest())
-            outcome, culprits = self._for_whom(outcome, records)
+            outcome, poison_records = self._for_whom(outcome, records)
         parts = [outcome]
-        for group in [sorted(aside)] if len(aside) > FEW_INTERESTS else [[one] for one in sorted(aside)]:
-            partly = self._partly(group) if group and _count(self._rows) > 1 else None
-            if partly is None:
-                for one in group:
-                    self._interests.strike(one, aside[one].message)
-                    culprits.append(PoisonRecord("", [str(one)], aside[one].message, one))
+        for group in [sorted(aside)] if len(aside) > FEW_INTERESTS else [[interest] for interest in sorted(aside)]:
+            partial = self._partly(group) if group and _count(self._rows) > 1 else None
+            if partial is None:
+                for interest in group:
+                    self._interests.strike(interest, aside[interest].message)
+                    poison_records.append(PoisonRecord("", [str(interest)], aside[interest].message, interest))
                 continue
-            parts.append(partly[0])
-            named = self._named(partly[1])
-            for one in group:
-                self._interests.doubt(one)
-                culprits += [replace(each, interest=one) for each in named]
-        return together(parts), culprits
+            parts.append(partial[0])
+            group_records = self._named(partial[1])
+            for interest in group:
+                self._interests.doubt(interest)
+                poison_records += [replace(record, interest=interest) for record in group_records]
+        return together(parts), poison_records
 
     def _rest(self) -> Ids:
         return Ids(without=tuple(sorted(self._left)))
@@ -131,23 +138,25 @@ class PoisonSearch:
     # ------------------------------------------------------------ interests
 
     def _partly(self, group: Sequence[int]) -> tuple[ExecutionResults, list[_Bad]] | None:
-        """The results of some interests without those of records on which one of them fails; None where each does."""
+        """Returns the results of these interests without the records on which one of them fails, and those records.
+        Returns None if every record fails."""
         alone = Ids(only=tuple(group))
         whole = self._outcome({}, alone)
         if isinstance(whole, ExecutionResults):
             return whole, []
         try:
-            found, records = self._without_records(whole, alone)
+            results, records = self._without_records(whole, alone)
         except StatementError:
             return None
-        return (found, records) if len(records) < _count(self._rows) else None
+        return (results, records) if len(records) < _count(self._rows) else None
 
     def _for_whom(
         self, found: ExecutionResults, records: Sequence[_Bad]
     ) -> tuple[ExecutionResults, list[PoisonRecord]]:
-        """What was found without these records, and with them what is found for interests that do not fail on them."""
+        """Extends the results, which lack these records, by what the records give to interests that do not fail on
+        them. Returns the results and the named poison records."""
         ids = sorted(self._interests.identities() - self._left)
-        spoilt: dict[int, dict[int, str]] = {}  # of an interest, the records on which it fails, and how
+        failures: dict[int, dict[int, str]] = {}  # interest → number of a record on which it fails → error
         for_all = set(range(len(records)))
         if len(ids) >= 2 and len(records) <= FEW_RECORDS:
             last = self._runs + MOST_RUNS
@@ -155,55 +164,63 @@ class PoisonSearch:
                 errors = self._failing_on(record, ids, last) if self._runs < last else {}
                 if errors:
                     for_all.discard(number)
-                for one, error in errors.items():
-                    spoilt.setdefault(one, {})[number] = error.message
+                for interest, error in errors.items():
+                    failures.setdefault(interest, {})[number] = error.message
         groups: dict[frozenset[int], list[int]] = {}
-        for one, reasons in sorted(spoilt.items()):
-            groups.setdefault(frozenset(reasons), []).append(one)
+        for interest, reasons in sorted(failures.items()):
+            groups.setdefault(frozenset(reasons), []).append(interest)
         parts: list[ExecutionResults] = []
         if groups:
-            others = Ids(without=tuple(sorted({*self._left, *spoilt})))
+            others = Ids(without=tuple(sorted({*self._left, *failures})))
             for without, among in [(frozenset[int](), others), *((k, Ids(only=tuple(v))) for k, v in groups.items())]:
-                gone = [records[number] for number in sorted(for_all | without)]
-                outcome = self._outcome(self._rows_without(gone), among)
+                left_out = [records[number] for number in sorted(for_all | without)]
+                outcome = self._outcome(self._rows_without(left_out), among)
                 if isinstance(outcome, StatementError):
                     return found, self._named(records)
                 parts.append(outcome)
-        culprits = self._named([records[number] for number in sorted(for_all)])
-        for one, reasons in sorted(spoilt.items()):
-            mine = [replace(records[number], reason=reason) for number, reason in sorted(reasons.items())]
-            culprits += [replace(each, interest=one) for each in self._named(mine)]
-        return (together(parts) if parts else found), culprits
+        poison_records = self._named([records[number] for number in sorted(for_all)])
+        for interest, reasons in sorted(failures.items()):
+            own_records = [replace(records[number], reason=reason) for number, reason in sorted(reasons.items())]
+            poison_records += [replace(poison_record, interest=interest) for poison_record in self._named(own_records)]
+        return (together(parts) if parts else found), poison_records
 
     def _failing_on(self, record: _Bad, ids: Sequence[int], last: int) -> dict[int, StatementError]:
-        """Interests that fail on this record; none where that cannot be said of some alone, or takes too long."""
+        """Returns the interests that fail on this record, with their errors. Returns nothing if all interests may fail,
+        or if the search would take too long; then the record is poison for everybody."""
         part = {**self._nothing, record.folder: self._rows[record.folder].slice(record.place, 1)}
-        tried = {one: self._outcome(part, Ids(one, one)) for one in spread(ids, SAMPLE)}
-        if all(isinstance(one, StatementError) for one in tried.values()):
+        outcomes = {interest: self._outcome(part, Ids(interest, interest)) for interest in spread(ids, SAMPLE)}
+        if all(isinstance(outcome, StatementError) for outcome in outcomes.values()):
             return {}
-        tried |= {one: self._outcome(part, Ids(one, one)) for one in spread(ids, WIDE_SAMPLE) if one not in tried}
-        if not any(isinstance(one, ExecutionResults) and len(one) for one in tried.values()):
-            return {}  # nobody is known who would lose something
-        known = {one: outcome if isinstance(outcome, StatementError) else None for one, outcome in tried.items()}
-        bad = sum(error is not None for error in known.values())
-        if bad * len(ids) > 2 * MOST_ON_A_RECORD * len(known):
-            return {}  # by far too many
-        found = self._failing(ids, part, StatementError(record.reason), MOST_ON_A_RECORD, last, known)
-        return {} if len(found) > MOST_ON_A_RECORD or self._runs >= last else found
+        outcomes |= {
+            interest: self._outcome(part, Ids(interest, interest))
+            for interest in spread(ids, WIDE_SAMPLE)
+            if interest not in outcomes
+        }
+        if not any(isinstance(outcome, ExecutionResults) and len(outcome) for outcome in outcomes.values()):
+            return {}  # no interest is known that would lose a result
+        known = {
+            interest: outcome if isinstance(outcome, StatementError) else None for interest, outcome in outcomes.items()
+        }
+        failures = sum(error is not None for error in known.values())
+        if failures * len(ids) > 2 * MOST_ON_A_RECORD * len(known):
+            return {}  # the sample predicts far too many failing interests
+        failing_interests = self._failing(ids, part, StatementError(record.reason), MOST_ON_A_RECORD, last, known)
+        return {} if len(failing_interests) > MOST_ON_A_RECORD or self._runs >= last else failing_interests
 
     def _blamed(self, first: StatementError) -> dict[int, StatementError]:
-        """Interests on which it fails, and how, where it does not fail on others. None: it is the records, if any."""
+        """Returns the interests that are at fault, with their errors: the query fails with them and not with others.
+        Returns nothing if the records are the cause."""
         ids = sorted(self._interests.identities() - self._left)
         if len(ids) < 2:
             return {}
-        suspects = [one for one in ids if one in self._interests.suspects]
+        suspects = [interest for interest in ids if interest in self._interests.suspects]
         if 0 < len(suspects) < len(ids):
             without = Ids(without=tuple(sorted({*self._left, *suspects})))
             if self._failure({}, without) is None:
                 return self._failing(suspects, {}, first)
         sample = spread(ids, SAMPLE)
-        tried = {one: self._failure({}, Ids(one, one)) for one in sample}
-        bad = {one: error for one, error in tried.items() if error is not None}
+        errors = {interest: self._failure({}, Ids(interest, interest)) for interest in sample}
+        bad = {interest: error for interest, error in errors.items() if error is not None}
         if len(bad) < len(sample):
             if len(sample) == len(ids):
                 return bad
@@ -214,7 +231,7 @@ class PoisonSearch:
             if all(map(self._interests.has_worked, bad)) or self._some_record_passes():
                 return {}
             return self._failing(ids, {}, first)
-        # It fails on every one that was tried.
+        # Every sampled interest fails.
         if self._some_record_passes():
             return {}
         part = self._harmless(ids, sample)
@@ -229,7 +246,8 @@ class PoisonSearch:
         last: int = _ALL,
         known: Mapping[int, StatementError | None] = MappingProxyType({}),
     ) -> dict[int, StatementError]:
-        """`last`: the number of the run at which it is given up; `known`: those that were tried by themselves."""
+        """Bisects the interests and returns those that fail, with their errors. The search stops when the number of
+        runs reaches `last`. `known` has the outcomes of interests that were already tried alone."""
         without = tuple(sorted(self._left))
 
         def failure(begin: int, end: int) -> StatementError | None:
@@ -237,53 +255,60 @@ class PoisonSearch:
                 return known[ids[begin]]
             return self._failure(part, Ids(ids[begin], ids[end - 1], without))
 
-        found = failing(len(ids), failure, MOST_INTERESTS if most is None else most, lambda: self._runs >= last)
-        bad = {ids[at]: error for at, error in found.items()}
+        errors = failing(len(ids), failure, MOST_INTERESTS if most is None else most, lambda: self._runs >= last)
+        bad = {ids[at]: error for at, error in errors.items()}
         if most is None and len(bad) > MOST_INTERESTS:
-            # The next try, which leaves these out, finds others.
-            for one, error in bad.items():
-                self._interests.strike(one, error.message)
+            # The retry leaves these interests out and finds the others.
+            for interest, error in bad.items():
+                self._interests.strike(interest, error.message)
             raise first
         return bad
 
     def _some_record_passes(self) -> bool:
-        """Whether there is one with which no interest fails: then those that fail are to blame."""
+        """Returns whether a sampled record passes with all interests: then the records that fail are at fault."""
         if _count(self._rows) < 2:
             return False
         return any(self._failure(part, self._rest()) is None for part in self._singles(SAMPLE))
 
     def _harmless(self, ids: Sequence[int], sample: Sequence[int]) -> Part | None:
-        """A record with which some interest does not fail."""
-        whole = set(sample) if _count(self._rows) == 1 else set()  # these were tried with all there is
+        """Returns a record with which at least one interest passes."""
+        # The sample was already tried with this single record.
+        whole = set(sample) if _count(self._rows) == 1 else set()
         known = all(map(self._interests.has_worked, sample))
         for number, part in enumerate(self._singles(REPRESENTATIVES)):
-            for one in spread(ids, SAMPLE if known or number else WIDE_SAMPLE):
-                if one not in whole and self._failure(part, Ids(one, one)) is None:
+            for interest in spread(ids, SAMPLE if known or number else WIDE_SAMPLE):
+                if interest not in whole and self._failure(part, Ids(interest, interest)) is None:
                     return part
         return None
 
     def _singles(self, count: int) -> Iterator[Part]:
-        """Single records of a dataset whose records make it fail: by themselves, or where they meet others."""
-        filled = sorted((one for one in self._rows if self._rows[one].num_rows), key=lambda one: -len(self._rows[one]))
-        failed = [one for one in filled if self._failure({**self._nothing, one: self._rows[one]}, self._rest())]
+        """Yields single records, to be tried alone, of the largest dataset whose new rows fail without rows of other
+        datasets. If there is none, yields single records of the largest dataset, each with all rows of the others."""
+        filled = sorted(
+            (folder for folder in self._rows if self._rows[folder].num_rows), key=lambda one: -len(self._rows[one])
+        )
+        failed = [
+            folder for folder in filled if self._failure({**self._nothing, folder: self._rows[folder]}, self._rest())
+        ]
         others = self._nothing if failed else self._rows
         for folder in (failed or filled)[:1]:
-            for at in spread(range(self._rows[folder].num_rows), count):
-                yield {**others, folder: self._rows[folder].slice(at, 1)}
+            for position in spread(range(self._rows[folder].num_rows), count):
+                yield {**others, folder: self._rows[folder].slice(position, 1)}
 
     # ------------------------------------------------------------ records
 
     def _without_records(self, first: StatementError, ids: Ids) -> tuple[ExecutionResults, list[_Bad]]:
-        """The results of these interests without the records on which the query fails for them, and those records."""
+        """Returns the results of these interests without the records on which the query fails for them, and those
+        records."""
         bad: list[_Bad] = []
         for _ in range(_ROUNDS):
             rows = self._rows_without(bad)
-            found = self._culprits(rows, first, ids)
-            if not found:
+            reasons_by_folder = self._culprits(rows, first, ids)
+            if not reasons_by_folder:
                 raise first
-            for folder, reasons in found.items():
-                stays = _stays(self._rows[folder], folder, bad)
-                bad += [_Bad(folder, int(stays[at]), reason) for at, reason in reasons.items()]
+            for folder, reasons in reasons_by_folder.items():
+                remaining = _stays(self._rows[folder], folder, bad)
+                bad += [_Bad(folder, int(remaining[position]), reason) for position, reason in reasons.items()]
             outcome = self._outcome(self._rows_without(bad), ids)
             if isinstance(outcome, ExecutionResults):
                 return outcome, bad
@@ -291,29 +316,32 @@ class PoisonSearch:
         raise first
 
     def _rows_without(self, bad: Sequence[_Bad]) -> Part:
-        made: dict[str, pa.Table] = {}
+        remaining_rows: dict[str, pa.Table] = {}
         for folder, rows in self._rows.items():
-            stays = _stays(rows, folder, bad)
-            # Of no rows pyarrow cannot take structs.
-            made[folder] = rows.take(pa.array(stays)) if len(stays) else rows.slice(0, 0)
-        return made
+            positions = _stays(rows, folder, bad)
+            # pyarrow cannot `take` zero rows of a struct column.
+            remaining_rows[folder] = rows.take(pa.array(positions)) if len(positions) else rows.slice(0, 0)
+        return remaining_rows
 
     def _named(self, bad: Sequence[_Bad]) -> list[PoisonRecord]:
         return [
-            PoisonRecord(*identity_of(self._reading.entries[one.folder], self._rows[one.folder], one.place), one.reason)
-            for one in bad
+            PoisonRecord(
+                *identity_of(self._reading.entries[record.folder], self._rows[record.folder], record.place),
+                record.reason,
+            )
+            for record in bad
         ]
 
     def _culprits(self, rows: Part, first: StatementError, ids: Ids) -> dict[str, dict[int, str]]:
-        """Per dataset the places of records that make it fail, and how."""
+        """Returns, per dataset, the positions of the records on which the query fails, with the errors."""
         if self._failure(self._nothing, ids) is not None:
             raise first
-        found = {folder: self._among(folder, rows, self._nothing, first, ids) for folder in rows}
-        if not any(found.values()) and len(rows) > 1:
-            # It fails only where records of several datasets meet.
+        reasons_by_folder = {folder: self._among(folder, rows, self._nothing, first, ids) for folder in rows}
+        if not any(reasons_by_folder.values()) and len(rows) > 1:
+            # The query fails only when it combines records of several datasets, so blame those of the largest.
             largest = max(rows, key=lambda folder: rows[folder].num_rows)
-            found = {largest: self._among(largest, rows, rows, first, ids)}
-        return {folder: reasons for folder, reasons in found.items() if reasons}
+            reasons_by_folder = {largest: self._among(largest, rows, rows, first, ids)}
+        return {folder: reasons for folder, reasons in reasons_by_folder.items() if reasons}
 
     def _among(self, folder: str, rows: Part, others: Part, first: StatementError, ids: Ids) -> dict[int, str]:
         own = rows[folder]
@@ -324,9 +352,11 @@ class PoisonSearch:
         count = own.num_rows
         if failure(0, count) is None:
             return {}
-        if count > SAMPLE and all(failure(at, at + 1) is not None for at in spread(range(count), SAMPLE)):
+        if count > SAMPLE and all(
+            failure(position, position + 1) is not None for position in spread(range(count), SAMPLE)
+        ):
             raise first
-        return {at: error.message for at, error in failing(count, failure, _ALL).items()}
+        return {position: error.message for position, error in failing(count, failure, _ALL).items()}
 
     def _failure(self, part: Part, ids: Ids) -> StatementError | None:
         outcome = self._outcome(part, ids)
@@ -343,11 +373,11 @@ class PoisonSearch:
 
 
 def _count(rows: Part) -> int:
-    return sum(one.num_rows for one in rows.values())
+    return sum(table.num_rows for table in rows.values())
 
 
 def collected(reading: ExecutionSnapshot, folder: str) -> pa.Table:
-    """A dataset's new rows."""
+    """Returns the new rows of a dataset."""
     rows = reading.new_rows(folder)
     if rows is None:
         snapshot = reading.rows_in_files(folder)
@@ -358,19 +388,20 @@ def collected(reading: ExecutionSnapshot, folder: str) -> pa.Table:
             try:
                 rows = reading.engine.rows(sql)
             except CapacityError:
-                rows = pa.Table.from_batches(reading.engine.batches(sql))  # more than fits into an answer
+                # The rows exceed the size limit of one answer.
+                rows = pa.Table.from_batches(reading.engine.batches(sql))
         finally:
             reading.engine.views.drop(view)
     return rows
 
 
 def _stays(rows: pa.Table, folder: str, bad: Sequence[_Bad]) -> npt.NDArray[np.int64]:
-    """The places of the others."""
-    return np.setdiff1d(np.arange(rows.num_rows), [one.place for one in bad if one.folder == folder])
+    """Returns the positions of the rows that are not bad."""
+    return np.setdiff1d(np.arange(rows.num_rows), [record.place for record in bad if record.folder == folder])
 
 
 def identity_of(entry: DatasetEntry, rows: pa.Table, place: int) -> tuple[str, list[str]]:
-    """The dataset and the key of a record."""
+    """Returns the name of the dataset and the key of a record."""
 
     def value(row: Any, path: Sequence[str]) -> str:
         for name in path:

@@ -1,4 +1,9 @@
-"""A running channel: executed when it is due, once at a time; what it found is committed with how far it read."""
+"""Runs one channel: executes it when it is due, one execution at a time, with retries.
+
+A commit to a watched dataset makes a continuous channel due; a tick makes a repetitive channel due. The store
+commits the results of an execution together with the commit vector that it read. A crash therefore neither loses
+nor repeats a match.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +44,11 @@ log = structlog.get_logger()
 
 RETRY_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0)
 TRIES_PER_TICK: Final = 3
-TOLD_AGAIN_S: Final = 55.0  # whatever lasts is told about once a minute
+TOLD_AGAIN_S: Final = 55.0  # a lasting problem is logged about once a minute
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CULPRITS_KEPT: Final = 100
-_READ_BESIDE: Final = 1_000  # so many interests at once are read on a thread, where nobody waits for it
+# more interest changes than this are parsed on an engine thread, so that the event loop stays free
+_READ_BESIDE: Final = 1_000
 
 
 def micros(at: datetime) -> int:
@@ -55,29 +61,30 @@ def moment(at_us: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
-    """What every channel works with."""
+    """The services and limits that all channels of a cluster share."""
 
     store: ChannelStore
     tables: DatasetTables
     engine: Engine
     new_rows: NewRows
     runs: ExecutionRuns
-    announce: Callable[[CommittedExecution], None]  # of each execution, with results or without
-    late_ticks: int  # so many ticks that passed are executed one by one; older ones coalesce
+    announce: Callable[[CommittedExecution], None]  # called after every execution, with or without results
+    late_ticks: int  # at most this many missed ticks are executed one by one; older ticks coalesce
     matches_limit: int
 
 
 class RunningChannel:
-    """Promises. One execution at a time. A row version that is committed after a subscription was acknowledged is
-    matched with it; no version is matched twice with an interest, whatever is killed when."""
+    """Executes one channel. Guarantees: one execution runs at a time. A record that is committed after a
+    subscription was acknowledged is matched with that subscription. A record version is matched with an interest at
+    most once, even if processes are killed."""
 
     def __init__(self, entry: ChannelEntry, query: SharedQuery, rooms: ChannelContext) -> None:
         self.entry = entry
         self.query = query
         self.counts = ChannelCounts()
         self.trouble: str | None = None
-        self._told_at_s = 0.0  # of its trouble
-        self._searching = False  # for what the execution that goes on has failed on
+        self._told_at_s = 0.0  # when `trouble` was last logged
+        self._searching = False  # whether the current execution failed and its poison records are being searched
         self._search_told_at_s = -TOLD_AGAIN_S
         self._parts_told_at_s = -TOLD_AGAIN_S
         self._rooms = rooms
@@ -85,7 +92,7 @@ class RunningChannel:
         self._size = ExecutionSize()
         self._parameters = ParameterValues(entry.parameters, entry.types)
         self._change: int | None = None
-        self._state: ChannelState | None = None  # as the store has it, which only this channel changes
+        self._state: ChannelState | None = None  # a copy of the stored state; only this channel changes it
         self._due = asyncio.Event()
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -96,18 +103,19 @@ class RunningChannel:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        watched = [entry_of(one) for one in self.query.watched]
-        self._watched = {one.folder: self._rooms.tables.table(one) for one in watched}
+        watched_datasets = [entry_of(dataset) for dataset in self.query.watched]
+        self._watched = {dataset.folder: self._rooms.tables.table(dataset) for dataset in watched_datasets}
         for table in self._watched.values():
             table.recent.want()
             if self.entry.period is None:
                 table.listen(self._committed)
-        # What was committed before anybody listened is found now.
+        # Commits from before the listener was added have no event, so run once at the start.
         self._due.set()
         self._task = asyncio.create_task(self._run(), name=f"channel {self.entry.name}")
 
     async def stop(self) -> None:
-        """When it returns nothing of the channel goes on; an execution that was on its way is kept wholly or not."""
+        """Stops the channel. When this returns, no work of the channel goes on; the store has an execution that was
+        running either completely or not at all."""
         self._stopping.set()
         for table in self._watched.values():
             table.unlisten(self._committed)
@@ -121,8 +129,8 @@ class RunningChannel:
                 await self._rooms.engine.work(self._interests.close)
 
     def _committed(self, _number: int) -> None:
-        """On the thread of whoever committed to a dataset that is watched."""
-        with suppress(RuntimeError):  # the loop has ended, and the channel with it
+        """Runs on the thread that committed to a watched dataset."""
+        with suppress(RuntimeError):  # the event loop is closed, so the channel has ended too
             self._loop.call_soon_threadsafe(self._due.set)
 
     # ------------------------------------------------------------ when
@@ -133,7 +141,7 @@ class RunningChannel:
                 await (self._at_commits() if self.entry.period is None else self._at_ticks())
                 return
             except Exception as error:
-                # Begun again whether or not it can be told.
+                # A failing log must not prevent the restart.
                 with suppress(Exception):
                     log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
             await asyncio.sleep(RETRY_S[-1])
@@ -149,25 +157,27 @@ class RunningChannel:
         assert period is not None
         state = await self._rooms.store.state(self.entry.channel_id)
         last = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
-        first = True
+        is_first_tick = True
 
         async def tick(_number: int, due: datetime, missed: int) -> None:
-            nonlocal first
-            # Of the ticks while nobody was there, and of those when nothing was new, nobody knows which were missed.
-            self.counts.missed_ticks += 0 if first else missed
-            first = False
+            nonlocal is_first_tick
+            # The first tick after a start reports ticks from before the start and ticks that had nothing new, which
+            # store no execution. They cannot be distinguished from missed ticks, so do not count them.
+            self.counts.missed_ticks += 0 if is_first_tick else missed
+            is_first_tick = False
             await self._surely(due)
 
         done = last_tick(self.entry.anchor, period, last)
         await schedule.keep(self.entry.anchor, period, done, tick, self._now, late_ticks=self._rooms.late_ticks)
 
     def _now(self) -> datetime:
-        """By the clock of the commits, which goes on where the wall clock cannot be believed."""
+        """Returns the time of the clock guard, which continues from its last trusted value while the wall clock is
+        suspect."""
         return moment(self._rooms.tables.clock.now_us())
 
     async def _surely(self, tick: datetime | None) -> None:
-        """Executes it, again and again where that fails, for the same instant. A tick at which the query itself fails
-        is given up when the next one is due: that one reads a later state, which may be a better one."""
+        """Executes the channel for one instant and retries failures with back-off. If the query itself fails at a
+        tick, the retries end when the next tick is due: the next tick reads a later state, which may not fail."""
         failures = 0
         while True:
             try:
@@ -192,7 +202,8 @@ class RunningChannel:
     # ------------------------------------------------------------ what
 
     async def execute(self, tick: datetime | None) -> None:
-        """One execution, at this instant or, where there is none, now; after the one that runs, if one does."""
+        """Runs one execution for this tick, or for now if `tick` is None. Waits until the current execution has
+        ended."""
         async with self._turn:
             state, self._state = self._state, None
             if state is None:
@@ -200,16 +211,18 @@ class RunningChannel:
             self._state = await self._execute(state, tick)
 
     async def _execute(self, state: ChannelState, tick: datetime | None) -> ChannelState:
-        """The state afterwards."""
+        """Runs one execution and returns the state after it."""
         rooms, started = self._rooms, self._now()
-        tells_previous = f":{PREVIOUS}" in self.query.sql  # then the instant counts also where nothing was found
+        # Then every execution is stored, because the next execution needs its instant.
+        tells_previous = f":{PREVIOUS}" in self.query.sql
         if self._nothing_new(state.vector) and not tells_previous:
             return state
         reading = await self._begin_reading(state.vector, tick)
         if reading is None:
             self.counts.missed_ticks += 1
             return state
-        # Interests come after the states: whoever had subscribed when a record was committed takes part.
+        # Read the interests after the snapshots. Then every interest that was subscribed before a record was committed
+        # takes part in the execution that reads the record.
         await self._follow_interests()
         self.counts.interests = len(self._interests)
         faults.reach("channel.execution.begun")
@@ -221,14 +234,14 @@ class RunningChannel:
         details: dict[str, object] = {}
         if self._interests and not reading.is_empty():
             previous = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
-            found, culprits = await self._found(reading, now, previous)
-            interests = found.interests.tolist()
-            payloads = [found.texts[one] for one in found.payloads.tolist()]
-            if culprits:
-                self.counts.culprits += sum(not one.known for one in culprits)
-                details["culprits"] = [asdict(one) for one in culprits[:_CULPRITS_KEPT]]
-                details["interests_aside"] = sum(not one.dataset for one in culprits)
-                self._tell_aside([one for one in culprits if not one.known])
+            results, poison_records = await self._found(reading, now, previous)
+            interests = results.interests.tolist()
+            payloads = [results.texts[index] for index in results.payloads.tolist()]
+            if poison_records:
+                self.counts.culprits += sum(not record.known for record in poison_records)
+                details["culprits"] = [asdict(record) for record in poison_records[:_CULPRITS_KEPT]]
+                details["interests_aside"] = sum(not record.dataset for record in poison_records)
+                self._tell_aside([record for record in poison_records if not record.known])
         faults.reach("channel.execution.found")
         ended = self._now()
         execution = Execution(
@@ -263,13 +276,13 @@ class RunningChannel:
             )  # fmt: skip
         finally:
             self.counts.parts = self._size.parts
-            # Whatever it came to is counted elsewhere.
+            # The search counted as a failure only while it ran; the caller counts the outcome.
             self.counts.failing -= self._searching
             self._searching = False
 
     async def _begin_reading(self, since: Vector, tick: datetime | None) -> ExecutionSnapshot | None:
-        """The states as of the tick. Where one is no longer kept, the tick coalesces with the next (None), and the
-        latest tick that is due reads the datasets as they are."""
+        """Takes the snapshots of all datasets as of the tick. If retention has already removed a state, returns
+        None when a later tick is due (the ticks coalesce); the latest due tick reads the current states instead."""
         rooms = self._rooms
 
         def begin(at: datetime | None) -> ExecutionSnapshot:
@@ -283,29 +296,33 @@ class RunningChannel:
         return await rooms.engine.execution(lambda: begin(None), self.entry.name)
 
     def _is_followed(self, tick: datetime) -> bool:
-        """Whether a later tick is due already."""
+        """Returns whether a later tick is already due."""
         anchor, period = self.entry.anchor, self.entry.period
         assert period is not None
         return last_tick(anchor, period, self._now()) > last_tick(anchor, period, tick)
 
     def _nothing_new(self, since: Vector) -> bool:
-        """Whether there can be no answer, as one sees without asking anybody."""
+        """Returns whether an execution would surely have no results, which needs no I/O: the query wants new rows and
+        no watched dataset has any."""
         return self.query.needs_new and all(
             table.number <= since.get(folder, 0) for folder, table in self._watched.items()
         )
 
     async def _follow_interests(self) -> None:
-        """Takes in who came and lets go who left since the last execution."""
+        """Applies the interests that were added and removed since the last execution. Reads all of them at the
+        start, or when the store no longer has the changes."""
         store, channel = self._rooms.store, self.entry.channel_id
         while True:
             if self._change is None:
                 change = 0
-                there: set[int] = set()
+                known_ids: set[int] = set()
                 async for chunk in store.interests(channel):
-                    change = chunk.change if not there else min(change, chunk.change)
-                    there.update(chunk.ids)
+                    change = chunk.change if not known_ids else min(change, chunk.change)
+                    known_ids.update(chunk.ids)
                     await self._take_in(list(zip(chunk.ids, chunk.parameters, strict=True)), ())
-                await self._take_in((), [one for one in self._interests.identities() if one not in there])
+                await self._take_in(
+                    (), [interest_id for interest_id in self._interests.identities() if interest_id not in known_ids]
+                )
                 self._change = change
             changes = await store.interest_changes(channel, self._change)
             if changes is None:
@@ -327,7 +344,8 @@ class RunningChannel:
             take_in()
 
     def _search_begins(self, error: StatementError) -> None:
-        """On the thread of an execution that failed: nobody is told anything until it is known on what."""
+        """Runs on the thread of an execution that failed. Counts and logs that a poison search begins, because no
+        subscriber gets results until the search ends."""
         self._searching = True
         self.counts.failing += 1
         if time.monotonic() >= self._search_told_at_s + TOLD_AGAIN_S:
@@ -339,7 +357,8 @@ class RunningChannel:
                 )  # fmt: skip
 
     def _parts_begin(self, error: TocsinError) -> None:
-        """On the thread of an execution that failed: it is run in parts, which takes longer."""
+        """Runs on the thread of an execution that failed. Logs that the execution now runs in parts, which takes
+        longer."""
         if time.monotonic() >= self._parts_told_at_s + TOLD_AGAIN_S:
             self._parts_told_at_s = time.monotonic()
             with suppress(Exception):
@@ -376,19 +395,21 @@ class RunningChannel:
                     channel=self.entry.name, reason=reason, failures_in_a_row=self.counts.failing,
                 )  # fmt: skip
         self.trouble = reason
-        at = micros(self._now())
+        now_us = micros(self._now())
         try:
             state = await self._rooms.store.state(self.entry.channel_id)
             await self._rooms.store.record_failure(
                 self.entry.channel_id,
-                Failure(state.last_execution + 1, at, at, reason[:2_000], None if tick is None else micros(tick)),
+                Failure(
+                    state.last_execution + 1, now_us, now_us, reason[:2_000], None if tick is None else micros(tick)
+                ),
             )
-        except Exception as second:
-            log.warning("its failure could not be kept", channel=self.entry.name, reason=str(second))
+        except Exception as store_error:
+            log.warning("its failure could not be kept", channel=self.entry.name, reason=str(store_error))
 
 
 def _go_on() -> None:
-    """Raises in a task that was told to end when what it did could no longer be stopped."""
-    own = asyncio.current_task()
-    if own is not None and own.cancelling():
+    """Raises CancelledError if the task was cancelled during work that could not be interrupted."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
         raise asyncio.CancelledError
