@@ -1,1 +1,1 @@
-"""Channels: parameterized queries that run for everybody who subscribed to them, and what they found."""
+"""Channels: parameterized queries that run once for all subscribers, and their results."""

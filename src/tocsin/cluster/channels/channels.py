@@ -82,7 +82,7 @@ class Channels:
         self._later: dict[int, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     async def start(self, lost: LostFolder) -> None:
         """Starts every channel of the catalog from its stored position. A channel whose rows are lost starts anew. Rows

@@ -1,4 +1,4 @@
-"""A channel's query from what the catalog says of it."""
+"""Compiles the query of a channel from its catalog entry."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from tocsin.rules.model.types import Type
 
 
 class CatalogNames:
-    """The catalog's names for the translator of channels."""
+    """Resolves names of the catalog for the channel translator."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
-        """Also one that a channel cannot read, which the translator says then."""
+        """Also returns datasets that a channel cannot read, so that the translator can say why."""
         if dataverse == METADATA:
             return DATASETS.get(name)
         ref = dataset_ref(dataverse, name)
-        found = self._catalog.find(ref)
-        if found is None and (channel := channel_of(ref)) is not None:
+        dataset = self._catalog.find(ref)
+        if dataset is None and (channel := channel_of(ref)) is not None:
             entry = self._catalog.find(channel)
             return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
-        return found if isinstance(found, DatasetEntry) else None
+        return dataset if isinstance(dataset, DatasetEntry) else None
 
     def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
-        found = self._catalog.find(function_ref(dataverse, name, arity))
-        return found if isinstance(found, FunctionEntry) else None
+        function = self._catalog.find(function_ref(dataverse, name, arity))
+        return function if isinstance(function, FunctionEntry) else None
 
     def arities(self, dataverse: str, name: str) -> Sequence[int]:
-        return sorted(one.arity for one in self._catalog.functions_named(dataverse, name))
+        return sorted(function.arity for function in self._catalog.functions_named(dataverse, name))
 
     def suggestions(self, dataverse: str) -> Sequence[str]:
         if dataverse == METADATA:
             return list(DATASETS)
-        return [one.name for one in self._catalog.datasets if one.dataverse == dataverse]
+        return [dataset.name for dataset in self._catalog.datasets if dataset.dataverse == dataverse]
 
 
 def compiled(
@@ -66,7 +66,7 @@ def compiled(
 
 
 def query_of(engine: Engine, catalog: Catalog, entry: ChannelEntry) -> SharedQuery:
-    """The query of a channel that exists: its parameters keep the types they were given."""
+    """Compiles the query of an existing channel. Its parameters keep the types of its creation."""
     dataverse, body = entry.dataverse, entry.body
     if entry.function is not None:
         function = catalog.find(entry.function)
@@ -81,7 +81,7 @@ def query_of(engine: Engine, catalog: Catalog, entry: ChannelEntry) -> SharedQue
 
 
 def plan_of(engine: Engine, query: SharedQuery) -> str:
-    """Spark's plan; StatementError where it would test every interest against every record."""
+    """Returns Spark's plan. Raises StatementError if the plan would test every interest against every record."""
     interests = InterestTable(engine.spark, query)
     return checked_plan(
         engine.spark, query, interests.schema, lambda call: engine.python.called(call.function, call.arguments)
@@ -89,8 +89,8 @@ def plan_of(engine: Engine, query: SharedQuery) -> str:
 
 
 def used_by(query: SharedQuery) -> tuple[Ref, ...]:
-    """What the body itself names."""
-    found = []
+    """Returns the datasets and functions that the body names."""
+    refs = []
     for kind, dataverse, name in sorted(query.uses):
-        found.append(Ref("dataset" if kind == "dataset" else "function", dataverse, name))
-    return tuple(found)
+        refs.append(Ref("dataset" if kind == "dataset" else "function", dataverse, name))
+    return tuple(refs)

@@ -1,6 +1,7 @@
-"""Channels that the catalog knows and the channels' store has no rows of: the store was lost, or is an older copy.
+"""Finds channels of the catalog that have no rows in the channel store: the store was lost, or is an older copy.
 
-A channel's rows are there before the catalog knows it, and go after it: no crash leaves one without rows.
+The store has a channel's rows before the catalog knows the channel, and loses them after the catalog forgets it. So a
+crash never leaves a channel without rows.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class LostChannels:
         return [entry for entry in self._catalog.catalog.channels if entry.channel_id not in stored]
 
     async def renumber(self) -> None:
-        """Their old numbers are nobody's again: brokers and their caches may still know them. Without an execution, a
-        channel begins with what is there when it is started."""
-        taken = max((entry.channel_id for entry in self._catalog.catalog.channels), default=0)
+        """Gives lost channels new numbers, because brokers and their caches may still know the old ones. A channel
+        without an execution then starts from the current state of its datasets."""
+        highest_id = max((entry.channel_id for entry in self._catalog.catalog.channels), default=0)
         for entry in await self.find():
-            channel_id = await self._store.add_channel(after=taken)
+            channel_id = await self._store.add_channel(after=highest_id)
             await self._catalog.apply([Put(replace(entry, channel_id=channel_id), when_taken="replace")])
             log.warning(
                 "a channel begins anew, without subscriptions and results: its rows were lost",
@@ -47,7 +48,7 @@ class LostChannels:
 
 
 def refuse_lost_channels(path: Path, lost: Iterable[ChannelEntry]) -> None:
-    """StoreError where the store in this file has lost channels that the catalog knows."""
+    """Raises StoreError if the store in this file has lost channels that the catalog knows."""
     names = [f"{entry.dataverse}.{entry.name}" for entry in lost]
     if not names:
         return

@@ -1,6 +1,6 @@
-"""What channels have done and how long it takes, in numbers for Prometheus.
+"""Exports what channels do, and how long it takes, as Prometheus metrics.
 
-The series are made from the channels that run when somebody asks: a dropped channel's go.
+The series come from the channels that run when Prometheus reads them, so the series of a dropped channel disappear.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 @dataclass(slots=True)
 class ChannelCounts:
-    """What a channel has done since it was started."""
+    """What a channel has done since it started."""
 
     executions: int = 0
     finding_s: float = 0.0
@@ -25,13 +25,13 @@ class ChannelCounts:
     left_out: int = 0
     failures: int = 0
     failing: int = 0
-    """Executions that failed since the last one that did not."""
+    """Failed executions since the last success."""
     missed_ticks: int = 0
     culprits: int = 0
     parts: int = 0
-    """Of executions that the engine had no room or time for as a whole."""
+    """Parts of executions that the engine could not run as a whole."""
     interests: int = 0
-    """Those of the last execution."""
+    """Interests in the last execution."""
     last_execution_s: float | None = None
 
 
@@ -66,7 +66,7 @@ _STATES: Final[dict[str, tuple[str, Callable[[ChannelCounts], float | None]]]] =
 
 
 class ChannelCollector(Collector):
-    """`figures` may be asked from any thread."""
+    """`figures` may be called from any thread."""
 
     def __init__(self, figures: Callable[[], Iterable[ChannelMetrics]]) -> None:
         self._figures = figures
@@ -78,14 +78,14 @@ class ChannelCollector(Collector):
         return self._collected(tuple(self._figures()))
 
     def _collected(self, figures: tuple[ChannelMetrics, ...]) -> Iterator[Metric]:
-        for name, (said, count) in _COUNTS.items():
-            counted = CounterMetricFamily(name, said, labels=["channel"])
-            for one in figures:
-                counted.add_metric([one.channel], count(one.counts))
-            yield counted
-        for name, (said, state) in _STATES.items():
-            now = GaugeMetricFamily(name, said, labels=["channel"])
-            for one in figures:
-                if (value := state(one.counts)) is not None:
-                    now.add_metric([one.channel], value)
-            yield now
+        for name, (help_text, count) in _COUNTS.items():
+            counter = CounterMetricFamily(name, help_text, labels=["channel"])
+            for channel in figures:
+                counter.add_metric([channel.channel], count(channel.counts))
+            yield counter
+        for name, (help_text, state) in _STATES.items():
+            gauge = GaugeMetricFamily(name, help_text, labels=["channel"])
+            for channel in figures:
+                if (value := state(channel.counts)) is not None:
+                    gauge.add_metric([channel.channel], value)
+            yield gauge

@@ -1,4 +1,4 @@
-"""What WITH {…} says of a channel."""
+"""Reads the options of CREATE CHANNEL … WITH {…}."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tocsin.language.syntax import statements as st
 
 @dataclass(frozen=True, slots=True)
 class ChannelOptions:
-    """How long results are kept, and how many bytes of them; None: the cluster's default."""
+    """How long a channel keeps results, and how many bytes of them; None means the cluster's default."""
 
     retention_s: float | None = None
     retention_bytes: int | None = None
 
 
 def channel_options(statement: st.CreateChannel, now: datetime) -> ChannelOptions:
-    """Raises TranslationError naming the option that cannot be."""
-    found = read_options(statement, now, {"retention": seconds, "retention-bytes": whole_number("bytes", 1)})
-    return ChannelOptions(found.get("retention"), found.get("retention-bytes"))
+    """Raises TranslationError, which names the invalid option."""
+    options = read_options(statement, now, {"retention": seconds, "retention-bytes": whole_number("bytes", 1)})
+    return ChannelOptions(options.get("retention"), options.get("retention-bytes"))

@@ -1,4 +1,7 @@
-"""Values of a channel's parameters: checked, and as the one text that stands for all ways to write them."""
+"""Checks the values of a channel's parameters and encodes them as canonical text.
+
+Equal values have equal texts, so subscriptions with equal parameters share one interest.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ class ParameterValues:
         self._read = json_form.reader(record)
 
     def checked(self, values: Sequence[Any]) -> Values:
-        """Values of a statement; InputError names the one that does not fit."""
+        """Checks values from a statement. Raises InputError, which names the value that does not fit."""
         return self._with(self._check, values)
 
     def from_json(self, values: Sequence[Any]) -> Values:
-        """Values as JSON has them."""
+        """Checks values that come from JSON."""
         return self._with(self._read, values)
 
     def _with(self, check: Callable[[Any], Any], values: Sequence[Any]) -> Values:
         if len(values) != len(self.names):
-            wanted = ", ".join(f"{name}: {kind}" for name, kind in zip(self.names, self.types, strict=True))
+            signature = ", ".join(f"{name}: {kind}" for name, kind in zip(self.names, self.types, strict=True))
             raise InputError(
-                f"the channel takes {len(self.names)} parameters, got {len(values)}", hint=wanted or "it takes none"
+                f"the channel takes {len(self.names)} parameters, got {len(values)}", hint=signature or "it takes none"
             )
         for name, value in zip(self.names, values, strict=True):
             if value is None or value is MISSING:
@@ -54,7 +57,7 @@ class ParameterValues:
 
     @staticmethod
     def text(values: Values) -> str:
-        """The canonical text: equal values, equal texts."""
+        """Returns the canonical text: equal values have equal texts."""
         return open_form.dumps_value(list(values))
 
     @staticmethod
@@ -63,20 +66,20 @@ class ParameterValues:
 
 
 def _normal(value: Any, kind: Type) -> Any:
-    """One value for all that are equal: -0 is 0; where no type says otherwise, a whole number is an integer."""
+    """Maps equal values to the same value: -0 becomes 0, and without a type a whole number becomes an integer."""
     match value:
         case float():
             if kind == t.ANY and math.isfinite(value) and value == int(value) and abs(value) < 2**63:
                 return int(value)
             return 0.0 if value == 0 else value
         case list():
-            return [_normal(one, _item(kind)) for one in value]
+            return [_normal(item, _item(kind)) for item in value]
         case Point(x, y):
             return Point(x or 0.0, y or 0.0)
         case Line() | Rectangle() | Circle() | Polygon():
-            return type(value)(*(_normal(getattr(value, one.name), t.DOUBLE) for one in fields(value)))
+            return type(value)(*(_normal(getattr(value, field.name), t.DOUBLE) for field in fields(value)))
         case tuple():
-            return tuple(_normal(one, t.DOUBLE) for one in value)
+            return tuple(_normal(coordinate, t.DOUBLE) for coordinate in value)
         case dict():
             return {name: _normal(value[name], t.ANY) for name in sorted(value)}
     return value

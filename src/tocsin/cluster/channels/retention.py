@@ -1,4 +1,4 @@
-"""Old results go: by age, by size, and on request when all who held them have said that they need them no more."""
+"""Removes old results: by age, by size, and on request once all their brokers have acknowledged them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tocsin.wire.errors import NotFoundError
 
 log = structlog.get_logger()
 
-# A result outlives its age by at most this part of it, where nothing else gives reason to look.
+# A result outlives its retention by at most 1/LATE of it, even if no commit wakes the retention.
 LATE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What a channel was like when it was last looked over, and when."""
+    """The state of a channel when it was last checked, and the time of the check."""
 
     state: ChannelState
     at_s: float
 
 
 class Retention:
-    """Sleeps while nothing happens: woken by commits and by what results grow too old."""
+    """Checks channels when a commit wakes it, or when results grow too old; sleeps otherwise."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Retention:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`now`: the time by which ages are told."""
+        """`now` is the clock that decides how old a result is."""
         self._catalog = catalog
         self._store = store
         self._settings = settings
@@ -64,11 +64,11 @@ class Retention:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def wake(self) -> None:
-        """Something was committed."""
+        """Must be called after a commit."""
         self._woken.set()
 
     def trim(self, channel_ids: Iterable[int]) -> None:
-        """Results of these channels that everybody has acknowledged are to go."""
+        """Removes the results of these channels that all brokers have acknowledged."""
         self._trim.update(channel_ids)
         self._woken.set()
 
@@ -84,41 +84,44 @@ class Retention:
             self._woken.clear()
 
     async def look_over(self) -> float | None:
-        """All channels that may have something to lose; in how many seconds to look again if nothing happens."""
-        following: float | None = None
-        channels = {one.channel_id: one for one in self._catalog.catalog.channels}
-        self._looked = {one: seen for one, seen in self._looked.items() if one in channels}
+        """Checks all channels that may have results to remove. Returns after how many seconds to check again if nothing
+        happens."""
+        next_s: float | None = None
+        channels = {entry.channel_id: entry for entry in self._catalog.catalog.channels}
+        self._looked = {channel_id: seen for channel_id, seen in self._looked.items() if channel_id in channels}
         for entry in channels.values():
             try:
                 await self._look(entry)
-                kept = self._looked[entry.channel_id].state.results > 0
+                has_results = self._looked[entry.channel_id].state.results > 0
             except NotFoundError:
                 continue
             except Exception as error:
-                kept = True
+                has_results = True
                 with suppress(Exception):
                     log.warning("old results could not be removed", channel=entry.name, reason=str(error))
-            if kept:
+            if has_results:
                 late_s = self._age_s(entry) / LATE
-                following = late_s if following is None else min(following, late_s)
-        return following
+                next_s = late_s if next_s is None else min(next_s, late_s)
+        return next_s
 
     async def _look(self, entry: ChannelEntry) -> None:
         channel_id = entry.channel_id
         state = await self._store.state(channel_id)
-        seen = self._looked.get(channel_id)
-        late = seen is not None and state.results and time.monotonic() - seen.at_s >= self._age_s(entry) / LATE
-        if seen is not None and seen.state == state and not late and channel_id not in self._trim:
+        last_check = self._looked.get(channel_id)
+        is_overdue = (
+            last_check is not None and state.results and time.monotonic() - last_check.at_s >= self._age_s(entry) / LATE
+        )
+        if last_check is not None and last_check.state == state and not is_overdue and channel_id not in self._trim:
             return
         if channel_id in self._trim:
             self._trim.discard(channel_id)
             async for lowest in self._store.lowest_acknowledged(channel_id):
                 await self._store.trim(channel_id, lowest)
-        kept_bytes = entry.retention_bytes
+        limit_bytes = entry.retention_bytes
         await self._store.retain(
             channel_id,
             ended_before_us=micros(self._now() - timedelta(seconds=self._age_s(entry))),
-            max_bytes=self._settings.retention_bytes if kept_bytes is None else kept_bytes,
+            max_bytes=self._settings.retention_bytes if limit_bytes is None else limit_bytes,
         )
         self._looked[channel_id] = _Looked(await self._store.state(channel_id), time.monotonic())
 

@@ -1,7 +1,7 @@
-"""Runs something at every tick of a period.
+"""Calls a function at every tick of a period.
 
-One run at a time. Of the ticks that passed meanwhile, or while the process was down, the newest are run late, each at
-its own instant; the ones before these coalesce with the first of them, and are counted as missed.
+One call runs at a time. After a long call or a downtime, the newest missed ticks run late, each for its own instant.
+The ticks before them coalesce with the first of these and count as missed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 from tocsin.rules.model.values import Duration
 from tocsin.rules.periods import instant, last_tick
 
-# The wall clock may be set, and machines sleep: nobody waits longer than this without looking at it.
+# The wall clock may be changed, and machines sleep, so check the clock at least this often.
 LONGEST_WAIT_S: Final = 30.0
 
 Run = Callable[[int, datetime, int], Awaitable[None]]
-"""Of a tick, its instant, and how many ticks before it coalesced with it."""
+"""Called with the number of the tick, its instant, and how many earlier ticks coalesced with it."""
 
 
 def wall_clock() -> datetime:
@@ -35,11 +35,10 @@ async def keep(  # noqa: PLR0917
     *,
     late_ticks: int = 1,
 ) -> None:
-    """Calls `run` for ticks after `done` as they come due, until the calendar ends or it is cancelled. Of those that
-    are due already it runs the newest `late_ticks`.
+    """Calls `run` for every tick after `done` when it is due, until the calendar ends or the task is cancelled. Of the
+    ticks that are already due, runs only the newest `late_ticks`.
 
-    What `run` raises ends it: whoever wants to go on catches that inside.
-    """
+    An error of `run` ends the schedule, so a `run` that must continue catches its own errors."""
     while True:
         latest = last_tick(anchor, period, now())
         if latest > done:
@@ -49,7 +48,7 @@ async def keep(  # noqa: PLR0917
             missed, done = tick - done - 1, tick
             await run(tick, due, missed)
             continue
-        following = instant(anchor, period, done + 1)
-        if following is None:
+        next_due = instant(anchor, period, done + 1)
+        if next_due is None:
             return
-        await sleep(min(max((following - now()).total_seconds(), 0.0), LONGEST_WAIT_S))
+        await sleep(min(max((next_due - now()).total_seconds(), 0.0), LONGEST_WAIT_S))

@@ -1,4 +1,4 @@
-"""Subscriptions as brokers make them: many in one call, with values as JSON has them."""
+"""Manages the subscriptions of brokers: many in one call, with parameter values from JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE_LIMIT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """`values` as JSON has them; `id` is the client's own key, `application` one of the broker's."""
+    """`values` come from JSON, `id` is the client's own key, and `application` is one of the broker's applications."""
 
     values: Sequence[Any]
     id: str | None = None
@@ -50,12 +50,15 @@ class Subscriptions:
     async def subscribe(
         self, entry: ChannelEntry, broker: BrokerName, requests: Sequence[SubscriptionRequest]
     ) -> list[SubscribeOutcome]:
-        """All of them or, when one does not fit, none."""
+        """Adds all subscriptions, or none if one of them is invalid."""
         check_many(len(requests))
-        # On a thread: ten thousand take a while to check, and others are waiting.
-        wanted = await asyncio.to_thread(_wanted, entry, broker, requests)
+        # Check on a thread: ten thousand take a while, and the event loop has other work.
+        backend_requests = await asyncio.to_thread(_wanted, entry, broker, requests)
         return await self._store.subscribe(
-            entry.channel_id, wanted, created_us=micros(datetime.now(UTC)), interests_at_most=self._interests_limit
+            entry.channel_id,
+            backend_requests,
+            created_us=micros(datetime.now(UTC)),
+            interests_at_most=self._interests_limit,
         )
 
     async def unsubscribe(self, entry: ChannelEntry, ids: Sequence[str]) -> UnsubscribeOutcome:
@@ -66,10 +69,10 @@ class Subscriptions:
         return await self._store.change_broker(entry.channel_id, subscription_id, broker)
 
     async def one(self, entry: ChannelEntry, subscription_id: str) -> SubscriptionRow:
-        found = await self._store.subscription(entry.channel_id, subscription_id)
-        if found is None:
+        subscription = await self._store.subscription(entry.channel_id, subscription_id)
+        if subscription is None:
             raise NotFoundError(f'the channel {entry.name} has no subscription "{subscription_id[:200]}"')
-        return found
+        return subscription
 
     async def page(self, entry: ChannelEntry, after: str, limit: int) -> list[SubscriptionRow]:
         return await self._store.subscriptions(entry.channel_id, after=after, limit=limit)
@@ -78,12 +81,12 @@ class Subscriptions:
         return await self._store.subscriptions_of(broker, after=after, limit=limit)
 
     def channels(self) -> tuple[ChannelEntry, ...]:
-        """All that can be subscribed to."""
+        """Returns all channels."""
         return tuple(self._catalog.catalog.channels)
 
     def names(self) -> dict[int, str]:
-        """The channels by their numbers."""
-        return {one.channel_id: f"{one.dataverse}.{one.name}" for one in self._catalog.catalog.channels}
+        """Returns the full names of all channels by channel id."""
+        return {entry.channel_id: f"{entry.dataverse}.{entry.name}" for entry in self._catalog.catalog.channels}
 
 
 def check_many(count: int) -> None:
@@ -93,11 +96,11 @@ def check_many(count: int) -> None:
 
 def _wanted(entry: ChannelEntry, broker: BrokerName, requests: Sequence[SubscriptionRequest]) -> list[BackendRequest]:
     parameters = ParameterValues(entry.parameters, entry.types)
-    wanted = []
-    for place, one in enumerate(requests):
+    backend_requests = []
+    for place, request in enumerate(requests):
         try:
-            text = parameters.text(parameters.from_json(one.values))
+            text = parameters.text(parameters.from_json(request.values))
         except InputError as error:
             raise InputError(f"subscription {place}: {error.message}", hint=error.hint) from None
-        wanted.append(BackendRequest(text, broker, one.id, one.application))
-    return wanted
+        backend_requests.append(BackendRequest(text, broker, request.id, request.application))
+    return backend_requests

@@ -1,6 +1,7 @@
-"""What a channel has, shown as datasets: `<channel>Subscriptions` and `<channel>Results`, in the original's shape.
+"""Shows the subscriptions and results of a channel as datasets: `<channel>Subscriptions` and `<channel>Results`.
 
-Underneath, results are kept once per interest; here every subscription has its own, from its own start on.
+The store has each result once per interest. These datasets repeat it for every subscription to the interest, from the
+subscription's start on, as the original BAD platform does.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _RESULTS = ObjectType(
     ),
     open=False,
 )  # fmt: skip
-# Of each channel so many are shown, the latest.
+# At most this many executions are shown per channel, the latest.
 EXECUTIONS: Final = 10_000
 _NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualDataset:
-    """One of a channel's datasets."""
+    """One of the two datasets that a channel has."""
 
     channel: ChannelEntry
     ref: Ref
@@ -60,12 +61,18 @@ class VirtualDataset:
     def type(self) -> ObjectType:
         if self.ref == self.channel.results:
             return _RESULTS
-        own = (Field("subscriptionId", t.STRING), Field("DataverseName", t.STRING), Field("BrokerName", t.STRING))
-        return ObjectType((*own, *(Field(f"param{i}", kind) for i, kind in enumerate(self.channel.types))), open=False)
+        own_fields = (
+            Field("subscriptionId", t.STRING),
+            Field("DataverseName", t.STRING),
+            Field("BrokerName", t.STRING),
+        )
+        return ObjectType(
+            (*own_fields, *(Field(f"param{i}", kind) for i, kind in enumerate(self.channel.types))), open=False
+        )
 
 
 class VirtualDatasets:
-    """Reads a channel's datasets for those who run queries, on threads of theirs."""
+    """Reads the datasets of channels for queries. It is called on query threads."""
 
     def __init__(self, store: ChannelStore, procedures: Callable[[], Sequence[ProcedureRun]]) -> None:
         self._store = store
@@ -73,54 +80,58 @@ class VirtualDatasets:
         self._loop = asyncio.get_running_loop()
 
     def rows(self, shown: VirtualDataset) -> pa.Table:
-        found = self._results(shown) if shown.ref == shown.channel.results else self._subscriptions(shown)
-        return layout.to_arrow(asyncio.run_coroutine_threadsafe(found, self._loop).result(), shown.type)
+        rows = self._results(shown) if shown.ref == shown.channel.results else self._subscriptions(shown)
+        return layout.to_arrow(asyncio.run_coroutine_threadsafe(rows, self._loop).result(), shown.type)
 
     def executions(self, channels: Sequence[ChannelEntry], kind: ObjectType) -> pa.Table:
-        """`Metadata.ChannelExecution`."""
-        found = asyncio.run_coroutine_threadsafe(self._executions(channels), self._loop).result()
-        return layout.to_arrow(found, kind)
+        """Returns the rows of `Metadata.ChannelExecution`."""
+        rows = asyncio.run_coroutine_threadsafe(self._executions(channels), self._loop).result()
+        return layout.to_arrow(rows, kind)
 
     def runs(self, kind: ObjectType) -> pa.Table:
-        """`Metadata.ProcedureExecution`."""
+        """Returns the rows of `Metadata.ProcedureExecution`."""
 
         async def looked() -> list[dict[str, Any]]:
-            return [_run(one) for one in self._procedures()]
+            return [_run(run) for run in self._procedures()]
 
         return layout.to_arrow(asyncio.run_coroutine_threadsafe(looked(), self._loop).result(), kind)
 
     async def _executions(self, channels: Sequence[ChannelEntry]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for channel in channels:
-            with suppress(NotFoundError):  # dropped this moment
+            with suppress(NotFoundError):  # the channel was dropped meanwhile
                 rows += [
-                    _execution(channel, one)
-                    for one in await self._store.executions(channel.channel_id, limit=EXECUTIONS)
+                    _execution(channel, execution)
+                    for execution in await self._store.executions(channel.channel_id, limit=EXECUTIONS)
                 ]
         return rows
 
     async def _all(self, channel_id: int) -> list[SubscriptionRow]:
-        found: list[SubscriptionRow] = []
+        subscriptions: list[SubscriptionRow] = []
         while True:
-            page = await self._store.subscriptions(channel_id, after=found[-1].id if found else "")
+            page = await self._store.subscriptions(channel_id, after=subscriptions[-1].id if subscriptions else "")
             if not page:
-                return found
-            found += page
+                return subscriptions
+            subscriptions += page
 
     async def _subscriptions(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         return [
             {
-                "subscriptionId": one.id, "DataverseName": one.broker.dataverse, "BrokerName": one.broker.name,
-                **{f"param{i}": value for i, value in enumerate(ParameterValues.values(one.parameters))},
+                "subscriptionId": subscription.id, "DataverseName": subscription.broker.dataverse,
+                "BrokerName": subscription.broker.name,
+                **{f"param{i}": value for i, value in enumerate(ParameterValues.values(subscription.parameters))},
             }
-            for one in await self._all(shown.channel.channel_id)
+            for subscription in await self._all(shown.channel.channel_id)
         ]  # fmt: skip
 
     async def _results(self, shown: VirtualDataset) -> list[dict[str, Any]]:
-        holders: dict[int, list[SubscriptionRow]] = defaultdict(list)
-        for one in await self._all(shown.channel.channel_id):
-            holders[one.interest].append(one)
-        ranges = [Range(interest, min(one.since for one in held)) for interest, held in holders.items()]
+        subscriptions: dict[int, list[SubscriptionRow]] = defaultdict(list)
+        for subscription in await self._all(shown.channel.channel_id):
+            subscriptions[subscription.interest].append(subscription)
+        ranges = [
+            Range(interest, min(subscription.since for subscription in interest_subscriptions))
+            for interest, interest_subscriptions in subscriptions.items()
+        ]
         rows: list[dict[str, Any]] = []
         async for chunk in self._store.fetch(ranges):
             for part in chunk:
@@ -128,11 +139,12 @@ class VirtualDatasets:
                     value = orjson.loads(result.payload)
                     rows += [
                         {
-                            "resultId": uuid5(_NAMESPACE, f"{one.id} {result.cursor}"),
-                            "channelExecutionTime": moment(result.executed_us), "subscriptionId": one.id,
+                            "resultId": uuid5(_NAMESPACE, f"{subscription.id} {result.cursor}"),
+                            "channelExecutionTime": moment(result.executed_us), "subscriptionId": subscription.id,
                             "result": value,
                         }
-                        for one in holders[ranges[part.range].interest] if one.since < result.cursor
+                        for subscription in subscriptions[ranges[part.range].interest]
+                        if subscription.since < result.cursor
                     ]  # fmt: skip
         return rows
 
@@ -152,10 +164,10 @@ def _execution(channel: ChannelEntry, one: RecordedExecution) -> dict[str, Any]:
         "Started": moment(one.started_us), "Ended": moment(one.ended_us), "Results": one.results,
         "Culprits": [
             {
-                "Dataset": each["dataset"], "Key": each["key"], "Reason": each["reason"],
-                **({} if each.get("interest") is None else {"Interest": each["interest"]}),
+                "Dataset": poison_record["dataset"], "Key": poison_record["key"], "Reason": poison_record["reason"],
+                **({} if poison_record.get("interest") is None else {"Interest": poison_record["interest"]}),
             }
-            for each in one.details.get("culprits", ())
+            for poison_record in one.details.get("culprits", ())
         ],
         "InterestsAside": one.details.get("interests_aside", 0),
     }  # fmt: skip

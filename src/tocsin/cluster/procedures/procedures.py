@@ -102,7 +102,7 @@ class Procedures:
         """What those with a period have done since the cluster started, as far as it is kept."""
         return [one for kept in self._runs.values() for one in kept]
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     async def start(self) -> None:
         """Those with a period go on; of the ticks that passed meanwhile, the latest is made up for."""

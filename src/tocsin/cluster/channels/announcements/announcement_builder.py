@@ -1,4 +1,8 @@
-"""What there is to tell a broker since a position."""
+"""Builds the announcement of the results that are new to a broker since a position.
+
+Results of push channels are included as far as they fit. For other results the announcement has only the interests and
+their newest cursors, and the broker fetches them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from tocsin.store.channels.rows import BrokerName, NewResults
 from tocsin.wire.announcements import Announcement, PushedResult
 from tocsin.wire.results import FetchedResult
 
-# Results looked at for one announcement, hence the most interests in it.
+# The number of results read for one announcement, which also bounds its interests.
 ITEMS: Final = 10_000
 PUSHED_BYTES: Final = 1 << 20
 
@@ -28,46 +32,50 @@ class AnnouncementBuilder:
         self._pushed_bytes = pushed_bytes
 
     async def since(self, broker: BrokerName, after: Position, told: Position | None = None) -> Announcement:
-        """What happened after `after`; said to be what happened after `told`, between which there is nothing."""
-        news = await self._store.news(after, broker=broker, limit=self._items)
-        channels = {one.channel_id: one for one in self._catalog.catalog.channels}
-        known = [item for item in news.items if item.channel_id in channels]
-        pushed = [one async for one in self._pushed([i for i in known if channels[i.channel_id].push], channels)]
-        inside = {one.interest for one in pushed}
-        told_of: dict[str, list[tuple[int, Cursor]]] = {}
+        """Builds the announcement of what happened after `after`. It claims to start at `told`, an earlier position, if
+        nothing for this broker lies between the two."""
+        page = await self._store.news(after, broker=broker, limit=self._items)
+        channels = {entry.channel_id: entry for entry in self._catalog.catalog.channels}
+        known = [item for item in page.items if item.channel_id in channels]
+        pushed = [result async for result in self._pushed([i for i in known if channels[i.channel_id].push], channels)]
+        pushed_interests = {result.interest for result in pushed}
+        heads: dict[str, list[tuple[int, Cursor]]] = {}
         for item in known:
-            if item.interest not in inside:
-                told_of.setdefault(full_name(channels[item.channel_id]), []).append((item.interest, item.cursor))
-        gaps = [full_name(channels[one]) for one in news.gaps if one in channels]
+            if item.interest not in pushed_interests:
+                heads.setdefault(full_name(channels[item.channel_id]), []).append((item.interest, item.cursor))
+        gaps = [full_name(channels[channel_id]) for channel_id in page.gaps if channel_id in channels]
         return Announcement(
             f"{broker.dataverse}.{broker.name}",
             after if told is None else told,
-            news.position, news.more, told_of, pushed, gaps, news.dropped,
+            page.position, page.more, heads, pushed, gaps, page.dropped,
         )  # fmt: skip
 
     async def _pushed(
         self, items: Sequence[NewResults], channels: dict[int, ChannelEntry]
     ) -> AsyncIterator[PushedResult]:
-        """The results of these, as far as they fit; of the others nothing."""
-        ranges = [Range(one.interest, before(one.first), one.cursor) for one in items]
-        held: dict[int, list[FetchedResult]] = {}
-        size_bytes, last, whole = 0, -1, True
-        gone: set[int] = set()
+        """Yields the results of these interests as long as they fit. An interest is included completely or not at
+        all."""
+        ranges = [Range(item.interest, before(item.first), item.cursor) for item in items]
+        results_by_range: dict[int, list[FetchedResult]] = {}
+        size_bytes, last, is_complete = 0, -1, True
+        gap_ranges: set[int] = set()
         async for chunk in self._store.fetch(ranges, chunk_bytes=self._pushed_bytes):
             if size_bytes >= self._pushed_bytes:
-                whole = False
+                is_complete = False
                 break
             for part in chunk:
                 last = part.range
-                held.setdefault(last, []).extend(FetchedResult(*one) for one in part.results)
-                size_bytes += sum(one.size_bytes for one in part.results)
+                results_by_range.setdefault(last, []).extend(FetchedResult(*result) for result in part.results)
+                size_bytes += sum(result.size_bytes for result in part.results)
                 if part.gap is not None or not part.known:
-                    gone.add(last)
-        # What a chunk ends with may go on in the next one.
-        complete = [place for place in held if (whole or place < last) and place not in gone]
-        for one in _fitting(complete, held, self._pushed_bytes):
-            item = items[one]
-            yield PushedResult(full_name(channels[item.channel_id]), item.interest, held[one])
+                    gap_ranges.add(last)
+        # The last range of a chunk may continue in the next chunk, so it is not complete.
+        complete_ranges = [
+            place for place in results_by_range if (is_complete or place < last) and place not in gap_ranges
+        ]
+        for place in _fitting(complete_ranges, results_by_range, self._pushed_bytes):
+            item = items[place]
+            yield PushedResult(full_name(channels[item.channel_id]), item.interest, results_by_range[place])
 
 
 def full_name(entry: ChannelEntry) -> str:
@@ -75,7 +83,7 @@ def full_name(entry: ChannelEntry) -> str:
 
 
 def before(cursor: Cursor) -> Cursor:
-    """Just before it, and after whatever comes before it."""
+    """Returns the cursor just before this one."""
     epoch, execution, ordinal = cursor
     return Cursor(epoch, execution, ordinal - 1) if ordinal else Cursor(epoch, execution - 1, LAST_ORDINAL)
 
@@ -83,7 +91,7 @@ def before(cursor: Cursor) -> Cursor:
 def _fitting(places: Sequence[int], held: dict[int, list[FetchedResult]], limit_bytes: int) -> Iterator[int]:
     size_bytes = 0
     for place in places:
-        size_bytes += sum(len(one.payload) for one in held[place])
+        size_bytes += sum(len(result.payload) for result in held[place])
         if size_bytes > limit_bytes:
             return
         yield place

@@ -1,6 +1,7 @@
-"""Tells brokers what is new, each in its own time: one that is away or slow holds up nobody else.
+"""Announces new results to all brokers, each by a notifier of its own, so that a slow broker never delays another.
 
-Nothing here looks for news by itself: whoever has committed some calls `committed`.
+The announcer does not poll the store: the code that commits an execution calls `committed`. A broker can also ask for
+its announcements by long poll (`news`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class BrokerCounts:
-    """`lag` counts results since those that the broker knows of, `behind_s` how long it has not been told of some."""
+    """`lag` is the number of results committed since the broker's position. `behind_s` is how long an announcement to
+    the broker has been pending."""
 
     broker: str
     counts: NotifierCounts
@@ -82,12 +84,12 @@ class Announcer:
         self._expected: Counter[BrokerName] = Counter()
         self._last = BEGINNING
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     async def start(self) -> None:
-        """Every broker is told what it has missed."""
+        """Starts a notifier for every broker, which announces what the broker has missed."""
         timeout = aiohttp.ClientTimeout(total=self._pace.timeout_s)
-        # One request at a time to each broker; together as many as there are brokers.
+        # No connection limit: each notifier has one request under way, so there are at most as many as brokers.
         connector = self.guard.connector(limit=0)
         session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         self._started = _Started(session)
@@ -97,57 +99,59 @@ class Announcer:
         await self.settle()
 
     async def close(self) -> None:
-        """Whoever waits for news gets what there is."""
+        """Stops all notifiers. Long polls return at once with what there is."""
         async with self._settling:
             started, self._started = self._started, None
             self._wake_pollers()
             if started is not None:
-                await asyncio.gather(*(one.stop() for one in started.tellers.values()))
+                await asyncio.gather(*(notifier.stop() for notifier in started.tellers.values()))
                 await started.session.close()
 
     def committed(self, committed: CommittedExecution) -> None:
-        """On the event loop: there may be news for anybody."""
+        """Must be called on the event loop after each commit: any broker may have new results."""
         self._last = committed.position
         self._wake_pollers()
         self._wake_tellers()
 
     def dropped(self) -> None:
-        """On the event loop: a channel was dropped, and whoever had subscriptions to it is told."""
+        """Must be called on the event loop after a channel was dropped, so that the brokers with subscriptions to it
+        learn of it."""
         self._wake_tellers()
 
     def _wake_tellers(self) -> None:
         if self._started is not None:
-            for one in self._started.tellers.values():
-                one.wake()
+            for notifier in self._started.tellers.values():
+                notifier.wake()
 
     async def settle(self) -> None:
-        """After brokers came, went or changed: those in the catalog are told, and the others forgotten."""
+        """Makes the notifiers and registrations equal to the catalog after brokers were created, changed or dropped."""
         async with self._settling:
             if self._started is None:
                 return
-            tellers = self._started.tellers
-            registered = {one.broker: one for one in await self._store.registrations()}
-            wanted = {BrokerName(one.dataverse, one.name) for one in self._catalog.catalog.brokers}
-            for broker in [one for one in tellers if one not in wanted]:
-                await tellers.pop(broker).stop()
-            for broker in registered.keys() - wanted:
+            notifiers = self._started.tellers
+            registered = {registration.broker: registration for registration in await self._store.registrations()}
+            brokers = {BrokerName(entry.dataverse, entry.name) for entry in self._catalog.catalog.brokers}
+            for broker in [broker for broker in notifiers if broker not in brokers]:
+                await notifiers.pop(broker).stop()
+            for broker in registered.keys() - brokers:
                 if not self._expected[broker] and self._catalog.catalog.find(broker_ref(*broker)) is None:
                     await self._store.unregister(broker)
-            for broker in wanted - registered.keys():
+            for broker in brokers - registered.keys():
                 registered[broker] = await self._store.register(broker, new_secret(), owner=None)
-            telling = NotifierState(
+            notifier_state = NotifierState(
                 self._store, self._news, self._started.session, self._url,
                 first_retry_s=self._pace.first_retry_s, last_retry_s=self._pace.last_retry_s,
                 passed_over=self._pace.passed_over,
             )  # fmt: skip
-            for broker in wanted:
-                if broker not in tellers:
-                    tellers[broker] = BrokerNotifier(registered[broker], telling)
-                    tellers[broker].wake()
+            for broker in brokers:
+                if broker not in notifiers:
+                    notifiers[broker] = BrokerNotifier(registered[broker], notifier_state)
+                    notifiers[broker].wake()
 
     @contextmanager
     def expecting(self, broker: BrokerName) -> Iterator[None]:
-        """Around making a broker: one that is registered and not yet in the catalog is not forgotten."""
+        """Protects a broker while it is created: `settle` keeps its registration although the catalog does not have the
+        broker yet."""
         self._expected[broker] += 1
         try:
             yield
@@ -157,59 +161,63 @@ class Announcer:
                 del self._expected[broker]
 
     async def changed(self, broker: BrokerName) -> None:
-        """The broker has registered, or has another address or secret: it is told at once."""
+        """Notifies the broker at once, without back-off, because it has registered or has a new address or secret."""
         await self.settle()
-        kept = await self._store.registration(broker)
-        if kept is not None and self._started is not None and (teller := self._started.tellers.get(broker)) is not None:
-            teller.at_once(kept)
+        registration = await self._store.registration(broker)
+        if (
+            registration is not None
+            and self._started is not None
+            and (notifier := self._started.tellers.get(broker)) is not None
+        ):
+            notifier.at_once(registration)
 
-    # ------------------------------------------------------------ asked for
+    # ------------------------------------------------------------ long polls
 
     async def news(self, broker: BrokerName, after: Position, wait_s: float = 0.0) -> Announcement:
-        """What the broker would be told after this position; waits so long for something to come."""
+        """Returns the announcement after this position, as a long poll: waits up to `wait_s` for new results."""
         until_s = asyncio.get_running_loop().time() + wait_s
         begin = after
         while True:
-            # Taken before looking: what comes while we look is not missed.
-            moved = self._moved
-            found = await self._news.since(broker, begin, told=after)
-            if not found.is_empty:
-                return found
-            begin = found.position
-            if found.more:
+            # Take the event before the query: a commit during the query then sets it.
+            committed_event = self._moved
+            announcement = await self._news.since(broker, begin, told=after)
+            if not announcement.is_empty:
+                return announcement
+            begin = announcement.position
+            if announcement.more:
                 continue
             if self._started is None:
-                return found
+                return announcement
             try:
                 async with asyncio.timeout_at(until_s):
-                    await moved.wait()
+                    await committed_event.wait()
             except TimeoutError:
-                return found
+                return announcement
 
     def _wake_pollers(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+        committed_event, self._moved = self._moved, asyncio.Event()
+        committed_event.set()
 
-    # ------------------------------------------------------------ figures
+    # ------------------------------------------------------------ metrics
 
     def figures(self) -> Sequence[BrokerCounts]:
-        """May be asked from any thread."""
+        """May be called from any thread."""
         started, last, now_s = self._started, self._last, time.monotonic()
         if started is None:
             return []
         return [
             BrokerCounts(
-                f"{one.broker.dataverse}.{one.broker.name}",
-                one.counts,
-                None if self._url(one.broker) is None else _lag(one.position, last),
-                None if one.behind_since_s is None else now_s - one.behind_since_s,
+                f"{notifier.broker.dataverse}.{notifier.broker.name}",
+                notifier.counts,
+                None if self._url(notifier.broker) is None else _lag(notifier.position, last),
+                None if notifier.behind_since_s is None else now_s - notifier.behind_since_s,
             )
-            for one in list(started.tellers.values())
+            for notifier in list(started.tellers.values())
         ]
 
     def _url(self, broker: BrokerName) -> str | None:
-        found = self._catalog.catalog.find(broker_ref(*broker))
-        return found.url if isinstance(found, BrokerEntry) else None
+        entry = self._catalog.catalog.find(broker_ref(*broker))
+        return entry.url if isinstance(entry, BrokerEntry) else None
 
 
 def new_secret() -> str:

@@ -1,4 +1,4 @@
-"""Tells one broker what is new: one announcement at a time, in order, until it is taken."""
+"""Sends announcements to one broker: one at a time, in order, with retries until the broker takes each."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ log = structlog.get_logger()
 
 FIRST_RETRY_S: Final = 0.25
 LAST_RETRY_S: Final = 60.0
-# A broker is told now and then that there was nothing for it, so that a restart does not look far back.
+# After this many results of other brokers' interests, the notifier sends an empty announcement. It advances the stored
+# position, so that a restart does not scan far back.
 PASSED_OVER: Final = 100_000
 MANY_PUSHED: Final = 200
-"""An announcement with results of more interests than these is written on a thread."""
+"""An announcement that pushes results of more interests than this is encoded on a thread."""
 
 
 @dataclass(slots=True)
 class NotifierCounts:
-    """Since the cluster started."""
+    """Announcements since the cluster started."""
 
     sent: int = 0
     failed: int = 0
@@ -42,7 +43,7 @@ class NotifierCounts:
 
 @dataclass(frozen=True, slots=True)
 class NotifierState:
-    """What every teller works with. `url`: where a broker is told, None while it is not."""
+    """What all notifiers share. `url` returns the address of a broker, or None if it has none now."""
 
     store: ChannelStore
     news: AnnouncementBuilder
@@ -55,7 +56,7 @@ class NotifierState:
 
 
 class BrokerNotifier:
-    """Begins where the broker was told up to; goes on whenever it is woken."""
+    """Announces everything after the broker's registered position; continues whenever it is woken."""
 
     def __init__(self, registration: Registration, rooms: NotifierState) -> None:
         self.broker = registration.broker
@@ -63,26 +64,26 @@ class BrokerNotifier:
         self.counts = NotifierCounts()
         self.trouble: str | None = None
         self.behind_since_s: float | None = None
-        # What the broker knows, which the next announcement goes on from; `position` may have passed over what is
-        # only others' news.
+        # The position that the broker has acknowledged; the next announcement starts there. `position` may be further,
+        # past results that are only of interest to other brokers.
         self._told = registration.position
         self._secret = registration.secret
         self._failures = 0
-        # How many channels had been dropped when it was last told, or when this began.
+        # The number of dropped channels at the last announcement, or when this notifier started.
         self._dropped: int | None = None
         self._rooms = rooms
         self._due = asyncio.Event()
         self._at_once = asyncio.Event()
-        # Brokers that were away together do not come back together.
+        # Jitter: brokers that were unreachable together must not be retried together.
         self._chance = Random()
         self._task = asyncio.create_task(self._run(), name=f"tell {self.broker.dataverse}.{self.broker.name}")
 
     def wake(self) -> None:
-        """There may be news. A broker that is being waited for is waited for all the same."""
+        """Looks for new results. This does not shorten a back-off that is under way."""
         self._due.set()
 
     def at_once(self, registration: Registration) -> None:
-        """The broker has shown up, or has another secret or address: it is not waited for any longer."""
+        """Ends a back-off: the broker has registered again, or has another secret or address."""
         self._secret = registration.secret
         self._told = max(self._told, registration.position)
         self.position = max(self.position, self._told)
@@ -101,7 +102,8 @@ class BrokerNotifier:
                 pass
 
     async def _told_all(self) -> bool:
-        """Whether it knows everything now; False when it could not be told and has been waited for."""
+        """Sends all pending announcements and returns True; after a failure waits for the back-off and returns
+        False."""
         try:
             while (url := self._rooms.url(self.broker)) is not None:
                 message = await self._rooms.news.since(self.broker, self.position, told=self._told)
@@ -118,7 +120,7 @@ class BrokerNotifier:
             self.behind_since_s = self.trouble = None
             return True
         except NotFoundError:
-            return True  # It is no longer registered; whoever did that stops this.
+            return True  # The broker is unregistered; `settle` stops this notifier.
         except Exception as error:
             self._failed(error)
         self._at_once.clear()
@@ -134,10 +136,10 @@ class BrokerNotifier:
         return longest * self._chance.uniform(0.5, 1.0)
 
     async def _tell(self, url: str, message: Announcement) -> None:
-        many = len(message.pushed) > MANY_PUSHED
-        body = await asyncio.to_thread(message.to_bytes) if many else message.to_bytes()
+        has_many_results = len(message.pushed) > MANY_PUSHED
+        body = await asyncio.to_thread(message.to_bytes) if has_many_results else message.to_bytes()
         headers = signed(self._secret, message.id, int(self._rooms.clock_s()), body)
-        # Not followed elsewhere: whoever it was meant for has said where.
+        # Follow no redirects: the broker has registered the address that it wants.
         async with self._rooms.session.post(
             url, data=body, headers={**headers, "Content-Type": FRAMES}, allow_redirects=False
         ) as answer:
@@ -155,7 +157,7 @@ class BrokerNotifier:
         self._failures += 1
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}".rstrip(": ")
         if self.trouble is None:
-            # It is told again whether or not this can be told.
+            # A failing log must not prevent the retry.
             with suppress(Exception):
                 log.warning(
                     "a broker could not be told", broker=f"{self.broker.dataverse}.{self.broker.name}", reason=reason

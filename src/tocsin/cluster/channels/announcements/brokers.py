@@ -1,7 +1,8 @@
-"""Brokers: whom the cluster tells of new results.
+"""Manages brokers, the processes to which the cluster announces new results: their statements and their registration.
 
-The catalog says which there are and where; the channel store keeps their secrets and how far they were told. A broker
-is registered there first, so that one that the catalog knows can be told; what a crash in between leaves goes at start.
+The catalog has their names and addresses; the channel store has their secrets and positions. A broker is registered in
+the store before the catalog knows it, so every broker of the catalog can be notified. The next start removes what a
+crash leaves in between.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from tocsin.wire.addresses import carries_password, http_address
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
 
 URL_LIMIT: Final = 2_000
-_SHOWN: Final = 3  # channels of a broker that cannot be dropped
+_SHOWN: Final = 3  # how many channels the refusal to drop a broker names
 
 Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """`made`: the catalog did not know it before. `secret`: where it is a new one; nobody is told it twice.
-    `generation`: where one was claimed."""
+    """`made`: whether the catalog did not know the broker before. `secret`: set only if it is new; the cluster never
+    shows it twice. `generation`: set only if the caller claimed the name."""
 
     broker: BrokerName
     url: str | None
@@ -103,50 +104,51 @@ class Brokers:
         return {"name": name}
 
     async def _channels_of(self, broker: BrokerName) -> list[str]:
-        """The names of some channels that it has subscriptions to."""
-        names = {one.channel_id: f"{one.dataverse}.{one.name}" for one in self._catalog.catalog.channels}
-        found: list[str] = []
+        """Returns the names of some channels to which the broker has subscriptions."""
+        names = {entry.channel_id: f"{entry.dataverse}.{entry.name}" for entry in self._catalog.catalog.channels}
+        channel_names: list[str] = []
         channel_id = 0
-        while len(found) <= _SHOWN and (
+        while len(channel_names) <= _SHOWN and (
             page := await self._store.subscriptions_of(broker, after=(channel_id, ""), limit=1)
         ):
-            # One that has just been dropped has subscriptions until it has ended.
-            found.append(names.get(page[0].channel_id, "a channel that is going"))
+            # A dropped channel keeps its subscriptions until it has stopped.
+            channel_names.append(names.get(page[0].channel_id, "a channel that is going"))
             channel_id = page[0].channel_id + 1
-        return found
+        return channel_names
 
-    # ------------------------------------------------------------ brokers themselves
+    # ------------------------------------------------------------ registration
 
     async def register(
         self, dataverse: str, name: str, url: str | None, who: Token, claimant: BrokerClaim | None = None
     ) -> RegisteredBroker:
-        """The broker is there, and is told at this address from now on. Raises FencedError where the claimant's name
-        was taken over."""
+        """Registers the broker; from now on the cluster notifies it at this address. Raises FencedError if another
+        broker has taken over the claimant's name."""
         broker = BrokerName(dataverse, name)
         entry = BrokerEntry(dataverse, name, None if url is None else checked_url(url))
         known = self._catalog.catalog.find(entry.ref)
         secret = new_secret()
-        if (before := await self._store.registration(broker)) is not None:
-            _check_owner(before, who, claims=True)
-        if (before is None or before.owner is None) and who.role == "broker":
+        if (previous := await self._store.registration(broker)) is not None:
+            _check_owner(previous, who, claims=True)
+        if (previous is None or previous.owner is None) and who.role == "broker":
             await self._check_claim(broker)
         try:
             with self._announcer.expecting(broker):
-                kept = await self._store.register(broker, secret, owner=who.name)
-                _check_owner(kept, who, claims=True)
+                registration = await self._store.register(broker, secret, owner=who.name)
+                _check_owner(registration, who, claims=True)
                 if claimant is not None:
-                    kept = await self.fence.claim(broker, claimant, secret)
+                    registration = await self.fence.claim(broker, claimant, secret)
                 faults.reach("broker.registered")
                 if known != entry:
                     await self._catalog.apply([Put(entry, when_taken="replace")])
         finally:
             await asyncio.shield(self._announcer.changed(broker))
-        given = secret if kept.secret == secret else None
-        generation = None if claimant is None else kept.generation
-        return RegisteredBroker(broker, entry.url, kept.position, generation, known is None, given)
+        shown_secret = secret if registration.secret == secret else None
+        generation = None if claimant is None else registration.generation
+        return RegisteredBroker(broker, entry.url, registration.position, generation, known is None, shown_secret)
 
     async def _check_claim(self, broker: BrokerName) -> None:
-        """With a broker that nobody has registered so far, nobody's subscriptions are claimed."""
+        """Refuses to claim a broker that nobody has registered yet, if it already has subscriptions: they belong to
+        somebody else."""
         if await self._store.subscriptions_of(broker, limit=1):
             raise ForbiddenError(
                 f"the broker {broker.dataverse}.{broker.name} was made by a statement, and has subscriptions already",
@@ -154,7 +156,7 @@ class Brokers:
             )
 
     async def renew_secret(self, broker: BrokerName, who: Token) -> str:
-        """A new secret in the old one's place."""
+        """Replaces the broker's secret and returns the new one."""
         await self.registered(broker, who)
         secret = new_secret()
         await self._store.renew_secret(broker, secret)
@@ -162,7 +164,7 @@ class Brokers:
         return secret
 
     async def remove(self, broker: BrokerName, who: Token) -> None:
-        """The broker and its subscriptions go."""
+        """Removes the broker and its subscriptions."""
         await self.registered(broker, who)
         try:
             await self._catalog.apply([Remove(broker_ref(*broker))])
@@ -173,13 +175,13 @@ class Brokers:
         return self._catalog.catalog.broker(dataverse, name)
 
     async def registered(self, broker: BrokerName, who: Token) -> Registration:
-        """The registration of a broker that is there; ForbiddenError when it is another one's."""
+        """Returns the registration of an existing broker. Raises ForbiddenError if it belongs to another token."""
         self._catalog.catalog.broker(*broker)
-        kept = await self._store.registration(broker)
-        if kept is None:  # It has just come: whoever made it is about to register it.
-            kept = await self._store.register(broker, new_secret(), owner=None)
-        _check_owner(kept, who)
-        return kept
+        registration = await self._store.registration(broker)
+        if registration is None:  # The broker is being created and is not registered yet.
+            registration = await self._store.register(broker, new_secret(), owner=None)
+        _check_owner(registration, who)
+        return registration
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -188,8 +190,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> None:
-    """A token of the role `broker` acts for the brokers that were registered with one of its name; one that was made by
-    a statement, and that nobody has registered so far, may be claimed while it has no subscriptions."""
+    """Raises ForbiddenError if a token of the role `broker` acts for a broker that was registered with a token of
+    another name. With `claims`, it may also act for a broker that a statement created and nobody has registered yet."""
     if who.role == "broker" and kept.owner != who.name and not (claims and kept.owner is None):
         raise ForbiddenError(
             f"the broker {kept.broker.dataverse}.{kept.broker.name} was not registered with this token",
@@ -198,7 +200,7 @@ def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> Non
 
 
 def checked_url(text: str) -> str:
-    """The address of a broker; InputError when nothing could be sent there."""
+    """Returns the address of a broker. Raises InputError if it is not a valid address."""
     parts = http_address(text)
     if parts is None or len(text) > URL_LIMIT:
         shown = text if len(text) <= 80 else f"{text[:80]}…"

@@ -1,9 +1,9 @@
-"""Of several brokers under one name the newest is heard: what an older one asks for is refused.
+"""Fences off old brokers: of several brokers with one name only the newest generation may act, and others are refused.
 
     process that starts ─▶ claim ─▶ generation, greater than all before ─▶ named with every request that follows
 
-When a claim is answered, nothing that an older generation asked for is still being done: what the newer one finds at
-the cluster stays as it is.
+When a claim returns, no change by an older generation is still under way. So an old process cannot alter what the new
+one has read from the cluster.
 """
 
 from __future__ import annotations
@@ -21,26 +21,30 @@ from tocsin.wire.errors import FencedError
 class BrokerFence:
     def __init__(self, store: ChannelStore) -> None:
         self._store = store
-        # As the store has them, which only this changes.
+        # A cache of the store's generations; only this class changes them.
         self._newest: dict[BrokerName, Position | None] = {}
         self._changes: dict[asyncio.Future[None], tuple[BrokerName, Position]] = {}
 
     async def claim(self, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
-        """See ChannelStore.claim. Changes that older generations had begun are over when it returns."""
-        kept = await self._store.claim(broker, claimant, secret)
-        generation = kept.generation
+        """See ChannelStore.claim. When this returns, changes that older generations had begun are complete."""
+        registration = await self._store.claim(broker, claimant, secret)
+        generation = registration.generation
         assert generation is not None, "a claim gives one"
         self._newest[broker] = generation
-        older = [done for done, (of, given) in self._changes.items() if of == broker and given < generation]
+        older = [
+            done
+            for done, (name, changing_generation) in self._changes.items()
+            if name == broker and changing_generation < generation
+        ]
         if older:
             await asyncio.wait(older)
-        return kept
+        return registration
 
     async def check(self, broker: BrokerName, generation: Position) -> None:
-        """Raises FencedError where the name has a newer generation."""
+        """Raises FencedError if the name has a newer generation."""
         if broker not in self._newest:
-            kept = await self._store.registration(broker)
-            self._newest.setdefault(broker, None if kept is None else kept.generation)
+            registration = await self._store.registration(broker)
+            self._newest.setdefault(broker, None if registration is None else registration.generation)
         newest = self._newest[broker]
         if newest is not None and generation < newest:
             raise FencedError(
@@ -50,9 +54,10 @@ class BrokerFence:
 
     @asynccontextmanager
     async def change(self, broker: BrokerName, generation: Position) -> AsyncIterator[None]:
-        """Around what a broker changes at the cluster: checked as above, and waited for by newer ones."""
+        """Wraps a change that a broker makes at the cluster: checks the generation as above, and makes newer claims
+        wait for the change."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Before the check: a claim that comes in between waits for this.
+        # Register the change before the check: a claim that comes in between then waits for it.
         self._changes[done] = broker, generation
         try:
             await self.check(broker, generation)

@@ -1,4 +1,4 @@
-"""How brokers are told of news, in numbers for Prometheus. A broker that is dropped takes its series along."""
+"""Exports how announcements to brokers proceed as Prometheus metrics. The series of a dropped broker disappear."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATES: Final[dict[str, tuple[str, Callable[[BrokerCounts], float | None]]]] = 
 
 
 class AnnouncementCollector(Collector):
-    """`figures` may be asked from any thread."""
+    """`figures` may be called from any thread."""
 
     def __init__(self, figures: Callable[[], Iterable[BrokerCounts]]) -> None:
         self._figures = figures
@@ -37,14 +37,14 @@ class AnnouncementCollector(Collector):
         return self._collected(tuple(self._figures()))
 
     def _collected(self, figures: tuple[BrokerCounts, ...]) -> Iterator[Metric]:
-        for name, (said, count) in _COUNTS.items():
-            counted = CounterMetricFamily(name, said, labels=["broker"])
-            for one in figures:
-                counted.add_metric([one.broker], count(one))
-            yield counted
-        for name, (said, state) in _STATES.items():
-            now = GaugeMetricFamily(name, said, labels=["broker"])
-            for one in figures:
-                if (value := state(one)) is not None:
-                    now.add_metric([one.broker], value)
-            yield now
+        for name, (help_text, count) in _COUNTS.items():
+            counter = CounterMetricFamily(name, help_text, labels=["broker"])
+            for broker in figures:
+                counter.add_metric([broker.broker], count(broker))
+            yield counter
+        for name, (help_text, state) in _STATES.items():
+            gauge = GaugeMetricFamily(name, help_text, labels=["broker"])
+            for broker in figures:
+                if (value := state(broker)) is not None:
+                    gauge.add_metric([broker.broker], value)
+            yield gauge

@@ -270,7 +270,7 @@ class _Runs:
         # pyarrow cannot `take` zero rows of a struct column.
         return rows.take(pa.array(kept_places)) if kept_places else rows.slice(0, 0)
 
-    # ------------------------------------------------------------ one question
+    # ------------------------------------------------------------ one query
 
     def _asked(
         self, part: Part, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None

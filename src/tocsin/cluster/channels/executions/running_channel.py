@@ -100,7 +100,7 @@ class RunningChannel:
         self._stopping = threading.Event()
         self._watched: dict[str, DatasetTable] = {}
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     def start(self) -> None:
         watched_datasets = [entry_of(dataset) for dataset in self.query.watched]
@@ -133,7 +133,7 @@ class RunningChannel:
         with suppress(RuntimeError):  # the event loop is closed, so the channel has ended too
             self._loop.call_soon_threadsafe(self._due.set)
 
-    # ------------------------------------------------------------ when
+    # ------------------------------------------------------------ scheduling
 
     async def _run(self) -> None:
         while True:
@@ -199,7 +199,7 @@ class RunningChannel:
     def _gives_up(self, error: Exception, tick: datetime | None) -> bool:
         return tick is not None and isinstance(error, StatementError | CapacityError) and self._is_followed(tick)
 
-    # ------------------------------------------------------------ what
+    # ------------------------------------------------------------ execution
 
     async def execute(self, tick: datetime | None) -> None:
         """Runs one execution for this tick, or for now if `tick` is None. Waits until the current execution has
