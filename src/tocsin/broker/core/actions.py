@@ -1,4 +1,5 @@
-"""What a broker wants done. An audience is handed over by reference: perform an action before the next event."""
+"""The actions that the broker core wants performed. Perform an action before the next event: its audience is a live
+reference, not a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tocsin.wire.errors import InputError
 
 
 class DeliveryReason(Enum):
-    """Why something is delivered: it has just come, it was asked for, or somebody is catching up."""
+    """Why results are delivered: they have just arrived, a subscriber pulled them, or a subscriber is catching up."""
 
     LIVE = "live"
     PULLED = "pulled"
@@ -24,7 +25,7 @@ class DeliveryReason(Enum):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Subscribed:
-    """The subscription holds; it gets everything after `since`."""
+    """The subscription is active and receives everything after `since`."""
 
     subscription: Hashable
     interest: Hashable
@@ -33,10 +34,11 @@ class Subscribed:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Deliver:
-    """All results of the interest in `(after, to]`, in order, to everybody in the audience.
+    """Deliver all results of the interest in `(after, to]`, in order, to every subscription of the audience.
 
-    `gap`: of the results up to this cursor those that are not here are gone for good: say so. `more`: this is not
-    all yet. Who pulled pulls again; who is catching up gets the rest after Ready.
+    `gap`: results up to this cursor that are not included no longer exist, and the client must learn of it. `more`:
+    this page is not the last. A subscriber that pulled pulls again; one that catches up receives the next page after
+    SubscriberReady.
     """
 
     interest: Hashable
@@ -51,7 +53,7 @@ class Deliver:
 
 @dataclass(slots=True, unsafe_hash=True)
 class NotifyAvailable:
-    """There are results up to `to`: the audience may pull."""
+    """There are results up to `to` that the audience can pull."""
 
     interest: Hashable
     to: Cursor
@@ -60,7 +62,7 @@ class NotifyAvailable:
 
 @dataclass(slots=True, unsafe_hash=True)
 class EndSubscriptions:
-    """These subscriptions are gone, and this is why."""
+    """These subscriptions have ended, for this reason."""
 
     interest: Hashable
     audience: Collection[Hashable]
@@ -69,7 +71,7 @@ class EndSubscriptions:
 
 @dataclass(slots=True, unsafe_hash=True)
 class RefuseEvent:
-    """An event named a subscription with which that cannot be done; nothing changed."""
+    """The event does not fit the state of the subscription that it names; nothing changed."""
 
     subscription: Hashable
     error: InputError
@@ -90,8 +92,8 @@ class UnsubscribeBackend:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Fetch:
-    """The results in `(after, to]`: at most the first `limit`, and none after the one that reaches `limit_bytes`.
-    Answered by Fetched or FetchFailed with its number."""
+    """Fetch the results in `(after, to]`: at most the first `limit`, and none after the result that reaches
+    `limit_bytes`. FetchSucceeded or FetchFailed answers it by its number."""
 
     fetch: int
     interest: Hashable
@@ -103,7 +105,8 @@ class Fetch:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ReportConsumed:
-    """What everybody here has, per interest: the cluster needs to keep nothing up to there for us."""
+    """The lowest acknowledged cursor per interest: this broker no longer needs the cluster to keep results up to
+    there."""
 
     lowest: Mapping[Hashable, Cursor]
 

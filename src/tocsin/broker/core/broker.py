@@ -4,13 +4,15 @@
 
 It has no clock, no I/O and no randomness; the same object serves sockets and runs under virtual time. Promises:
 
-- a subscription gets every result made after it subscribed (or after the `since` it asked for), in the order of
-  cursors, at least once; nothing of another interest, and what it acknowledged not again, unless it asks;
-- what is gone for good is told as a gap;
-- one result that arrives is one Deliver and one Notify, whatever the number of subscribers;
-- the same range is fetched once at a time, whoever lacks it.
+- a subscription receives every result that is made after it subscribed (or after the `since` that it named), in the
+  order of cursors, at least once; it receives nothing of another interest, and nothing that it has acknowledged unless
+  it asks again;
+- results that no longer exist are reported as a gap;
+- a result that arrives causes one Deliver and one NotifyAvailable for any number of subscribers;
+- a range that several subscribers lack is fetched once.
 
-Whatever is due by `now_s` happens before the event. `next_wake_s` says when a Tick is wanted if nothing else comes.
+Timers that are due by `now_s` run before the event. `next_wake_s` is when the core needs a TimePassed if no other event
+comes.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class Broker(BrokerState):
         }
 
     def handle(self, event: ev.BrokerEvent, now_s: float) -> list[Action]:
-        """What has to be done now. Time never goes back: an earlier `now_s` counts as the latest one seen."""
+        """Handles the event and returns the actions to perform. Time is monotonic: an earlier `now_s` counts as the
+        latest."""
         self._now_s = max(self._now_s, now_s)
         actions: list[Action] = []
         if self._now_s >= self.next_wake_s:
@@ -94,28 +97,28 @@ class Broker(BrokerState):
     # --- subscribers
 
     def _subscribe(self, event: ev.SubscribeRequested, actions: list[Action]) -> None:
-        known = self._frontends.get(event.subscription)
-        if known is not None:
-            asked = (event.subscriber, event.interest, event.mode)
-            if asked != (known.subscriber, known.interest, known.mode):
+        existing = self._frontends.get(event.subscription)
+        if existing is not None:
+            requested = (event.subscriber, event.interest, event.mode)
+            if requested != (existing.subscriber, existing.interest, existing.mode):
                 error = ConflictError(f"there is a subscription {event.subscription} to something else")
                 actions.append(RefuseEvent(event.subscription, error))
-            elif known.attached and known.since is not None:
-                actions.append(Subscribed(known.id, known.interest, known.since))
+            elif existing.attached and existing.since is not None:
+                actions.append(Subscribed(existing.id, existing.interest, existing.since))
             return
         backend = self._backends.get(event.interest)
         if backend is None:
             backend = self._backends[event.interest] = InterestState(event.interest)
             actions.append(SubscribeBackend(event.interest))
         online = event.subscriber in self._online
-        one = FrontendState(
+        frontend = FrontendState(
             event.subscription, event.subscriber, backend, mode=event.mode, since=event.since, online=online
         )
-        self._frontends[one.id] = one
-        self._of_subscriber.setdefault(one.subscriber, {})[one.id] = one
-        backend.frontends[one.id] = one
+        self._frontends[frontend.id] = frontend
+        self._of_subscriber.setdefault(frontend.subscriber, {})[frontend.id] = frontend
+        backend.frontends[frontend.id] = frontend
         backend.empty_since_s = None
-        self._attach(backend, one, actions)
+        self._attach(backend, frontend, actions)
 
     def _attach(self, backend: InterestState, one: FrontendState, actions: list[Action]) -> None:
         if not backend.attach(one, self.caches):
@@ -125,13 +128,13 @@ class Broker(BrokerState):
         self._delivery.resume(backend, one, self._now_s, actions)
 
     def _unsubscribe(self, event: ev.UnsubscribeRequested, actions: list[Action]) -> None:
-        one = self._frontends.get(event.subscription)
-        if one is None:
+        frontend = self._frontends.get(event.subscription)
+        if frontend is None:
             actions.append(self._unknown(event.subscription))
             return
-        backend = one.backend
-        backend.detach(one, self.caches)
-        self._forget(one)
+        backend = frontend.backend
+        backend.detach(frontend, self.caches)
+        self._forget(frontend)
         self._unreported[backend.interest] = backend
         if not backend.frontends:
             backend.empty_since_s = self._now_s
@@ -140,55 +143,60 @@ class Broker(BrokerState):
 
     def _logged_in(self, event: ev.SubscriberLoggedIn, actions: list[Action]) -> None:
         self._online.add(event.subscriber)
-        for one in self._of_subscriber.get(event.subscriber, {}).values():
-            if one.online:
+        for frontend in self._of_subscriber.get(event.subscriber, {}).values():
+            if frontend.online:
                 continue
-            one.online, one.behind = True, False
-            # What was sent and not acknowledged before may be lost: it is sent again.
-            one.sent = one.marker
-            self._delivery.resume(one.backend, one, self._now_s, actions)
+            frontend.online, frontend.behind = True, False
+            # Results that were sent but not acknowledged may be lost, so send them again.
+            frontend.sent = frontend.marker
+            self._delivery.resume(frontend.backend, frontend, self._now_s, actions)
 
     def _logged_out(self, event: ev.SubscriberLoggedOut, actions: list[Action]) -> None:  # noqa: ARG002
         self._online.discard(event.subscriber)
-        for one in self._of_subscriber.get(event.subscriber, {}).values():
-            one.online = False
-            one.backend.leave(one)
+        for frontend in self._of_subscriber.get(event.subscriber, {}).values():
+            frontend.online = False
+            frontend.backend.leave(frontend)
 
     def _get_results(self, event: ev.ResultsRequested, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
-        names: Collection[Hashable] = event.subscriptions
+        subscriptions: Collection[Hashable] = event.subscriptions
         if backend is not None and event.after is None:
-            if names is backend.notify or names is backend.inline:
-                cohort = backend.notify if names is backend.notify else backend.inline
+            if subscriptions is backend.notify or subscriptions is backend.inline:
+                cohort = backend.notify if subscriptions is backend.notify else backend.inline
                 self._ask_together(backend, cohort.together, actions)
-                names = tuple(cohort.own)
-            elif type(names) is CohortSnapshot and backend.together(names):
-                self._ask_together(backend, names, actions)
+                subscriptions = tuple(cohort.own)
+            elif type(subscriptions) is CohortSnapshot and backend.together(subscriptions):
+                self._ask_together(backend, subscriptions, actions)
                 return
-        asking: dict[Cursor, list[FrontendState]] = {}
-        for name in names:
-            one = backend.frontends.get(name) if backend is not None else None
-            if backend is None or one is None:
-                actions.append(self._unknown(name))
-            elif not one.attached or one.since is None:
-                actions.append(self._too_early(name))
+        askers_by_cursor: dict[Cursor, list[FrontendState]] = {}
+        for subscription in subscriptions:
+            frontend = backend.frontends.get(subscription) if backend is not None else None
+            if backend is None or frontend is None:
+                actions.append(self._unknown(subscription))
+            elif not frontend.attached or frontend.since is None:
+                actions.append(self._too_early(subscription))
             else:
-                after = one.acknowledged if event.after is None else max(event.after, one.since)
-                asking.setdefault(after, []).append(one)
+                after = frontend.acknowledged if event.after is None else max(event.after, frontend.since)
+                askers_by_cursor.setdefault(after, []).append(frontend)
         if backend is not None:
-            for after, askers in asking.items():
+            for after, askers in askers_by_cursor.items():
                 self._delivery.ask(
                     backend, askers, after, DeliveryReason.PULLED, now_s=self._now_s, actions=actions, limit=event.limit
                 )
 
     def _get_each(self, event: ev.ResultsRequestedByMany, actions: list[Action]) -> None:
-        for name in event.subscriptions:
-            one = self._frontends.get(name)
-            if one is None or not one.attached:
-                actions.append(self._unknown(name) if one is None else self._too_early(name))
+        for subscription in event.subscriptions:
+            frontend = self._frontends.get(subscription)
+            if frontend is None or not frontend.attached:
+                actions.append(self._unknown(subscription) if frontend is None else self._too_early(subscription))
                 continue
             self._delivery.ask(
-                one.backend, (one,), one.acknowledged, DeliveryReason.PULLED, now_s=self._now_s, actions=actions
+                frontend.backend,
+                (frontend,),
+                frontend.acknowledged,
+                DeliveryReason.PULLED,
+                now_s=self._now_s,
+                actions=actions,
             )
 
     def _ask_together(self, backend: InterestState, group: CohortSnapshot, actions: list[Action]) -> None:
@@ -203,44 +211,45 @@ class Broker(BrokerState):
             self._unreported[backend.interest] = backend
 
     def _acked_each(self, event: ev.ResultsAcknowledgedByMany, actions: list[Action]) -> None:  # noqa: ARG002
-        for name, cursor in event.acks:
-            one = self._frontends.get(name)
-            if one is not None and one.attached:
-                one.backend.acknowledge_one(one, cursor, self.caches)
-                self._unreported[one.interest] = one.backend
+        for subscription, cursor in event.acks:
+            frontend = self._frontends.get(subscription)
+            if frontend is not None and frontend.attached:
+                frontend.backend.acknowledge_one(frontend, cursor, self.caches)
+                self._unreported[frontend.interest] = frontend.backend
 
     def _fell_behind(self, event: ev.SubscriberFellBehind, actions: list[Action]) -> None:
-        one = self._frontends.get(event.subscription)
-        if one is None:
+        frontend = self._frontends.get(event.subscription)
+        if frontend is None:
             actions.append(self._unknown(event.subscription))
             return
-        one.backend.leave(one)
-        one.behind = True
-        one.sent = one.marker if event.sent is None else max(one.marker, event.sent)
+        frontend.backend.leave(frontend)
+        frontend.behind = True
+        frontend.sent = frontend.marker if event.sent is None else max(frontend.marker, event.sent)
 
     def _ready(self, event: ev.SubscriberReady, actions: list[Action]) -> None:
-        one = self._frontends.get(event.subscription)
-        if one is None:
+        frontend = self._frontends.get(event.subscription)
+        if frontend is None:
             actions.append(self._unknown(event.subscription))
             return
-        one.behind = False
-        self._delivery.resume(one.backend, one, self._now_s, actions)
+        frontend.behind = False
+        self._delivery.resume(frontend.backend, frontend, self._now_s, actions)
 
     # --- the cluster
 
     def _backend_ready(self, event: ev.BackendSubscribed, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
         if backend is None:
-            # Everybody left before the cluster answered, and so did we.
+            # All subscribers left before the cluster answered, and we have unsubscribed.
             return
         if backend.cache is None:
             backend.cache = self.caches.open(event.interest, event.since, self._now_s)
-            for one in list(backend.frontends.values()):
-                # They came before the cluster's answer: whatever was announced since then is theirs, too.
-                one.since = event.since if one.since is None else one.since
-                self._attach(backend, one, actions)
+            for frontend in list(backend.frontends.values()):
+                # These subscriptions are older than the cluster's answer, so all results announced since then are
+                # theirs, too.
+                frontend.since = event.since if frontend.since is None else frontend.since
+                self._attach(backend, frontend, actions)
         else:
-            # Told again, after a restart: whatever came meanwhile is news.
+            # A repeated answer after a restart: results that were made in between still have to be fetched.
             backend.announced = max(backend.announced, event.since)
         self._fetch_news(backend, actions)
 
@@ -248,13 +257,13 @@ class Broker(BrokerState):
         backend = self._backends.get(event.interest)
         if backend is None:
             return
-        names = tuple(backend.frontends)
-        for one in list(backend.frontends.values()):
-            backend.detach(one, self.caches)
-            self._forget(one)
+        subscriptions = tuple(backend.frontends)
+        for frontend in list(backend.frontends.values()):
+            backend.detach(frontend, self.caches)
+            self._forget(frontend)
         self._let_go(backend)
-        if names:
-            actions.append(EndSubscriptions(event.interest, names, event.reason))
+        if subscriptions:
+            actions.append(EndSubscriptions(event.interest, subscriptions, event.reason))
 
     def _arrived(self, event: ev.ResultArrived, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
@@ -262,7 +271,7 @@ class Broker(BrokerState):
             return
         cache = backend.cache
         if cache is None or backend.announced > cache.head:
-            # Something before it is still to be fetched, and this with it: results come in order.
+            # Results before this one still have to be fetched. Fetch this one with them, so that results stay in order.
             backend.announced = max(backend.announced, event.cursor)
         elif event.cursor > cache.head:
             before = cache.head
@@ -277,25 +286,25 @@ class Broker(BrokerState):
             self._fetch_news(backend, actions)
 
     def _fetched(self, event: ev.FetchSucceeded, actions: list[Action]) -> None:
-        flight = self._delivery.under_way(event.fetch)
-        if flight is not None:
-            self._land(flight, event, actions)
+        pending = self._delivery.under_way(event.fetch)
+        if pending is not None:
+            self._land(pending, event, actions)
 
     def _fetched_together(self, event: ev.FetchesSucceeded, actions: list[Action]) -> None:
-        news: list[ev.FetchSucceeded] = []
+        new_results: list[ev.FetchSucceeded] = []
         for answer in event.answers:
-            flight = self._delivery.under_way(answer.fetch)
-            if flight is not None and not flight.news:
-                self._land(flight, answer, actions)
-            elif flight is not None:
-                # They go to a cohort as it is when they are delivered: whoever joins it by the others does so before.
-                news.append(answer)
-        for answer in news:
+            pending = self._delivery.under_way(answer.fetch)
+            if pending is not None and not pending.news:
+                self._land(pending, answer, actions)
+            elif pending is not None:
+                # Handle catch-up answers first: they can add members to the cohort that the new results go to.
+                new_results.append(answer)
+        for answer in new_results:
             self._fetched(answer, actions)
 
     def _land(self, flight: PendingFetch, event: ev.FetchSucceeded, actions: list[Action]) -> None:
         if event.to <= flight.after:
-            # An answer that says nothing is no answer.
+            # An answer that makes no progress counts as a failure, so that it is retried after a delay.
             self._fetch_failed(ev.FetchFailed(event.fetch), actions)
             return
         self._delivery.land(flight, event, self._now_s, actions)
@@ -311,16 +320,18 @@ class Broker(BrokerState):
         before = cache.head
         gap = None if event.gap is None or event.gap <= before else min(event.gap, to)
         if gap is not None:
-            # Who asks for this later is told of the gap by the cluster, which knows it best.
+            # Leave the gap out of the cache: a later pull of this range asks the cluster, which reports the gap itself.
             cache.skip(gap)
-        new = tuple(one for one in event.results if cache.head < one.cursor <= to)
-        for one in new:
-            self.caches.put(cache, one, self._now_s)
+        new = tuple(result for result in event.results if cache.head < result.cursor <= to)
+        for result in new:
+            self.caches.put(cache, result, self._now_s)
         cache.reach(to)
         self._tell(backend, before, new, gap, actions)
-        for arrived in [one for one in backend.joining.values() if one.since is None or one.since <= cache.head]:
-            del backend.joining[arrived.id]
-            self._attach(backend, arrived, actions)
+        for frontend in [
+            joiner for joiner in backend.joining.values() if joiner.since is None or joiner.since <= cache.head
+        ]:
+            del backend.joining[frontend.id]
+            self._attach(backend, frontend, actions)
         self._fetch_news(backend, actions)
 
     def _tell(
@@ -331,7 +342,7 @@ class Broker(BrokerState):
         gap: Cursor | None,
         actions: list[Action],
     ) -> None:
-        """The cohorts hear of what has just come."""
+        """Delivers new results to the cohorts: the results themselves inline, a notification to the others."""
         head = backend.held.head
         self._unreported[backend.interest] = backend
         if not new and gap is None:
@@ -339,13 +350,14 @@ class Broker(BrokerState):
         inline: Collection[Hashable] = backend.inline
         notify: Collection[Hashable] = backend.notify
         if backend.joining:
-            # Some of them will be in the cohorts before this is performed, and this is not for them.
+            # Copy the audiences: joining subscriptions enter the cohorts before this action is performed, and these
+            # results are not for them.
             inline, notify = tuple(inline), tuple(notify)
         if backend.inline.members:
             actions.append(Deliver(backend.interest, before, head, new, inline, DeliveryReason.LIVE, gap))
-            figures = self.caches.figures
-            figures.pushed += len(new) * len(inline)
-            figures.pushed_bytes += sum(one.size_bytes for one in new) * len(inline)
+            counters = self.caches.figures
+            counters.pushed += len(new) * len(inline)
+            counters.pushed_bytes += sum(result.size_bytes for result in new) * len(inline)
         if backend.notify.members:
             actions.append(NotifyAvailable(backend.interest, head, notify))
 
@@ -369,7 +381,7 @@ class Broker(BrokerState):
             self._report(actions)
 
     def _release(self, now_s: float, actions: list[Action]) -> None:
-        """Lets go of interests that have had no subscription for the whole grace period."""
+        """Drops interests that have had no subscription for the whole grace period."""
         for backend, since_s in self._emptied.due(now_s):
             if backend.empty_since_s == since_s and self._backends.get(backend.interest) is backend:
                 self._let_go(backend)
@@ -378,8 +390,8 @@ class Broker(BrokerState):
     def _report(self, actions: list[Action]) -> None:
         lowest: dict[Hashable, Cursor] = {}
         for backend in self._unreported.values():
-            if backend.cache is not None and (mine := backend.cache.lowest_marker()) != backend.reported:
-                lowest[backend.interest] = backend.reported = mine
+            if backend.cache is not None and (marker := backend.cache.lowest_marker()) != backend.reported:
+                lowest[backend.interest] = backend.reported = marker
         self._unreported.clear()
         self._report_due_s = self._now_s + self.settings.report_every_s
         if lowest:
@@ -396,9 +408,9 @@ class Broker(BrokerState):
 
     def _forget(self, one: FrontendState) -> None:
         del self._frontends[one.id]
-        mine = self._of_subscriber[one.subscriber]
-        del mine[one.id]
-        if not mine:
+        own_frontends = self._of_subscriber[one.subscriber]
+        del own_frontends[one.id]
+        if not own_frontends:
             del self._of_subscriber[one.subscriber]
 
     def _too_early(self, subscription: Hashable) -> RefuseEvent:

@@ -1,4 +1,4 @@
-"""What a broker holds, to be looked at without changing it."""
+"""The state that a broker core holds, with queries that do not change it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.rules.model.cursors import START, Cursor
 
 
 class BrokerState:
-    """Interests, the subscriptions to them, and who holds which."""
+    """Interests, the subscriptions to them, and the subscribers that hold them."""
 
     def __init__(self) -> None:
         self._backends: dict[Hashable, InterestState] = {}
@@ -20,26 +20,26 @@ class BrokerState:
         self._online: set[Hashable] = set()
 
     def marker(self, subscription: Hashable) -> Cursor:
-        """What this subscription has acknowledged."""
+        """The cursor up to which this subscription has acknowledged."""
         return self._frontends[subscription].acknowledged
 
     def knows(self, subscription: Hashable) -> bool:
         return subscription in self._frontends
 
     def since(self, subscription: Hashable) -> Cursor:
-        """Where this subscription begins; before the cluster holds it, before everything."""
+        """Where this subscription begins; START until the cluster has made the backend subscription."""
         return self._frontends[subscription].since or START
 
     def holds(self, interest: Hashable) -> bool:
-        """Whether there is a backend subscription, or will be."""
+        """Whether the interest has a backend subscription, or one has been requested."""
         return interest in self._backends
 
     def subscriptions_of(self, subscriber: Hashable) -> Sequence[Hashable]:
         return tuple(self._of_subscriber.get(subscriber, ()))
 
     def lacking(self, subscriber: Hashable) -> Iterator[tuple[Hashable, Hashable, Mode, Cursor]]:
-        """Subscription, interest, mode and the newest result, where this is not acknowledged."""
-        for one in self._of_subscriber.get(subscriber, {}).values():
-            head = one.backend.held.head if one.attached else START
-            if one.acknowledged < head:
-                yield one.id, one.interest, one.mode, head
+        """Subscription, interest, mode and head of every subscription that has unacknowledged results."""
+        for frontend in self._of_subscriber.get(subscriber, {}).values():
+            head = frontend.backend.held.head if frontend.attached else START
+            if frontend.acknowledged < head:
+                yield frontend.id, frontend.interest, frontend.mode, head

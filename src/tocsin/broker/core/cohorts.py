@@ -1,7 +1,8 @@
-"""Who subscribes to an interest, and who of them is served together.
+"""The subscriptions of an interest, and the cohorts of those that are served together.
 
-Everybody who is online and has been sent everything is in a cohort, one per mode. A cohort shares one marker as long as
-its members acknowledge together; who acknowledges alone gets a marker of its own.
+A subscription whose subscriber is online and has been sent everything is in a cohort; there is one cohort per mode. The
+members of a cohort share one marker as long as they acknowledge together; a member that acknowledges alone gets a
+marker of its own. Shared markers make a delivery to thousands of subscribers as cheap as one to a single subscriber.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FrontendState:
-    """A subscriber's hold on an interest. `marker` counts only while it is in no cohort; `acknowledged` always."""
+    """A frontend subscription. `marker` is valid only outside a cohort; `acknowledged` always is."""
 
     __slots__ = (
         "attached", "backend", "behind", "cohort", "id", "interest", "joined", "live", "marker", "mode", "online",
@@ -39,34 +40,35 @@ class FrontendState:
         self.interest = backend.interest
         self.backend = backend
         self.mode = mode
-        # Where it is when it is online and lacks nothing that it was not told of.
+        # The cohort that it is in while it is online and has been sent everything.
         self.cohort = backend.inline if mode is Mode.INLINE else backend.notify
         self.since = since
         self.online = online
-        # Its marker counts in the cache: the broker has come to where it begins.
+        # True once the broker has received results up to `since`; from then on the cache counts its marker.
         self.attached = False
         self.marker = START
-        # How far it was sent results while it catches up; a member of a cohort was sent everything.
+        # How far results were sent while it catches up; a member of a cohort has been sent everything.
         self.sent = START
         self.live = False
-        # In which state of its cohort it came in.
+        # The state number of its cohort when it joined.
         self.joined = 0
         self.behind = False
-        # It waits for a fetch. `turn` tells an answer that it no longer waits for from the present one.
+        # True while it waits for a fetch. `turn` changes when it stops waiting, so that a stale answer is recognised.
         self.waits = False
         self.turn = 0
 
     @property
     def acknowledged(self) -> Cursor:
-        """Its marker, in a cohort or not."""
+        """The cursor up to which it has acknowledged, inside or outside a cohort."""
         return self.cohort.own.get(self.id, self.cohort.marker) if self.live else self.marker
 
 
 @final
 class CohortSnapshot(Collection[Hashable]):
-    """Those of a cohort who shared its marker at one moment. Asked for or acknowledged as one, they cost as one.
+    """The members of a cohort that shared its marker at one moment. They pull and acknowledge at the cost of one
+    member.
 
-    It stays as it is; `current` says whether they still are those who share the marker.
+    A snapshot does not change; `current` says whether the same members still share the marker.
     """
 
     __slots__ = ("cohort", "names", "state")
@@ -81,9 +83,12 @@ class CohortSnapshot(Collection[Hashable]):
         return self.state == self.cohort.state
 
     def still_there(self) -> tuple[Hashable, ...]:
-        """Who has not left since, not even to come back."""
+        """The members that have stayed in the cohort since the snapshot; one that left and came back is not among
+        them."""
         members, state = self.cohort.members, self.state
-        return tuple(name for name in self.names if (one := members.get(name)) is not None and one.joined <= state)
+        return tuple(
+            name for name in self.names if (member := members.get(name)) is not None and member.joined <= state
+        )
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self.names)
@@ -96,7 +101,7 @@ class CohortSnapshot(Collection[Hashable]):
 
 
 class Cohort(Collection[Hashable]):
-    """Iterates over the subscriptions' names. Lives as long as its interest and changes with every event."""
+    """A collection of subscription ids. It lives as long as its interest and changes with every event."""
 
     __slots__ = ("_together", "marker", "members", "own", "state")
 
@@ -104,7 +109,7 @@ class Cohort(Collection[Hashable]):
         self.marker = marker
         self.members: dict[Hashable, FrontendState] = {}
         self.own: dict[Hashable, Cursor] = {}
-        # Another number whenever other members share the marker.
+        # Changes whenever the set of members that share the marker changes.
         self.state = 0
         self._together: CohortSnapshot | None = None
 
@@ -123,13 +128,13 @@ class Cohort(Collection[Hashable]):
 
     @property
     def together(self) -> CohortSnapshot:
-        """Those who share the marker now; the same object for as long as they are the same."""
-        known = self._together
-        if known is None or known.state != self.state:
+        """The members that share the marker now; the same object as long as they are the same."""
+        snapshot = self._together
+        if snapshot is None or snapshot.state != self.state:
             own = self.own
             names = tuple([name for name in self.members if name not in own]) if own else tuple(self.members)
-            known = self._together = CohortSnapshot(self, names)
-        return known
+            snapshot = self._together = CohortSnapshot(self, names)
+        return snapshot
 
     def marker_of(self, name: Hashable) -> Cursor:
         return self.own.get(name, self.marker)
@@ -137,7 +142,7 @@ class Cohort(Collection[Hashable]):
     def join(self, one: FrontendState) -> None:
         members, own, marker = self.members, self.own, one.marker
         if len(members) == len(own):
-            # Nobody shares.
+            # No member shares the marker, so the new member sets it.
             self.marker = marker
         elif marker != self.marker:
             own[one.id] = marker
@@ -153,7 +158,7 @@ class Cohort(Collection[Hashable]):
         one.live = False
 
     def move(self, name: Hashable, to: Cursor) -> None:
-        """One member acknowledges alone."""
+        """A single member acknowledges."""
         if name in self.own:
             if to == self.marker and self.sharing:
                 del self.own[name]
@@ -167,27 +172,29 @@ class Cohort(Collection[Hashable]):
             self.state += 1
 
     def move_several(self, names: Collection[Hashable], to: Cursor) -> dict[Cursor, int]:
-        """Some members acknowledge: how many came from which marker. Who is further already stays where it is.
+        """Some members acknowledge; returns how many came from each marker. Members that are further already stay
+        there.
 
-        Where most of those who shared the marker move, it moves with them and the others keep theirs alone.
+        If at least half of the sharing members move, the shared marker moves with them, and the others get markers of
+        their own.
         """
         moved: dict[Cursor, int] = {}
         own, marker = self.own, self.marker
         sharers: list[Hashable] = []
         for name in names:
-            mine = own.get(name)
-            if mine is None:
+            own_marker = own.get(name)
+            if own_marker is None:
                 if marker < to:
                     sharers.append(name)
-            elif mine < to:
-                moved[mine] = moved.get(mine, 0) + 1
+            elif own_marker < to:
+                moved[own_marker] = moved.get(own_marker, 0) + 1
                 own[name] = to
         if sharers:
             moved[marker] = moved.get(marker, 0) + len(sharers)
             if 2 * len(sharers) >= self.sharing:
-                going = set(sharers)
-                left = [name for name in self.members if name not in own and name not in going]
-                own.update(dict.fromkeys(left, marker))
+                moving = set(sharers)
+                staying = [name for name in self.members if name not in own and name not in moving]
+                own.update(dict.fromkeys(staying, marker))
                 self.marker = to
             else:
                 own.update(dict.fromkeys(sharers, to))
@@ -196,12 +203,12 @@ class Cohort(Collection[Hashable]):
         return moved
 
     def move_together(self, to: Cursor) -> None:
-        """All who share the marker acknowledge; who has come there alone shares it again."""
+        """All members that share the marker acknowledge. Members with an own marker at `to` share it again."""
         self.marker = to
         self._merge()
 
     def move_all(self, to: Cursor) -> dict[Cursor, int]:
-        """All members acknowledge: how many came from which marker."""
+        """All members acknowledge; returns how many came from each marker."""
         moved: dict[Cursor, int] = {}
         if self.sharing and self.marker < to:
             moved[self.marker] = self.sharing
@@ -220,7 +227,7 @@ class Cohort(Collection[Hashable]):
         return moved
 
     def _merge(self) -> None:
-        """Who has come to the shared marker alone shares it again."""
+        """Drops own markers that equal the shared marker."""
         own = self.own
         if own and self.marker in own.values():
             self.own = {name: marker for name, marker in self.own.items() if marker != self.marker}

@@ -1,4 +1,4 @@
-"""How subscribers get what they lack: from the cache, from the cluster, or from both."""
+"""Serves the results that subscribers lack: from the cache, from the cluster, or from both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tocsin.rules.model.cursors import Cursor
 
 
 class Delivery:
-    """Appends what has to be done to `actions`."""
+    """Its methods append the actions to perform to `actions`."""
 
     def __init__(self, settings: CoreSettings, caches: ResultCaches) -> None:
         self._settings = settings
@@ -45,21 +45,21 @@ class Delivery:
         actions: list[Action],
         limit: int | None = None,
     ) -> None:
-        """Algorithm 1's GET of `(after, head]`, a page of it, for several who lack the same."""
+        """Algorithm 1's GET of `(after, head]`: one page of it, for several subscriptions that lack the same range."""
         cache = backend.held
         runs = self._caches.get(cache, after, cache.head, now_s, len(askers))
         limits = self._settings
-        most = limits.page_results if limit is None else min(limit, limits.page_results)
+        limit_results = limits.page_results if limit is None else min(limit, limits.page_results)
         if (
-            cache.residents >= most
+            cache.residents >= limit_results
             or cache.resident_bytes >= limits.page_bytes
             or (len(runs) > 2 and missing_bytes(runs) >= limits.page_bytes)
         ):
-            runs = page(runs, most, limits.page_bytes)
+            runs = page(runs, limit_results, limits.page_bytes)
         to = runs[-1].to if runs else after
         if len(runs) == 1 and type(runs[0]) is CachedRun and why is DeliveryReason.PULLED:
-            # Everything is here, as for nearly all who are told of news and pull them.
-            audience = askers if type(askers) is CohortSnapshot else tuple([one.id for one in askers])
+            # The fast path: everything is cached, as for nearly all subscribers that pull after a notification.
+            audience = askers if type(askers) is CohortSnapshot else tuple([asker.id for asker in askers])
             results = runs[0].results
             self._caches.served(len(audience), len(results), size_bytes(results))
             actions.append(Deliver(backend.interest, after, to, results, audience, why, None, to < cache.head))
@@ -67,18 +67,19 @@ class Delivery:
         if type(askers) is CohortSnapshot:
             waiting = PendingAnswer(after, to, why, [], [askers])
         else:
-            waiting = PendingAnswer(after, to, why, [(one, one.turn) for one in askers], [])
+            waiting = PendingAnswer(after, to, why, [(asker, asker.turn) for asker in askers], [])
         if backend.flights:
             if (same := backend.waiting.get(waiting.asked)) is not None:
                 same.askers += waiting.askers
                 same.groups += waiting.groups
                 return
             waiting.parts = parts_of(
-                runs, backend.flights, lambda begin, end: self._miss(backend, begin, end, most, actions)
+                runs, backend.flights, lambda begin, end: self._miss(backend, begin, end, limit_results, actions)
             )
         else:
             waiting.parts = [
-                run if type(run) is CachedRun else self._miss(backend, run.after, run.to, most, actions) for run in runs
+                run if type(run) is CachedRun else self._miss(backend, run.after, run.to, limit_results, actions)
+                for run in runs
             ]
         for part in waiting.parts:
             if isinstance(part, CachedRun):
@@ -93,7 +94,8 @@ class Delivery:
             self._answer(backend, waiting, now_s, actions)
 
     def resume(self, backend: InterestState, one: FrontendState, now_s: float, actions: list[Action]) -> None:
-        """Somebody is online and has room: it gets what it lacks, and joins its cohort when it lacks nothing."""
+        """If the subscription is online and has room, sends it what it lacks; if it lacks nothing, it joins its
+        cohort."""
         if not one.online or one.behind or one.live or one.waits or not one.attached:
             return
         head = backend.held.head
@@ -129,7 +131,7 @@ class Delivery:
         return flight
 
     def again(self, number: int, actions: list[Action]) -> None:
-        """Asks once more, if it still matters."""
+        """Retries the fetch if it is still needed."""
         flight = self._under_way.get(number)
         if flight is not None:
             actions.append(flight.fetch)
@@ -138,7 +140,8 @@ class Delivery:
         return self._under_way.get(number)
 
     def land(self, flight: PendingFetch, answer: FetchSucceeded, now_s: float, actions: list[Action]) -> None:
-        """A flight is back; news are the caller's, the others go to who waits for them."""
+        """Takes the answer of a fetch. The caller handles new results; all other results go to the answers that wait
+        for them."""
         del self._under_way[answer.fetch]
         backend = flight.backend
         flight.answer = answer
@@ -149,19 +152,20 @@ class Delivery:
             return
         backend.flights.remove(flight)
         if self._caches.settings.fetched_enters:
-            # What is gone is not filled in: whoever asks for it next is to be told as well.
+            # Do not fill the gap in the cache: the next subscriber that asks for it must learn of it, too.
             begins = max(flight.after, answer.gap or flight.after)
             self._caches.fill(backend.held, MissingRun(begins, min(flight.to, answer.to)), answer.results, now_s)
-        # Flights and those who wait for them know each other: let go of, they are gone without a collector.
-        waits, flight.waiting = flight.waiting, []
-        for waiting in waits:
+        # Break the reference cycle between fetches and pending answers, so that they are freed without the garbage
+        # collector.
+        answers, flight.waiting = flight.waiting, []
+        for waiting in answers:
             waiting.lacking -= 1
             if waiting.lacking == 0:
                 del backend.waiting[waiting.asked]
                 self._answer(backend, waiting, now_s, actions)
 
     def forget(self, backend: InterestState) -> None:
-        """The interest is gone; answers for it will be passed over."""
+        """The interest has ended: answers to its fetches will be ignored."""
         for flight in self._flights_of(backend):
             del self._under_way[flight.fetch.fetch]
 
@@ -175,17 +179,17 @@ class Delivery:
         return flight
 
     def _answer(self, backend: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
-        askers = [one for one, turn in waiting.askers if one.turn == turn]
+        askers = [frontend for frontend, turn in waiting.askers if frontend.turn == turn]
         catches_up = waiting.why is DeliveryReason.CAUGHT_UP
         if catches_up:
             askers = self._still_there(backend, askers, waiting.after, now_s, actions)
-        audience = _audience(askers, waiting.groups) if waiting.groups else tuple([one.id for one in askers])
+        audience = _audience(askers, waiting.groups) if waiting.groups else tuple([frontend.id for frontend in askers])
         if not audience:
             return
         (to, results, gap), counts = answer_of(waiting.after, waiting.parts)
         head = backend.held.head
         if to == waiting.after < head:
-            # The flights that others had begun brought nothing of this: now from its own beginning.
+            # The fetches begun for other answers brought nothing of this range, so begin a fetch of its own.
             everybody = [backend.frontends[name] for name in audience]
             self.ask(backend, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
             return
@@ -193,11 +197,11 @@ class Delivery:
         more = to < head
         actions.append(Deliver(backend.interest, waiting.after, to, results, audience, waiting.why, gap, more))
         if catches_up:
-            for one in askers:
-                one.waits = False
-                one.sent = max(one.sent, to)
+            for frontend in askers:
+                frontend.waits = False
+                frontend.sent = max(frontend.sent, to)
                 if not more:
-                    one.cohort.join(one)
+                    frontend.cohort.join(frontend)
 
     def _still_there(
         self,
@@ -207,12 +211,13 @@ class Delivery:
         now_s: float,
         actions: list[Action],
     ) -> list[FrontendState]:
-        """Who acknowledged something while it waited lacks less than it asked for, and begins anew."""
-        for one in askers:
-            one.waits = one.sent == after
-            if not one.waits:
-                self.resume(backend, one, now_s, actions)
-        return [one for one in askers if one.waits and one.sent == after]
+        """The askers that still wait at `after`. An asker that acknowledged in the meantime lacks less, and resumes
+        from its new position."""
+        for frontend in askers:
+            frontend.waits = frontend.sent == after
+            if not frontend.waits:
+                self.resume(backend, frontend, now_s, actions)
+        return [frontend for frontend in askers if frontend.waits and frontend.sent == after]
 
     def _flights_of(self, backend: InterestState) -> Iterator[PendingFetch]:
         yield from backend.flights
@@ -223,7 +228,7 @@ class Delivery:
 def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[Hashable]:
     if not askers and len(groups) == 1 and groups[0].current:
         return groups[0]
-    names = [one.id for one in askers]
+    subscriptions = [frontend.id for frontend in askers]
     for group in groups:
-        names += group.still_there()
-    return tuple(names)
+        subscriptions += group.still_there()
+    return tuple(subscriptions)

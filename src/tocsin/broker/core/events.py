@@ -1,7 +1,7 @@
-"""What can happen to a broker. Interests, subscriptions and subscribers are whatever names the shell gives them.
+"""The events that the broker core handles. Interests, subscriptions and subscribers are opaque hashable ids.
 
-Nobody changes an event or an action. They are not frozen all the same: making one would be six times as dear, and
-the broker makes some for everything that happens.
+Events and actions are immutable by convention only: a frozen dataclass takes six times as long to create, and the
+broker creates several for each thing that happens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tocsin.rules.model.cursors import Cursor
 
 
 class Mode(Enum):
-    """How a subscription is served: told that there is something to pull, or sent the results themselves."""
+    """How a subscription is served: it is notified that there are results to pull, or it is sent the results inline."""
 
     NOTIFY = "notify"
     INLINE = "inline"
@@ -28,7 +28,8 @@ class Mode(Enum):
 
 @dataclass(slots=True, unsafe_hash=True)
 class SubscribeRequested:
-    """`since`: wants everything after this cursor; None: what is made from now on."""
+    """A subscriber wants the results after the cursor `since`, or, where it is None, those that are made from now
+    on."""
 
     subscription: Hashable
     subscriber: Hashable
@@ -54,8 +55,11 @@ class SubscriberLoggedOut:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ResultsRequested:
-    """Subscriptions of one interest ask for what they lack. `after` asks from there instead of from their markers, but
-    never for what was made before they subscribed. `limit`: no more than so many results are wanted."""
+    """Subscriptions of one interest pull the results that they lack.
+
+    `after` replaces their markers as the beginning of the range, but never reaches back before they subscribed. `limit`
+    is the largest number of results that they want.
+    """
 
     interest: Hashable
     subscriptions: Collection[Hashable]
@@ -65,16 +69,17 @@ class ResultsRequested:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ResultsRequestedByMany:
-    """Subscriptions of any interests ask for what each lacks, as somebody does who has been away."""
+    """Subscriptions of several interests each pull what they lack, for example after their subscriber was away."""
 
     subscriptions: tuple[Hashable, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class ResultsAcknowledged:
-    """These subscriptions of one interest have everything up to the cursor. Cumulative; going back means nothing.
+    """These subscriptions of one interest have everything up to the cursor. Acknowledgements are cumulative, and a
+    cursor before the marker has no effect.
 
-    Where the subscriptions are the audience of a delivery, handed back as it came, all of it acknowledges at once.
+    If `subscriptions` is the audience object of a delivery, the whole audience is acknowledged in one step.
     """
 
     interest: Hashable
@@ -84,14 +89,14 @@ class ResultsAcknowledged:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ResultsAcknowledgedByMany:
-    """Subscriptions of any interests, each with the cursor up to which it has everything."""
+    """Subscriptions of several interests, each with the cursor up to which it has everything."""
 
     acks: tuple[tuple[Hashable, Cursor], ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class SubscriberFellBehind:
-    """A client takes no more for now. `sent`: the last that it was sent; None: what it has acknowledged."""
+    """A slow consumer takes no more for now. `sent` is the last cursor that it was sent; None means its marker."""
 
     subscription: Hashable
     sent: Cursor | None = None
@@ -99,7 +104,7 @@ class SubscriberFellBehind:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SubscriberReady:
-    """A client has room (again), and gets on with what it lacks."""
+    """A client has room again and continues with what it lacks."""
 
     subscription: Hashable
 
@@ -109,7 +114,7 @@ class SubscriberReady:
 
 @dataclass(slots=True, unsafe_hash=True)
 class BackendSubscribed:
-    """The cluster holds our subscription; results after `since` concern us."""
+    """The cluster has made our backend subscription; we receive the results after `since`."""
 
     interest: Hashable
     since: Cursor
@@ -117,7 +122,7 @@ class BackendSubscribed:
 
 @dataclass(slots=True, unsafe_hash=True)
 class BackendSubscriptionLost:
-    """The cluster refuses or has ended our subscription."""
+    """The cluster refuses or has ended our backend subscription."""
 
     interest: Hashable
     reason: str
@@ -135,7 +140,7 @@ class ResultArrived:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ResultsAnnounced:
-    """An interest has results up to the cursor."""
+    """The cluster announces that an interest has results up to the cursor."""
 
     interest: Hashable
     cursor: Cursor
@@ -143,10 +148,10 @@ class ResultsAnnounced:
 
 @dataclass(slots=True, unsafe_hash=True)
 class FetchSucceeded:
-    """The answer to a Fetch: all results up to `to`, which lies before the asked end when that was too much.
+    """The answer to a Fetch: all results up to `to`, which lies before the requested end if the range was too large.
 
-    `gap`: results after the asked beginning and up to this cursor are gone for good. `size_bytes`: of all results; None
-    where that has to be counted.
+    `gap`: results after the requested beginning and up to this cursor no longer exist. `size_bytes` is the size of all
+    results; None means that the core has to add it up.
     """
 
     fetch: int
@@ -159,14 +164,14 @@ class FetchSucceeded:
 
 @dataclass(slots=True, unsafe_hash=True)
 class FetchesSucceeded:
-    """Answers that came at the same moment."""
+    """Several answers that came at the same moment."""
 
     answers: tuple[FetchSucceeded, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class FetchFailed:
-    """It will be asked again after a while."""
+    """The fetch failed; the core retries it after `fetch_retry_s`."""
 
     fetch: int
 
@@ -176,12 +181,12 @@ class FetchFailed:
 
 @dataclass(slots=True, unsafe_hash=True)
 class TimePassed:
-    """Nothing but time."""
+    """Only time has passed; the core does what is due."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class CachePoliciesChanged:
-    """Other caching policies from now on; the content stays."""
+    """The caches use other policies from now on; their content stays."""
 
     caching: CachingSettings
 

@@ -1,4 +1,4 @@
-"""Fetches under way, and who waits for them: many misses of the same range are one fetch."""
+"""Pending fetches and the answers that wait for them. Misses of the same range share one fetch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class PendingFetch:
-    """`(after, to]` of an interest is being fetched: for those who wait, or because it is news."""
+    """A fetch of `(after, to]` that has no answer yet. `news` says that it brings newly announced results; otherwise
+    `waiting` has the answers that need it."""
 
     __slots__ = ("after", "answer", "answer_bytes", "backend", "fetch", "news", "to", "waiting")
 
@@ -33,7 +34,7 @@ class PendingFetch:
 
 
 class SharedFetch:
-    """What somebody else wants of a flight: `(after, to]`."""
+    """The part `(after, to]` of a fetch that was begun for another answer."""
 
     __slots__ = ("after", "flight", "to")
 
@@ -43,12 +44,13 @@ class SharedFetch:
         self.to = to
 
 
-# A stretch of an answer: from the cache, a flight that was begun for it, or a share of one that was not.
+# A part of an answer comes from the cache, from a fetch of its own, or from a fetch that is already under way.
 Part = CachedRun | PendingFetch | SharedFetch
 
 
 class PendingAnswer:
-    """An answer that lacks something. `askers` with the turn in which each asked, and groups that asked as one."""
+    """An answer that waits for fetches. `askers` pairs each subscription with its `turn` when it asked; `groups` are
+    cohort snapshots that asked together."""
 
     __slots__ = ("after", "asked", "askers", "groups", "lacking", "parts", "to", "why")
 
@@ -70,11 +72,11 @@ class PendingAnswer:
         self.asked: Asked = (after, to, why is DeliveryReason.PULLED)
 
 
-# The range, and whether somebody asked for it: those who catch up wait for themselves.
+# The range, and whether it was pulled. Pulls and catch-ups of the same range are kept apart.
 Asked = tuple[Cursor, Cursor, bool]
-# Up to where the parts can be delivered, their results, and up to where some are gone.
+# The cursor up to which the parts can be delivered, their results, and the end of a gap.
 Delivered = tuple[Cursor, tuple[BrokerResult, ...], Cursor | None]
-# How many of these were here, with how many bytes, and how many were not, with how many.
+# Hits, their bytes, misses, their bytes.
 Counts = tuple[int, int, int, int]
 
 
@@ -82,87 +84,88 @@ _AFTER: Final = attrgetter("after")
 
 
 def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
-    """The runs, as far as they fit one delivery, which has at least one: so many cached results, and so many bytes,
-    those of holes too."""
-    results = [one for run in runs if type(run) is CachedRun for one in run.results]
+    """Cuts the runs to one delivery: at most `limit_results` cached results and about `limit_bytes`, including holes.
+    The result that reaches a limit is included, so that every page makes progress."""
+    results = [result for run in runs if type(run) is CachedRun for result in run.results]
     if len(results) < limit_results and size_bytes(results) + missing_bytes(runs) < limit_bytes:
         return runs
-    whole: list[Run] = []
+    page_runs: list[Run] = []
     count = taken_bytes = 0
     for run in runs:
         if isinstance(run, MissingRun):
-            whole.append(run)
+            page_runs.append(run)
             taken_bytes += run.size_bytes
             if taken_bytes >= limit_bytes:
-                return whole
+                return page_runs
             continue
-        for index, one in enumerate(run.results):
+        for index, result in enumerate(run.results):
             count += 1
-            taken_bytes += one.size_bytes
+            taken_bytes += result.size_bytes
             if count >= limit_results or taken_bytes >= limit_bytes:
                 if index + 1 < len(run.results):
-                    run = type(run)(run.after, one.cursor, run.results[: index + 1])
-                whole.append(run)
-                return whole
-        whole.append(run)
-    return whole
+                    run = type(run)(run.after, result.cursor, run.results[: index + 1])
+                page_runs.append(run)
+                return page_runs
+        page_runs.append(run)
+    return page_runs
 
 
 def missing_bytes(runs: Iterable[Run]) -> int:
-    """What is missing as far as its size is known: that of holes."""
+    """The bytes missing from the cache, as far as their size is known (holes)."""
     return sum([run.size_bytes for run in runs if type(run) is MissingRun])
 
 
 def parts_of(
     runs: Iterable[Run], under_way: Sequence[PendingFetch], begin: Callable[[Cursor, Cursor], PendingFetch]
 ) -> list[Part]:
-    """Where each stretch comes from. Missing ones wait for what is under way; only the rest begins a flight."""
-    flights = sorted(under_way, key=_AFTER)
+    """Splits the runs into parts. A missing range uses fetches that are under way; `begin` starts a fetch for the
+    rest."""
+    fetches = sorted(under_way, key=_AFTER)
     parts: list[Part] = []
     for run in runs:
         if type(run) is CachedRun:
             parts.append(run)
             continue
-        place = run.after
-        for flight in flights:
-            if flight.to <= place or flight.after >= run.to:
+        cursor = run.after
+        for fetch in fetches:
+            if fetch.to <= cursor or fetch.after >= run.to:
                 continue
-            if flight.after > place:
-                parts.append(begin(place, flight.after))
-                place = flight.after
-            end = min(run.to, flight.to)
-            parts.append(SharedFetch(flight, place, end))
-            place = end
-        if place < run.to:
-            parts.append(begin(place, run.to))
+            if fetch.after > cursor:
+                parts.append(begin(cursor, fetch.after))
+                cursor = fetch.after
+            end = min(run.to, fetch.to)
+            parts.append(SharedFetch(fetch, cursor, end))
+            cursor = end
+        if cursor < run.to:
+            parts.append(begin(cursor, run.to))
     return parts
 
 
 def answer_of(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
-    """The parts put together, up to the first that its flight did not answer to the end."""
+    """Joins the parts, up to the first whose fetch did not reach the end of the part."""
     to, gap = after, None
     results: tuple[BrokerResult, ...] = ()
     hits = hit_bytes = misses = miss_bytes = 0
     for part in parts:
         if isinstance(part, CachedRun):
-            found = part.results
-            if found:
-                hits += len(found)
-                hit_bytes += size_bytes(found)
-                results = results + found if results else found
+            part_results = part.results
+            if part_results:
+                hits += len(part_results)
+                hit_bytes += size_bytes(part_results)
+                results = results + part_results if results else part_results
             to = part.to
             continue
-        flight = part.flight if isinstance(part, SharedFetch) else part
-        answer = flight.answer
+        fetch = part.flight if isinstance(part, SharedFetch) else part
+        answer = fetch.answer
         assert answer is not None, "an answer is put together when all its flights are back"
-        found, found_bytes = answer.results, flight.answer_bytes
-        if found and not (part.after < found[0].cursor and found[-1].cursor <= part.to):
-            found = tuple(one for one in found if part.after < one.cursor <= part.to)
-            found_bytes = size_bytes(found)
-        if found:
-            misses += len(found)
-            miss_bytes += found_bytes
-            results = results + found if results else found
+        part_results, part_bytes = answer.results, fetch.answer_bytes
+        if part_results and not (part.after < part_results[0].cursor and part_results[-1].cursor <= part.to):
+            part_results = tuple(result for result in part_results if part.after < result.cursor <= part.to)
+            part_bytes = size_bytes(part_results)
+        if part_results:
+            misses += len(part_results)
+            miss_bytes += part_bytes
+            results = results + part_results if results else part_results
         if answer.gap is not None and answer.gap > part.after:
             gap = min(answer.gap, part.to)
         if answer.to < part.to:

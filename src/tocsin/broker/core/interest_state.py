@@ -1,4 +1,5 @@
-"""One interest at a broker: the backend subscription, its cache, and the frontend subscriptions merged into it."""
+"""The state of one interest at a broker: its backend subscription, its cache, and the frontend subscriptions merged
+into it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tocsin.rules.model.cursors import START, Cursor
 
 
 class InterestState:
-    """`cache` is None until the cluster holds the subscription; its head is how far the broker has come."""
+    """`cache` is None until the cluster has made the backend subscription; the head of the cache is how far the broker
+    has received results."""
 
     __slots__ = (
         "announced", "cache", "empty_since_s", "flights", "frontends", "inline", "interest", "joining", "news",
@@ -39,21 +41,23 @@ class InterestState:
         return self.cache
 
     def leave(self, one: FrontendState) -> None:
-        """Out of its cohort, if it was in one; what it waited for no longer concerns it."""
+        """Takes the subscription out of its cohort and invalidates the answer that it waits for."""
         if one.live:
             one.cohort.leave(one)
         one.waits = False
         one.turn += 1
 
     def together(self, group: CohortSnapshot) -> bool:
-        """Whether these are just those who share the marker of a cohort of this interest."""
+        """Whether the snapshot still equals the members that share the marker of one of this interest's cohorts."""
         return group.current and (group.cohort is self.notify or group.cohort is self.inline)
 
     def attach(self, one: FrontendState, caches: ResultCaches) -> bool:
-        """From here on the subscription counts, if the broker has come to where it begins. Else it joins with the news.
+        """Activates the subscription if the broker has received results up to where it begins; otherwise it stays in
+        `joining` until the fetch of the new results is back.
 
-        Who asks from nowhere begins after everything that the cluster has announced. Who asks from beyond that (it was
-        further elsewhere) begins there too: it may get something again, and knows it by its id.
+        A subscription without `since` begins after everything that the cluster has announced. A `since` beyond that
+        (the subscriber was further at another broker) is clamped to it: the client may receive some results again and
+        drops them by their ids.
         """
         if self.cache is None:
             return False
@@ -77,7 +81,7 @@ class InterestState:
             self.joining.pop(one.id, None)
 
     def acknowledge(self, to: Cursor, names: Collection[Hashable], caches: ResultCaches) -> None:
-        """Cumulative, never beyond what the broker has. Names that are not here (any more) are passed over."""
+        """Moves markers forward, never beyond the head. Subscriptions that are unknown or have ended are ignored."""
         cache = self.held
         to = min(to, cache.head)
         moved: dict[Cursor, int]
@@ -96,7 +100,7 @@ class InterestState:
             caches.advance(cache, before, to, count)
 
     def acknowledge_one(self, one: FrontendState, to: Cursor, caches: ResultCaches) -> None:
-        """The same for one that is attached."""
+        """Does the same for one attached subscription."""
         cache, before = self.held, one.acknowledged
         to = min(to, cache.head)
         if before >= to:
@@ -109,19 +113,19 @@ class InterestState:
         caches.advance(cache, before, to)
 
     def _move(self, to: Cursor, names: Collection[Hashable]) -> dict[Cursor, int]:
-        """Whoever of these is attached and not so far yet: how many came from which marker."""
+        """Moves the attached subscriptions that are before `to`; returns how many came from each marker."""
         moved: dict[Cursor, int] = {}
         live: dict[Cohort, list[Hashable]] = {}
         for name in dict.fromkeys(names):
-            one = self.frontends.get(name)
-            if one is None or not one.attached:
+            frontend = self.frontends.get(name)
+            if frontend is None or not frontend.attached:
                 continue
-            if one.live:
-                live.setdefault(one.cohort, []).append(name)
-            elif one.marker < to:
-                moved[one.marker] = moved.get(one.marker, 0) + 1
-                one.marker = to
-                one.sent = max(one.sent, to)
+            if frontend.live:
+                live.setdefault(frontend.cohort, []).append(name)
+            elif frontend.marker < to:
+                moved[frontend.marker] = moved.get(frontend.marker, 0) + 1
+                frontend.marker = to
+                frontend.sent = max(frontend.sent, to)
         for cohort, members in live.items():
             if len(members) == 1:
                 (name,) = members

@@ -1,4 +1,4 @@
-"""What is due later, by time and then by order."""
+"""A timer queue: items ordered by due time, then by insertion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Timers(Generic[T]):
-    """`due_s` is when the first of them is due; never, when there is none."""
+    """`due_s` is when the first item is due; infinity if there is none."""
 
     __slots__ = ("_heap", "_set", "due_s")
 
