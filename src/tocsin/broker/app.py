@@ -1,4 +1,4 @@
-"""A broker's shell, put together: started in the order in which the parts need each other, and stopped in reverse."""
+"""Composes a running broker: starts its parts in the order of their dependencies and stops them in reverse."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class RunningBroker:
 
 
 def core_settings(settings: BrokerSettings) -> CoreSettings:
-    chosen = settings.delivery
+    delivery = settings.delivery
     return CoreSettings(
         caching=settings.cache.caching(),
-        grace_s=chosen.grace_s,
-        page_results=chosen.page_results,
-        page_bytes=chosen.page_bytes,
-        fetch_retry_s=chosen.fetch_retry_s,
-        report_every_s=chosen.report_every_s,
+        grace_s=delivery.grace_s,
+        page_results=delivery.page_results,
+        page_bytes=delivery.page_bytes,
+        fetch_retry_s=delivery.fetch_retry_s,
+        report_every_s=delivery.report_every_s,
     )
 
 
@@ -61,54 +61,56 @@ def core_settings(settings: BrokerSettings) -> CoreSettings:
 async def running(
     settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None
 ) -> AsyncIterator[RunningBroker]:
-    """A broker over this store, which is open. `address`: where it listens."""
-    figures = BrokerCounters()
-    machine = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
+    """Runs a broker on an open store. `address` is the URL at which it listens."""
+    counters = BrokerCounters()
+    runtime = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
     if trace is not None:
-        machine.trace = BrokerTrace(trace, machine.core, machine.now_s)
-    instance = await BrokerGeneration.read(store)
-    holdings = BackendSubscriptions(settings.name, instance.store_id)
+        runtime.trace = BrokerTrace(trace, runtime.core, runtime.now_s)
+    generation = await BrokerGeneration.read(store)
+    backends = BackendSubscriptions(settings.name, generation.store_id)
     delivery, cluster = settings.delivery, settings.cluster
-    letters = EventEncoder(
-        settings.name, holdings.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
+    encoder = EventEncoder(
+        settings.name, backends.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
     )
     client = ClusterClient(cluster.url, cluster.token.get_secret_value(), settings.name, cluster.timeout_s)
-    presence = FanOut(machine, letters, figures, patience_s=delivery.patience_s)
-    pulls = Pulls(machine, letters)
-    holder = SubscriptionSync(
-        client, holdings, store, machine.core.holds,
-        former_until_us=instance.since_us + int(cluster.former_subscriptions_s * 1e6),
+    fan_out = FanOut(runtime, encoder, counters, patience_s=delivery.patience_s)
+    pulls = Pulls(runtime, encoder)
+    sync = SubscriptionSync(
+        client, backends, store, runtime.core.holds,
+        former_until_us=generation.since_us + int(cluster.former_subscriptions_s * 1e6),
     )  # fmt: skip
-    desk = SubscriptionService(machine, presence, holdings=holdings, holder=holder, store=store, client=client)
+    subscriptions = SubscriptionService(runtime, fan_out, holdings=backends, holder=sync, store=store, client=client)
     link = ClusterLink(
-        client, machine, holdings=holdings, holder=holder, store=store, instance=instance, figures=figures,
-        on_changed=desk.changed,
+        client, runtime, holdings=backends, holder=sync, store=store, instance=generation, figures=counters,
+        on_changed=subscriptions.changed,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,
     )  # fmt: skip
-    fetcher = ResultFetcher(client, machine, figures, link.gone, cluster.fetches)
-    acks = AckBatcher(machine, store, figures, delivery.ack_every_s)
-    service = BrokerService(settings, store, machine, presence, desk, acks, pulls, link, client, figures, accounts)
+    fetcher = ResultFetcher(client, runtime, counters, link.gone, cluster.fetches)
+    acks = AckBatcher(runtime, store, counters, delivery.ack_every_s)
+    service = BrokerService(
+        settings, store, runtime, fan_out, subscriptions, acks, pulls, link, client, counters, accounts
+    )
     guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.loopback)
     webhooks = Webhooks(service, guard)
 
     def deliver(action: ac.Deliver) -> None:
-        (pulls if action.why is ac.DeliveryReason.PULLED else presence).deliver(action)
+        (pulls if action.why is ac.DeliveryReason.PULLED else fan_out).deliver(action)
 
-    machine.on(ac.Deliver, deliver)
-    machine.on(ac.Subscribed, lambda _action: None)
+    runtime.on(ac.Deliver, deliver)
+    runtime.on(ac.Subscribed, lambda _action: None)
     async with AsyncExitStack() as stack:
-        stack.callback(machine.close)
+        stack.callback(runtime.close)
         await client.open()
         stack.push_async_callback(client.close)
-        stack.push_async_callback(presence.close)
+        stack.push_async_callback(fan_out.close)
         stack.push_async_callback(fetcher.close)
-        count = await desk.recover()
-        _log.info("recovered", subscriptions=count, interests=len(holdings))
+        count = await subscriptions.recover()
+        _log.info("recovered", subscriptions=count, interests=len(backends))
         stack.push_async_callback(acks.close)
-        stack.push_async_callback(desk.close)
-        holder.start()
-        stack.push_async_callback(holder.close)
+        stack.push_async_callback(subscriptions.close)
+        sync.start()
+        stack.push_async_callback(sync.close)
         await webhooks.start()
         stack.push_async_callback(webhooks.close)
         await link.start()

@@ -1,4 +1,4 @@
-"""Owns the broker's core: hands it events with the time, has its actions performed, and wakes it when it asks to be."""
+"""Runs the broker core: hands it events with the time, has its actions performed, and wakes it at `next_wake_s`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Perform = Callable[[Any], None]
 
 
 class CoreRuntime:
-    """`handle` is called on the event loop only. What performing an action makes happen is handled after it."""
+    """Call `handle` on the event loop only. An event that performing an action causes is handled after the current
+    one."""
 
     def __init__(self, core: Broker, clock: Callable[[], float] = time.monotonic) -> None:
         self.core = core
@@ -40,7 +41,7 @@ class CoreRuntime:
         self._closed = False
 
     def on(self, action: type[ac.Action], perform: Perform) -> None:
-        """Who performs actions of this kind."""
+        """Registers the performer of all actions of this type."""
         self._perform[action] = perform
 
     @property
@@ -48,8 +49,8 @@ class CoreRuntime:
         return self._clock()
 
     def handle(self, event: ev.BrokerEvent) -> None:
-        """The event has happened, and all that follows from it is done when this returns. (Where it happens while an
-        action is performed, it waits for its turn.)"""
+        """Handles the event and performs the actions that follow from it before it returns. A call from within an
+        action only queues the event."""
         if self._closed:
             return
         self._waiting.append(event)
@@ -58,23 +59,23 @@ class CoreRuntime:
         self._handling = True
         try:
             while self._waiting:
-                now = self._waiting.popleft()
+                next_event = self._waiting.popleft()
                 now_s = self._clock()
                 if self.trace is not None:
-                    self.trace.happened(now, now_s)
+                    self.trace.happened(next_event, now_s)
                     self._flush_soon()
-                for action in self.core.handle(now, now_s):
+                for action in self.core.handle(next_event, now_s):
                     try:
                         self._perform[type(action)](action)
                     except Exception as error:
-                        # A fault of ours in one action must not cost others theirs.
+                        # A bug in one action must not prevent the actions after it.
                         _log.error("an action failed", action=type(action).__name__, exc_info=error)
         finally:
             self._handling = False
         self._set_timer()
 
     def close(self) -> None:
-        """Nothing happens any more."""
+        """Stops the timers and ignores all further events."""
         self._closed = True
         for timer in (self._timer, self._flush):
             if timer is not None:
@@ -112,18 +113,18 @@ class CoreRuntime:
     # --- waiting for results
 
     def arrived(self, interest: Hashable) -> None:
-        """Something new of this interest is here: who waits for that looks again."""
-        for waiting in self._arrivals.get(interest, ()):
-            waiting.set()
+        """Wakes everything that waits for new results of this interest."""
+        for arrival in self._arrivals.get(interest, ()):
+            arrival.set()
 
     def expect(self, interest: Hashable) -> asyncio.Event:
-        """Set when something new of this interest is here."""
-        waiting = asyncio.Event()
-        self._arrivals.setdefault(interest, set()).add(waiting)
-        return waiting
+        """An asyncio event that is set when new results of this interest arrive."""
+        arrival = asyncio.Event()
+        self._arrivals.setdefault(interest, set()).add(arrival)
+        return arrival
 
     def forget(self, interest: Hashable, waiting: asyncio.Event) -> None:
-        there = self._arrivals[interest]
-        there.discard(waiting)
-        if not there:
+        arrivals = self._arrivals[interest]
+        arrivals.discard(waiting)
+        if not arrivals:
             del self._arrivals[interest]

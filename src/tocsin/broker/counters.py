@@ -1,4 +1,4 @@
-"""What a broker counts beside its caches."""
+"""Counters of a broker, other than those of its caches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 
 
 class BrokerCounters:
-    """`latencies`: how many deliveries of results took at most so long from the execution, per bucket and beyond."""
+    """`latencies` is a histogram: deliveries of results by the time since their execution, one bucket more than
+    BUCKETS_S."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -26,10 +27,10 @@ class BrokerCounters:
         self.published: dict[str, int] = {}
 
     def reached(self, executed_us: Sequence[int], listeners: int, now_us: int) -> None:
-        """These results have been written to so many, the moment they came."""
+        """Counts results that were written to `listeners` subscribers as soon as they arrived."""
         self.delivered += len(executed_us) * listeners
-        for one in executed_us:
-            took_s = (now_us - one) / 1e6
+        for made_us in executed_us:
+            took_s = (now_us - made_us) / 1e6
             self.latencies[bisect_left(BUCKETS_S, took_s)] += listeners
             self.latency_sum_s += took_s * listeners
 

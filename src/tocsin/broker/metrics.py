@@ -1,4 +1,4 @@
-"""A broker's numbers for Prometheus. Those of its caches carry the policy under which they were counted."""
+"""A broker's metrics for Prometheus. Cache metrics carry the policy under which they were counted as a label."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class BrokerCollector(Collector):
         yield from self._caches()
         yield from self._gauges()
         yield from self._counters()
-        figures, told = self._service.figures, []
+        counters, buckets = self._service.figures, []
         total = 0
-        for bound, count in zip([*BUCKETS_S, None], figures.latencies, strict=True):
+        for bound, count in zip([*BUCKETS_S, None], counters.latencies, strict=True):
             total += count
-            told.append(("+Inf" if bound is None else str(bound), float(total)))
+            buckets.append(("+Inf" if bound is None else str(bound), float(total)))
         yield HistogramMetricFamily(
             "tocsin_broker_delivery_seconds",
             "From the execution that made a result to writing it to a subscriber who was there.",
-            buckets=told,
-            sum_value=figures.latency_sum_s,
+            buckets=buckets,
+            sum_value=counters.latency_sum_s,
         )
 
     def _caches(self) -> Iterator[Metric]:
@@ -55,20 +55,20 @@ class BrokerCollector(Collector):
             "tocsin_broker_hit_ratio", "Hits among hits and misses, under each policy.", labels=["policy"]
         )
         policies: Iterable[tuple[str, CacheCounters]] = list(caches.figures_of.items())
-        for policy, counted in policies:
-            ratio.add_metric([policy], counted.hit_ratio)
+        for policy, counters in policies:
+            ratio.add_metric([policy], counters.hit_ratio)
         yield ratio
-        assert _CACHING.keys() <= {one.name for one in fields(CacheCounters)}
-        for name, what in _CACHING.items():
-            family = CounterMetricFamily(f"tocsin_broker_{name}", what, labels=["policy"])
-            for policy, counted in policies:
-                family.add_metric([policy], float(getattr(counted, name)))
+        assert _CACHING.keys() <= {field.name for field in fields(CacheCounters)}
+        for name, description in _CACHING.items():
+            family = CounterMetricFamily(f"tocsin_broker_{name}", description, labels=["policy"])
+            for policy, counters in policies:
+                family.add_metric([policy], float(getattr(counters, name)))
             yield family
 
     def _gauges(self) -> Iterator[Metric]:
         service = self._service
         caches = service.machine.core.caches
-        for name, what, value in (
+        for name, description, value in (
             ("cache_bytes", "Bytes of results in the caches.", caches.resident_bytes),
             ("cache_limit_bytes", "How many there may be.", caches.limit_bytes),
             ("interests", "Interests with a cache.", len(caches)),
@@ -83,24 +83,24 @@ class BrokerCollector(Collector):
             ),
             ("cluster_connected", "1 while the cluster answers.", int(service.link.connected)),
         ):
-            yield GaugeMetricFamily(f"tocsin_broker_{name}", what, value=float(value))
+            yield GaugeMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
 
     def _counters(self) -> Iterator[Metric]:
         figures = self._service.figures
-        for name, what, value in (
+        for name, description, value in (
             ("delivered", "Results written to subscribers.", figures.delivered),
             ("acknowledged", "Acknowledgements of subscribers.", figures.acknowledged),
             ("shed", "Connections that were ended because another of the same subscriber was faster.", figures.shed),
             ("fetches", "Requests for results at the cluster.", figures.fetches),
             ("fetch_failures", "Those that failed.", figures.fetch_failures),
         ):
-            yield CounterMetricFamily(f"tocsin_broker_{name}", what, value=float(value))
-        for name, what, counted in (
+            yield CounterMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
+        for name, description, counts in (
             ("announcements", "Announcements of the cluster.", figures.announcements),
             ("webhook_messages", "Messages posted to webhooks.", figures.webhooks),
             ("published", "Requests of subscribers to feeds, by the cluster's answer.", figures.published),
         ):
-            family = CounterMetricFamily(f"tocsin_broker_{name}", what, labels=["outcome"])
-            for outcome, count in counted.items():
+            family = CounterMetricFamily(f"tocsin_broker_{name}", description, labels=["outcome"])
+            for outcome, count in counts.items():
                 family.add_metric([outcome], float(count))
             yield family

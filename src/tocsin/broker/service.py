@@ -1,4 +1,4 @@
-"""What subscribers can do, whichever way they ask: the transports speak to this and to nothing behind it."""
+"""The operations of subscribers, the same for every transport: identify, subscribe, pull, acknowledge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, Unauth
 from tocsin.wire.subscriber import AckRequest, PullRequest, SubscribeRequest
 
 HELD_PER_REQUEST: Final = 50
-"""What goes over so many subscriptions counts as one request more."""
+"""A request over all subscriptions of a subscriber costs one further request of its rate limit for each of so many
+subscriptions."""
 
 _log = structlog.get_logger("tocsin.broker")
 
@@ -54,7 +55,7 @@ class BrokerService:
     # --- who asks, and how much
 
     async def identify(self, token: str | None) -> Session:
-        """The subscriber whose token this is."""
+        """The session of the subscriber whose token this is."""
         who = await self.accounts.who(token)
         if isinstance(who, ManagerIdentity):
             if token is None:
@@ -63,18 +64,18 @@ class BrokerService:
         return who
 
     def limit(self, who: Session, name: str) -> int:
-        """The application's own limit, or else the broker's."""
-        most: int = getattr(self.settings.limits, name)
-        return self.accounts.rights(who.application).limits.get(name, most)
+        """The application's own limit if it has one, otherwise the broker's."""
+        default: int = getattr(self.settings.limits, name)
+        return self.accounts.rights(who.application).limits.get(name, default)
 
     def check_pace(self, who: Session, *, whole: bool = False) -> None:
-        """`whole`: what is asked for goes over all subscriptions of the subscriber, and counts for more the more it
-        has."""
+        """Applies the rate limit. `whole`: the request covers all subscriptions of the subscriber, and costs more the
+        more there are."""
         if self.paces is None:
             limits = self.settings.limits
             self.paces = RateLimiter(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
-        held = len(self.machine.core.subscriptions_of(who.subscriber)) if whole else 0
-        self.paces.check(who.subscriber, time.monotonic(), 1.0 + held / HELD_PER_REQUEST)
+        subscription_count = len(self.machine.core.subscriptions_of(who.subscriber)) if whole else 0
+        self.paces.check(who.subscriber, time.monotonic(), 1.0 + subscription_count / HELD_PER_REQUEST)
 
     def page_after(self, text: str | None) -> int:
         if text is None:
@@ -92,47 +93,48 @@ class BrokerService:
         self._check_channel(who, channel)
         if asked.group is None:
             at_most = self.limit(who, "subscriptions")
-            made = await self.desk.subscribe(
+            new_subscription = await self.desk.subscribe(
                 who.subscriber, asked, application=who.application_name, at_most=at_most, first=first
             )
             await self._still_may(who, channel, told=first is not None)
-            return made
+            return new_subscription
         group = await self.accounts.group(who, asked.group)
         if asked.since is not None:
             raise InputError("since: a group's members get what is made from now on")
         at_most = self.limit(who, "group_subscriptions")
-        done = await self.desk.subscribe_group(group, asked, application=who.application_name, at_most=at_most)
+        outcome = await self.desk.subscribe_group(group, asked, application=who.application_name, at_most=at_most)
         await self._still_may(who, channel, told=False)
         page, _ = await self.desk.page(who.subscriber, 0, 1 << 31)
-        mine = next(one for one in page if one.interest == done.subscription.interest)
-        told = Subscription(
-            done.subscription.public_id, mine.channel, mine.parameters, mine.interest, mine.since, mine.mode,
-            group.name, mine.marker,
+        own = next(candidate for candidate in page if candidate.interest == outcome.subscription.interest)
+        subscription = Subscription(
+            outcome.subscription.public_id, own.channel, own.parameters, own.interest, own.since, own.mode,
+            group.name, own.marker,
         )  # fmt: skip
-        return NewSubscription(told, done.made)
+        return NewSubscription(subscription, outcome.made)
 
     def _check_channel(self, who: Session, channel: str) -> None:
         if not self.accounts.rights(who.application).may_subscribe(channel):
             raise ForbiddenError(f"the application {who.application_name} may not use the channel {channel}")
 
     async def _still_may(self, who: Session, channel: str, *, told: bool) -> None:
-        """The channels may have been narrowed while the subscription was made: then it ends as the others did."""
+        """The application's channels may have been restricted while the subscription was made; then this ends it,
+        too."""
         if not self.accounts.rights(who.application).may_subscribe(channel):
             await self.desk.to_the_end(self.end_outside(who.application, who.application_name))
             if not told:
                 self._check_channel(who, channel)
 
     async def end_outside(self, application: int, name: str) -> None:
-        """Subscriptions to channels that the application may not use end, and their subscribers are told."""
-        async for gone in self.accounts.end_outside(application):
-            self.desk.went(gone, f"the application {name} may not use this channel any more")
+        """Ends subscriptions to channels that the application may not use, and notifies their subscribers."""
+        async for frontends in self.accounts.end_outside(application):
+            self.desk.went(frontends, f"the application {name} may not use this channel any more")
 
     async def unsubscribe_group(self, group: GroupRow, public_id: str) -> None:
         async def work() -> list[FrontendRow]:
-            gone = await self.store.unsubscribe_group(group.id, public_id)
-            if gone is None:
+            frontends = await self.store.unsubscribe_group(group.id, public_id)
+            if frontends is None:
                 raise NotFoundError(f"the group {group.name} has no subscription {public_id[:60]}")
-            return gone
+            return frontends
 
         await self.desk.changing(work(), came=False, reason=f"the group {group.name} does not hold it any more")
 
@@ -143,7 +145,7 @@ class BrokerService:
         return await self.pulls.pull(subscription, asked.interest, asked.after, asked.limit, wait_s)
 
     def acknowledge(self, who: Session, acks: AckRequest) -> int:
-        """Interests that are not held (any more) are passed over. How many were."""
+        """Acknowledges the interests that the subscriber holds, ignores the others, and returns how many it holds."""
         held = 0
         for interest, cursor in acks.cursors.items():
             subscription = self.desk.subscription_of(who.subscriber, interest)

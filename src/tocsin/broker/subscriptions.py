@@ -1,7 +1,7 @@
-"""Subscriptions of subscribers: durable first, then in the core.
+"""Creates and ends frontend subscriptions: durable first, then in the core.
 
-An interest is held at the cluster before anybody here subscribes to it, and durable here before the subscriber is
-answered. What has been made durable becomes known to the core whoever stops waiting for it.
+The cluster holds an interest before a subscriber here subscribes to it, and the subscription is durable here before the
+subscriber is answered. Once the store has a change, the core learns of it even if the request is cancelled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = structlog.get_logger("tocsin.broker.desk")
 
 @dataclass(frozen=True, slots=True)
 class NewSubscription:
-    """`new`: it was not there before."""
+    """`new`: it did not exist before."""
 
     subscription: Subscription
     new: bool
@@ -66,32 +66,33 @@ class SubscriptionService:
         self._store = store
         self._client = client
         self._ids: dict[tuple[int, int], int] = {}
-        # Those who have some by a group, too: what their own are only the store can tell.
+        # Subscribers with group subscriptions; for them only the store knows how many are their own.
         self._in_groups: set[int] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def recover(self) -> int:
-        """After a start: everything that the store knows is known to the core again. How many subscriptions."""
+        """After a start: gives the core everything that the store has, and returns the number of subscriptions."""
         count = 0
         async for backends in self._store.backends():
-            for one in backends:
-                self._holdings.remember(one)
+            for backend_row in backends:
+                self._holdings.remember(backend_row)
         async for frontends in self._store.frontends():
-            for each in frontends:
-                holding = self._holdings.get(each.interest)
-                assert holding is not None, "the store keeps no frontend without its backend"
-                # It was told of what somebody has acknowledged.
-                holding.head = max(holding.head, each.marker)
-            for each in frontends:
-                self._activate(each)
+            for frontend in frontends:
+                backend = self._holdings.get(frontend.interest)
+                assert backend is not None, "the store keeps no frontend without its backend"
+                # The cluster has announced everything that a subscriber has acknowledged.
+                backend.head = max(backend.head, frontend.marker)
+            for frontend in frontends:
+                self._activate(frontend)
             count += len(frontends)
             await asyncio.sleep(0)
-        # What a crash left with nobody to hold it is ended at the cluster, too, when the broker looks there.
-        idle = [one for one in self._holdings if not self._machine.core.holds(one.interest)]
-        ended = set(await self._store.release_backends([one.interest for one in idle]))
-        for holding in idle:
-            if holding.interest in ended:
-                self._holdings.remove(holding)
+        # After a crash, backend subscriptions can be left without a frontend subscription. The broker ends them at the
+        # cluster when it compares its subscriptions with the cluster's.
+        idle = [backend for backend in self._holdings if not self._machine.core.holds(backend.interest)]
+        ended = set(await self._store.release_backends([backend.interest for backend in idle]))
+        for backend in idle:
+            if backend.interest in ended:
+                self._holdings.remove(backend)
         return count
 
     async def close(self) -> None:
@@ -103,28 +104,30 @@ class SubscriptionService:
         return self._ids.get((subscriber, interest))
 
     async def find(self, subscriber: int, public_id: str) -> FrontendRow:
-        found = await self._store.frontend(subscriber, public_id)
-        if found is None:
+        frontend = await self._store.frontend(subscriber, public_id)
+        if frontend is None:
             raise NotFoundError(f"you have no subscription {public_id[:60]}", hint="GET /v1/subscriptions lists them")
-        return found
+        return frontend
 
     async def page(self, subscriber: int, after: int, limit: int) -> tuple[list[Subscription], int | None]:
-        found = await self._store.frontends_of(subscriber, after=after, limit=limit)
-        groups = {one.id: one.name for one in await self._store.groups_of(subscriber)}
-        return [self.told(one, groups) for one in found], found[-1].id if len(found) == limit else None
+        frontends = await self._store.frontends_of(subscriber, after=after, limit=limit)
+        groups = {group.id: group.name for group in await self._store.groups_of(subscriber)}
+        return [self.told(frontend, groups) for frontend in frontends], frontends[-1].id if len(
+            frontends
+        ) == limit else None
 
     def told(
         self, one: FrontendRow, groups: dict[int, str] | None = None, recovered: bool | None = None
     ) -> Subscription:
-        holding = self._holdings.get(one.interest)
+        backend = self._holdings.get(one.interest)
         marker = one.marker
         if self._ids.get((one.subscriber, one.interest)) == one.id:
             marker = max(marker, self._machine.core.marker(one.id))
-        group = next((groups[each] for each in one.groups if each in groups), None) if groups else None
+        group = next((groups[group_id] for group_id in one.groups if group_id in groups), None) if groups else None
         return Subscription(
             one.public_id,
-            holding.channel if holding is not None else "",
-            tuple(orjson.loads(holding.parameters)) if holding is not None else (),
+            backend.channel if backend is not None else "",
+            tuple(orjson.loads(backend.parameters)) if backend is not None else (),
             one.interest, one.since, one.mode, group, marker, recovered,
         )  # fmt: skip
 
@@ -139,10 +142,10 @@ class SubscriptionService:
         at_most: int,
         first: Callable[[NewSubscription], None] | None = None,
     ) -> NewSubscription:
-        """Durable when this returns. `first` hears of it before anything of it is delivered."""
+        """Subscribes durably. `first` receives the subscription before any of its results are delivered."""
         self._check_room(subscriber, asked, at_most)
-        holding = await self._hold(asked, application)
-        return await self.to_the_end(self._subscribe(subscriber, asked, holding, at_most, first))
+        backend = await self._hold(asked, application)
+        return await self.to_the_end(self._subscribe(subscriber, asked, backend, at_most, first))
 
     async def _subscribe(
         self,
@@ -153,49 +156,50 @@ class SubscriptionService:
         first: Callable[[NewSubscription], None] | None,
     ) -> NewSubscription:
         try:
-            # From beyond what was told nobody can have anything: what comes next is new to everybody.
+            # A `since` beyond the head cannot be real; clamp it to the head.
             since = None if asked.since is None else min(asked.since, holding.head)
-            wanted = FrontendRequest(subscriber, holding.interest, asked.mode, since)
-            (done,) = await self._store.subscribe(
-                [wanted], backends=[holding.new_backend()], created_us=_now_us(), at_most=at_most
+            request = FrontendRequest(subscriber, holding.interest, asked.mode, since)
+            (outcome,) = await self._store.subscribe(
+                [request], backends=[holding.new_backend()], created_us=_now_us(), at_most=at_most
             )
             faults.reach("delivery.subscription.kept")
-            recovered = await self._recovered(holding, asked.since) if done.made else None
-            told = self.told(done.frontend, recovered=recovered)
+            recovered = await self._recovered(holding, asked.since) if outcome.made else None
+            subscription = self.told(outcome.frontend, recovered=recovered)
             if asked.since is not None:
-                # Who has it already goes on after what it has acknowledged, and must not think otherwise.
-                told = replace(told, since_applied=done.made)
-            made = NewSubscription(told, done.made)
+                # An existing subscription continues at its marker, so the client must learn that `since` has no effect.
+                subscription = replace(subscription, since_applied=outcome.made)
+            new_subscription = NewSubscription(subscription, outcome.made)
             if first is not None:
-                first(made)
-            self._activate(done.frontend)
-            return made
+                first(new_subscription)
+            self._activate(outcome.frontend)
+            return new_subscription
         finally:
             self._holder.unpin(holding)
 
     async def subscribe_group(
         self, group: GroupRow, asked: SubscribeRequest, *, application: str, at_most: int
     ) -> GroupSubscriptionOutcome:
-        """For all who are in the group, from now on."""
-        holding = await self._hold(asked, application)
+        """Subscribes all members of the group, from now on."""
+        backend = await self._hold(asked, application)
 
         async def work() -> GroupSubscriptionOutcome:
             try:
-                done = await self._store.subscribe_group(
-                    group.id, holding.interest, mode=asked.mode, backends=[holding.new_backend()],
+                outcome = await self._store.subscribe_group(
+                    group.id, backend.interest, mode=asked.mode, backends=[backend.new_backend()],
                     created_us=_now_us(), at_most=at_most,
                 )  # fmt: skip
-                self.came(done.frontends)
-                return done
+                self.came(outcome.frontends)
+                return outcome
             finally:
-                self._holder.unpin(holding)
+                self._holder.unpin(backend)
 
         return await self.to_the_end(work())
 
     async def changing(
         self, work: Awaitable[list[FrontendRow]], *, came: bool, reason: str | None = None
     ) -> list[FrontendRow]:
-        """Whatever in the store makes frontends come or go: the core hears of it in any case."""
+        """Awaits a change of the store that adds or removes frontends, and passes it to the core even if the caller is
+        cancelled."""
 
         async def whole() -> list[FrontendRow]:
             frontends = await work
@@ -208,38 +212,38 @@ class SubscriptionService:
         return await self.to_the_end(whole())
 
     async def unsubscribe(self, subscriber: int, public_id: str) -> None:
-        one = await self.find(subscriber, public_id)
-        if not one.own:
+        frontend = await self.find(subscriber, public_id)
+        if not frontend.own:
             raise ConflictError(
                 "a group holds this for you",
                 hint="leave the group, or end the group's subscription for all its members",
             )
-        await self.changing(self._store.unsubscribe([one.id]), came=False)
+        await self.changing(self._store.unsubscribe([frontend.id]), came=False)
 
     def came(self, frontends: Iterable[FrontendRow]) -> None:
-        for one in frontends:
-            self._activate(one)
+        for frontend in frontends:
+            self._activate(frontend)
 
     def went(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
-        """`reason`: what their subscribers, who did not ask for it, are told."""
-        gone: dict[int, list[int]] = {}
-        for one in frontends:
-            if self._ids.get((one.subscriber, one.interest)) == one.id:
-                del self._ids[one.subscriber, one.interest]
-                gone.setdefault(one.interest, []).append(one.id)
-        for interest, ids in gone.items():
+        """`reason` is sent to subscribers that did not ask for the end themselves."""
+        ended_ids: dict[int, list[int]] = {}
+        for frontend in frontends:
+            if self._ids.get((frontend.subscriber, frontend.interest)) == frontend.id:
+                del self._ids[frontend.subscriber, frontend.interest]
+                ended_ids.setdefault(frontend.interest, []).append(frontend.id)
+        for interest, ids in ended_ids.items():
             if reason is not None:
                 self._presence.ended(ac.EndSubscriptions(interest, ids, reason))
-            for each in ids:
-                self._presence.unsubscribed(each)
-                self._machine.handle(ev.UnsubscribeRequested(each))
+            for subscription in ids:
+                self._presence.unsubscribed(subscription)
+                self._machine.handle(ev.UnsubscribeRequested(subscription))
 
     def _check_room(self, subscriber: int, asked: SubscribeRequest, at_most: int) -> None:
-        """Who has too many already is refused before the cluster is bothered; the store has the last word."""
+        """Refuses a subscriber that is over its limit before the cluster is asked; the store makes the final check."""
         if len(self._machine.core.subscriptions_of(subscriber)) < at_most or subscriber in self._in_groups:
             return
-        known = self._holdings.find(full_name(asked.channel), values_text(asked.parameters))
-        if known is None or (subscriber, known.interest) not in self._ids:
+        backend = self._holdings.find(full_name(asked.channel), values_text(asked.parameters))
+        if backend is None or (subscriber, backend.interest) not in self._ids:
             raise LimitError(f"you have {at_most} subscriptions already", status=429, hint="end some of them")
 
     async def _hold(self, asked: SubscribeRequest, application: str) -> BackendSubscription:
@@ -256,7 +260,7 @@ class SubscriptionService:
         self._machine.handle(ev.SubscribeRequested(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
 
     async def _recovered(self, holding: BackendSubscription, since: Cursor | None) -> bool | None:
-        """Whether everything after `since` is still there; None when nobody asked, or the cluster does not answer."""
+        """Whether all results after `since` still exist; None without `since`, or while the cluster does not answer."""
         if since is None:
             return None
         try:
@@ -268,7 +272,7 @@ class SubscriptionService:
         return True
 
     async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work, which goes on to its end although nobody waits for it."""
+        """Shields the work: it runs to its end even if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._done)
@@ -277,37 +281,37 @@ class SubscriptionService:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            # Whoever asked may have gone: what was refused then is nobody's business.
+            # Retrieve the exception: the caller may be gone, and asyncio would log it as never retrieved.
             task.exception()
 
     # --- the cluster has changed
 
     async def changed(self, changed: InterestChange) -> None:
-        gone = {one.interest for one in changed.gone}
-        for one in changed.gone:
+        gone = {backend.interest for backend in changed.gone}
+        for lost in changed.gone:
             self._machine.handle(
-                ev.BackendSubscriptionLost(one.interest, f"the channel {one.channel} does not have it any more")
+                ev.BackendSubscriptionLost(lost.interest, f"the channel {lost.channel} does not have it any more")
             )
-            self._holdings.remove(one)
+            self._holdings.remove(lost)
         if gone:
-            self._ids = {key: each for key, each in self._ids.items() if key[1] not in gone}
+            self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in gone}
         if changed.rebound:
-            await self._rebind({one.interest: old for old, one in changed.rebound})
+            await self._rebind({backend.interest: old for old, backend in changed.rebound})
 
     async def _rebind(self, old_of: dict[int, int]) -> None:
-        """The cluster was restored, and calls interests otherwise: their subscriptions go on under the new numbers.
-        Who is connected connects again, and learns them."""
+        """After a restore the cluster can give interests other numbers: moves their subscriptions to the new numbers.
+        Connected subscribers are disconnected; they reconnect and learn the new numbers."""
         _log.warning("interests have other numbers at the cluster", count=len(old_of))
-        moved: list[FrontendRow] = []
+        rebound: list[FrontendRow] = []
         async for frontends in self._store.frontends():
-            moved += [one for one in frontends if one.interest in old_of]
-        for one in moved:
-            self._ids.pop((one.subscriber, old_of[one.interest]), None)
-            self._presence.unsubscribed(one.id)
-            self._machine.handle(ev.UnsubscribeRequested(one.id))
-        for one in moved:
-            self._activate(one)
-        for subscriber in {one.subscriber for one in moved}:
+            rebound += [frontend for frontend in frontends if frontend.interest in old_of]
+        for frontend in rebound:
+            self._ids.pop((frontend.subscriber, old_of[frontend.interest]), None)
+            self._presence.unsubscribed(frontend.id)
+            self._machine.handle(ev.UnsubscribeRequested(frontend.id))
+        for frontend in rebound:
+            self._activate(frontend)
+        for subscriber in {frontend.subscriber for frontend in rebound}:
             self._presence.shed(subscriber)
 
     @property
@@ -316,7 +320,7 @@ class SubscriptionService:
 
 
 def full_name(text: str) -> str:
-    """`dataverse.name`; a name alone is in the dataverse Default."""
+    """The qualified name `dataverse.name`; the dataverse is Default where none is given."""
     return text if "." in text else f"Default.{text}"
 
 

@@ -1,11 +1,10 @@
-"""What happened to a broker, one line of JSON per event, so that it can be lived through again under virtual time.
+"""Records the events of a broker, one line of JSON each, so that they can be replayed under virtual time.
 
     {"settings":{…},"policy":"all+lsc+never"}
-    {"at_s":12.5,"event":"Arrived","interest":17,"cursor":[1763200000,12,0],"size_bytes":120}
+    {"at_s":12.5,"event":"ResultArrived","interest":17,"cursor":[1763200000,12,0],"size_bytes":120}
     {"at_s":60.0,"figures":{"hits":…},"resident_bytes":…}
 
-Payloads are left out; their sizes tell everything that caching depends on. What cannot be written is lost, the broker
-is not.
+Payloads are left out: caching depends on their sizes only. A write error ends the trace, never the broker.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ class BrokerTrace:
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
 
     def happened(self, event: BrokerEvent, now_s: float) -> None:
-        """Before the core handles it: figures that are due stand before its line, for they are from before it."""
+        """Call this before the core handles the event: counters that are due describe the state before it, so their
+        line comes first."""
         if now_s >= self._figures_due_s:
             self._figures_due_s = now_s + FIGURES_EVERY_S
             self.figures(now_s)
@@ -87,10 +87,10 @@ def _fields(event: BrokerEvent) -> dict[str, Any]:
         case ResultArrived():
             return {"interest": event.interest, "cursor": event.cursor, "size_bytes": event.size_bytes}
         case FetchSucceeded():
-            results = [(one.cursor, one.size_bytes) for one in event.results]
+            results = [(item.cursor, item.size_bytes) for item in event.results]
             return {"fetch": event.fetch, "to": event.to, "results": results, "took_s": event.took_s, "gap": event.gap}
         case FetchesSucceeded():
-            return {"answers": [_fields(one) for one in event.answers]}
+            return {"answers": [_fields(item) for item in event.answers]}
         case CachePoliciesChanged():
             return {"caching": dataclasses.asdict(event.caching)}
     return {name: _plain(getattr(event, name)) for name in event.__dataclass_fields__}
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def _spare(path: Path) -> None:
-    """What a broker wrote before it ended is kept under the next free name, such as events.jsonl.1."""
+    """Renames the trace of an earlier run to the next free name, such as events.jsonl.1."""
     if path.exists():
         number = 1
         while (other := path.with_name(f"{path.name}.{number}")).exists():

@@ -1,8 +1,8 @@
-"""Acknowledgements: gathered, known to the core at once and durable together.
+"""Batches acknowledgements: they are gathered for a moment, handed to the core at once and written together.
 
-Those of many subscribers for the same cursor are one event of the core, those that stand alone are another, and all
-that wait are one transaction. An acknowledgement that is lost in a crash costs a repeated delivery; one whose sender
-was answered is never lost.
+Acknowledgements of many subscribers for the same cursor become one event of the core, all others become another, and
+all that wait are written in one transaction. An acknowledgement that is lost in a crash costs a repeated delivery; an
+acknowledgement whose sender was answered is never lost.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ class AckBatcher:
 
     def acknowledge(self, subscription: int, interest: int, cursor: Cursor) -> None:
         key = (interest, cursor)
-        found = self._gathered.get(key)
-        if found is None:
+        subscriptions = self._gathered.get(key)
+        if subscriptions is None:
             self._gathered[key] = [subscription]
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
         else:
-            found.append(subscription)
+            subscriptions.append(subscription)
 
     async def durable(self) -> None:
-        """All that was acknowledged so far is durable when this returns."""
+        """Returns when all acknowledgements so far are durable."""
         self._tell()
         if not self._markers and self._writing is None:
             return
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(written)
         self._write_soon(0.0)
-        await waiting
+        await written
 
     async def close(self) -> None:
-        """What was acknowledged is written."""
+        """Writes the acknowledgements that are left."""
         self._tell()
         if self._write_timer is not None:
             self._write_timer.cancel()
@@ -72,21 +72,23 @@ class AckBatcher:
                 return
 
     def _tell(self) -> None:
-        """The core hears of it; what it makes of it is what is written."""
+        """Hands the gathered acknowledgements to the core, and queues the resulting markers for the store."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         gathered, self._gathered = self._gathered, {}
         core = self._machine.core
-        alone = tuple([(many[0], cursor) for (_, cursor), many in gathered.items() if len(many) == 1])
-        if alone:
-            self._machine.handle(ev.ResultsAcknowledgedByMany(alone))
+        single_acks = tuple(
+            [(subscribers[0], cursor) for (_, cursor), subscribers in gathered.items() if len(subscribers) == 1]
+        )
+        if single_acks:
+            self._machine.handle(ev.ResultsAcknowledgedByMany(single_acks))
         for (interest, cursor), subscriptions in gathered.items():
             if len(subscriptions) > 1:
                 self._machine.handle(ev.ResultsAcknowledged(interest, cursor, subscriptions))
-            for one in subscriptions:
-                if core.knows(one):
-                    self._markers[one] = core.marker(one)
+            for subscription in subscriptions:
+                if core.knows(subscription):
+                    self._markers[subscription] = core.marker(subscription)
             self._figures.acknowledged += len(subscriptions)
         if self._markers:
             self._write_soon(self._every_s)
@@ -107,30 +109,30 @@ class AckBatcher:
 
     async def _write(self) -> None:
         try:
-            done = await self._once()
+            succeeded = await self._once()
         finally:
             self._writing = None
         if self._waiting:
             self._write_soon(0.0)
         elif self._markers:
-            self._write_soon(self._every_s if done else RETRY_S)
+            self._write_soon(self._every_s if succeeded else RETRY_S)
 
     async def _once(self) -> bool:
         markers, self._markers = self._markers, {}
-        waiting, self._waiting = self._waiting, []
+        waiters, self._waiting = self._waiting, []
         try:
             if markers:
                 await self._store.acknowledge(markers)
             faults.reach("delivery.acks.kept")
         except Exception as error:
             _log.warning("acknowledgements could not be written", count=len(markers), error=repr(error))
-            # What came meanwhile is further.
+            # Markers that were queued in the meantime are newer, so they win.
             self._markers = {**markers, **self._markers}
-            for one in waiting:
-                if not one.done():
-                    one.set_exception(error)
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
             return False
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         return True

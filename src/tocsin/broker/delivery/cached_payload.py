@@ -1,4 +1,4 @@
-"""What a broker keeps of a result: its bytes as they stand in an envelope, made once, and when it was made."""
+"""The payload of a cached result: its bytes as they stand in an envelope, encoded once, and its execution time."""
 
 from __future__ import annotations
 

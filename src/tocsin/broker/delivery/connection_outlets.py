@@ -10,7 +10,7 @@ from tocsin.serving.connections import ClientConnection
 
 
 class ConnectionOutlet:
-    """A WebSocket, or an answer that goes on and on."""
+    """A WebSocket, or an HTTP response that streams events."""
 
     __slots__ = ("_on_room", "_transport", "connection", "kind", "listener")
 
@@ -28,7 +28,7 @@ class ConnectionOutlet:
         self.listener: Listener | None = None
         self.connection = connection
         self._transport: asyncio.Transport = transport
-        # The transport tells when there is more in it than this, and when most of that is gone.
+        # The transport reports when its buffer grows beyond `high` and when it has shrunk to `low`.
         transport.set_write_buffer_limits(high=buffer_bytes, low=buffer_bytes // 4)
         self._on_room = on_room
         connection.outlet = self
@@ -39,7 +39,7 @@ class ConnectionOutlet:
 
     @property
     def direct(self) -> asyncio.Transport | None:
-        """Where bytes may be written to at this moment, if any may."""
+        """The transport, if bytes may be written to it now."""
         return None if self.full or self.connection.transport is None else self._transport
 
     def changed(self) -> None:
@@ -50,7 +50,7 @@ class ConnectionOutlet:
         self._on_room(self)
 
     def write(self, told: EncodedEvent) -> None:
-        # A connection that is lost has no transport any more; who serves it hears of that a little later.
+        # A lost connection has no transport; the handler of the connection learns of the loss a little later.
         if self.connection.transport is not None:
             self._transport.write(told.form(self.kind))
 

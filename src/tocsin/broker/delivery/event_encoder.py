@@ -1,4 +1,4 @@
-"""Deliveries as events on the wire: each is encoded once, whoever gets it."""
+"""Encodes deliveries as events on the wire. An event is encoded once for all subscribers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter
 
 
 class EventEncoder:
-    """`channel_of` names the channel of an interest."""
+    """`channel_of` returns the name of an interest's channel."""
 
     def __init__(self, broker: str, channel_of: Callable[[int], str], *, page_results: int, page_bytes: int) -> None:
         self._writer = EnvelopeWriter(broker)
@@ -23,17 +23,17 @@ class EventEncoder:
         self._page_bytes = page_bytes
 
     def results(self, action: ac.Deliver) -> list[EncodedEvent]:
-        """What is too much for one envelope comes in several, which follow each other."""
-        pages, told, after = self._pages(action.results), [], action.after
-        for place, page in enumerate(pages, 1):
-            last = place == len(pages)
+        """Encodes the results as one envelope, or as several consecutive ones if they exceed the page size."""
+        pages, events, after = self._pages(action.results), [], action.after
+        for number, page in enumerate(pages, 1):
+            last = number == len(pages)
             to = action.to if last else page[-1].cursor
-            told.append(self._page(action, page, (after, to), action.more or not last))
+            events.append(self._page(action, page, (after, to), action.more or not last))
             after = to
-        return told
+        return events
 
     def first(self, action: ac.Deliver, limit: int | None) -> tuple[list[EncodedEvent], bool]:
-        """For who pulls: as many as were asked for, in one envelope; and whether there is more."""
+        """Encodes one envelope for a subscriber that pulls; returns it with whether there are more results."""
         page = self._pages(action.results)[0][:limit]
         whole = len(page) == len(action.results)
         to, more = action.to if whole else page[-1].cursor, action.more or not whole
@@ -60,7 +60,7 @@ class EventEncoder:
         interest, (after, to) = _number(action.interest), stretch
         gap = action.gap if action.gap is not None and action.gap > after else None
         envelope = self._writer.results(
-            self._channel_of(interest), interest, after, to, [one.payload.item for one in page],
+            self._channel_of(interest), interest, after, to, [result.payload.item for result in page],
             at_us=time.time_ns() // 1_000, gap=gap, more=more,
         )  # fmt: skip
         return EncodedEvent(RESULTS, envelope, interest, to, f"{cursor_text(after)}_{cursor_text(to)}")
@@ -70,11 +70,11 @@ class EventEncoder:
             return [results]
         pages: list[Sequence[BrokerResult]] = []
         begin = size_bytes = 0
-        for place, one in enumerate(results, 1):
-            size_bytes += one.size_bytes
-            if place - begin >= self._page_results or size_bytes >= self._page_bytes:
-                pages.append(results[begin:place])
-                begin, size_bytes = place, 0
+        for end, result in enumerate(results, 1):
+            size_bytes += result.size_bytes
+            if end - begin >= self._page_results or size_bytes >= self._page_bytes:
+                pages.append(results[begin:end])
+                begin, size_bytes = end, 0
         if begin < len(results):
             pages.append(results[begin:])
         return pages

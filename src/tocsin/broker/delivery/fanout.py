@@ -1,12 +1,13 @@
-"""Who is there, and getting to each what the core wants delivered.
+"""Fan-out: writes what the core delivers to every online subscriber of the audience.
 
-What goes to many is encoded once and written to all of them, some hundreds at a time with a breath in between, so that
-ten thousand listeners of one interest do not make the others wait. Promises:
+An event for many subscribers is encoded once and written to all of them, in batches of some hundreds. The task yields
+to the event loop between batches, so that ten thousand listeners of one interest do not delay others. Promises:
 
 - the events of an interest reach each listener in order;
-- an outlet that has no room is given nothing: the core is told where its subscription stopped, and goes on from there
-  when there is room. Nobody waits for it, and nothing is kept for it;
-- who logs in while something is being fanned out does not get it out of turn: the core sends it all that it lacks.
+- a full outlet (a slow consumer) is given nothing, and nothing is buffered for it: the core learns where the
+  subscription stopped, and continues from there when there is room;
+- a subscriber that logs in during a fan-out does not receive that event out of order: the core sends it everything that
+  it lacks.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from tocsin.rules.model.cursors import Cursor
 _log = structlog.get_logger("tocsin.broker.presence")
 
 AT_ONCE: Final = 500
-"""Writes between two breaths."""
+"""The number of writes in a batch, after which other tasks run."""
 
 
 @dataclass(slots=True)
 class FanOutJob:
-    """Something on its way to many: `rest` is whom it has not reached."""
+    """An event on its way to many subscribers. `rest` are the subscriptions that it has not reached yet; `turn` numbers
+    the jobs."""
 
     turn: int
     told: Sequence[EncodedEvent]
@@ -59,7 +61,7 @@ class FanOut:
         self._of_subscription: dict[int, Listener] = {}
         self._turn = 0
         self._under_way: dict[Hashable, deque[FanOutJob]] = {}
-        # Subscriptions that fell behind while something was under way, and up to which turn that is not for them.
+        # Subscriptions that fell behind during a fan-out, with the last job that is not for them.
         self._passed_over: dict[int, int] = {}
         self._fanning: asyncio.Task[None] | None = None
         machine.on(ac.NotifyAvailable, self._notify)
@@ -71,7 +73,7 @@ class FanOut:
 
     @property
     def behind(self) -> int:
-        return sum(1 for one in self._listeners.values() if one.behind)
+        return sum(1 for listener in self._listeners.values() if listener.behind)
 
     def outlets_of(self, subscriber: int) -> Sequence[EventOutlet]:
         listener = self._listeners.get(subscriber)
@@ -83,8 +85,7 @@ class FanOut:
     # --- coming and going
 
     def attach(self, subscriber: int, outlet: EventOutlet) -> None:
-        """The subscriber is there with this outlet, and gets everything that it has not acknowledged, in all of its
-        outlets."""
+        """Adds an outlet of the subscriber. All of its outlets then receive everything that it has not acknowledged."""
         listener = self._listeners.get(subscriber)
         if listener is None:
             listener = self._listeners[subscriber] = Listener(subscriber, self._turn)
@@ -115,7 +116,7 @@ class FanOut:
         self._machine.handle(ev.SubscriberLoggedOut(listener.subscriber))
 
     def subscribed(self, subscriber: int, subscription: int) -> None:
-        """Before the core is told of a new subscription."""
+        """Call this before the core handles the new subscription."""
         if (listener := self._listeners.get(subscriber)) is not None:
             self._of_subscription[subscription] = listener
 
@@ -124,12 +125,12 @@ class FanOut:
             listener.behind.discard(subscription)
 
     def shed(self, subscriber: int) -> None:
-        """The subscriber's connections end; it comes back, and learns what has changed."""
+        """Ends the subscriber's connections, so that it reconnects and learns what has changed."""
         for outlet in list(self.outlets_of(subscriber)):
             outlet.shed()
 
     def room(self, outlet: EventOutlet) -> None:
-        """The outlet takes more again."""
+        """The outlet has room again."""
         if outlet.listener is not None:
             self._resume(outlet.listener)
 
@@ -141,7 +142,7 @@ class FanOut:
             listener.patience = loop.call_later(self._patience_s, self._give_up_slow, listener)
 
     def _give_up_slow(self, listener: Listener) -> None:
-        """One slow outlet must not hold up another of the same subscriber for long."""
+        """Closes outlets that are still full, so that a slow outlet does not hold up another of the same subscriber."""
         listener.patience = None
         full = [outlet for outlet in listener.outlets if outlet.full]
         if len(full) < len(listener.outlets):
@@ -154,59 +155,59 @@ class FanOut:
     # --- what the core wants
 
     def deliver(self, action: ac.Deliver) -> None:
-        """Results that have just come, or that somebody catches up with."""
+        """Sends results that have just arrived, or the next page to a subscriber that catches up."""
         if action.why is ac.DeliveryReason.CAUGHT_UP:
             self._catch_up(action)
         else:
-            told = self._letters.results(action)
-            executed_us = [one.payload.executed_us for one in action.results]
-            self._fan_out(action.interest, told, action.audience, action.after, executed_us)
+            events = self._letters.results(action)
+            executed_us = [result.payload.executed_us for result in action.results]
+            self._fan_out(action.interest, events, action.audience, action.after, executed_us)
 
     def _notify(self, action: ac.NotifyAvailable) -> None:
-        told = [self._letters.available(action)]
-        # Whoever is not told now is told when there is room: the core says it again when it is ready.
-        self._fan_out(action.interest, told, action.audience, None, ())
+        events = [self._letters.available(action)]
+        # A full outlet misses this notification; the core repeats it when the outlet has room.
+        self._fan_out(action.interest, events, action.audience, None, ())
 
     def ended(self, action: ac.EndSubscriptions) -> None:
-        """These subscriptions are gone: who is there hears of it, and why."""
-        told = self._letters.ended(action)
-        for name in action.audience:
-            assert isinstance(name, int)
-            listener = self._of_subscription.get(name)
-            self.unsubscribed(name)
+        """Notifies the online subscribers of these subscriptions of their end and the reason."""
+        event = self._letters.ended(action)
+        for subscription in action.audience:
+            assert isinstance(subscription, int)
+            listener = self._of_subscription.get(subscription)
+            self.unsubscribed(subscription)
             if listener is not None:
-                self._send(listener, [told])
+                self._send(listener, [event])
 
     def _catch_up(self, action: ac.Deliver) -> None:
-        told: Sequence[EncodedEvent] | None = None
-        for name in action.audience:
-            assert isinstance(name, int)
-            listener = self._of_subscription.get(name)
+        events: Sequence[EncodedEvent] | None = None
+        for subscription in action.audience:
+            assert isinstance(subscription, int)
+            listener = self._of_subscription.get(subscription)
             if listener is None:
                 continue
             if listener.full:
-                self._fell_behind(name, listener, action.after)
+                self._fell_behind(subscription, listener, action.after)
                 continue
-            if told is None:
-                told = self._letters.results(action)
-            sent = self._send(listener, told)
-            if sent < len(told):
-                to = told[sent - 1].to
-                self._figures.delivered += sum(1 for one in action.results if to is None or one.cursor <= to)
-                self._fell_behind(name, listener, to)
+            if events is None:
+                events = self._letters.results(action)
+            sent = self._send(listener, events)
+            if sent < len(events):
+                to = events[sent - 1].to
+                self._figures.delivered += sum(1 for result in action.results if to is None or result.cursor <= to)
+                self._fell_behind(subscription, listener, to)
                 continue
             self._figures.delivered += len(action.results)
             if action.more:
-                listener.put_behind(name)
-                # After what else is to be done now: many who catch up take turns.
+                listener.put_behind(subscription)
+                # Continue in the next iteration of the event loop, so that many subscribers catch up in turn.
                 asyncio.get_running_loop().call_soon(self._resume, listener)
 
     def _fell_behind(self, name: int, listener: Listener, after: Cursor | None) -> None:
         if name in listener.behind:
-            # The core has been told of an earlier place, or is about to be: what comes now is out of its turn.
+            # The core knows an earlier position, or will soon; this event would be out of order.
             return
         listener.put_behind(name)
-        # Also to be patient with it for so long only.
+        # This also starts the timer after which a slow outlet is closed.
         asyncio.get_running_loop().call_soon(self._resume, listener)
         if self._under_way:
             self._passed_over[name] = self._turn
@@ -223,80 +224,81 @@ class FanOut:
         executed_us: Sequence[int],
     ) -> None:
         self._turn += 1
-        names: Sequence[int] = list(audience)  # type: ignore[arg-type]
-        one = FanOutJob(self._turn, told, names, after, executed_us)
+        subscriptions: Sequence[int] = list(audience)  # type: ignore[arg-type]
+        job = FanOutJob(self._turn, told, subscriptions, after, executed_us)
         queue = self._under_way.get(interest)
-        if queue is None and len(names) <= AT_ONCE:
-            self._write(one, names)
+        if queue is None and len(subscriptions) <= AT_ONCE:
+            self._write(job, subscriptions)
             return
         if queue is None:
             queue = self._under_way[interest] = deque()
-        queue.append(one)
+        queue.append(job)
         if self._fanning is None:
             self._fanning = asyncio.get_running_loop().create_task(self._fan())
 
     async def _fan(self) -> None:
-        """Interests take turns, each with some hundreds of writes."""
+        """Takes turns between interests, with one batch of writes each."""
         while self._under_way:
             for interest in list(self._under_way):
                 queue = self._under_way[interest]
-                one = queue[0]
-                now, one.rest = one.rest[:AT_ONCE], one.rest[AT_ONCE:]
-                if not one.rest:
+                job = queue[0]
+                batch, job.rest = job.rest[:AT_ONCE], job.rest[AT_ONCE:]
+                if not job.rest:
                     queue.popleft()
                     if not queue:
                         del self._under_way[interest]
-                self._write(one, now)
+                self._write(job, batch)
                 await asyncio.sleep(0)
         self._passed_over.clear()
         self._fanning = None
 
     def _write(self, one: FanOutJob, names: Sequence[int]) -> None:
-        places, passed_over, turn, told = self._of_subscription, self._passed_over, one.turn, one.told
-        frame = told[0].form(OutletForm.WEBSOCKET)
-        at_once = len(told) == 1
+        listeners, passed_over, turn, events = self._of_subscription, self._passed_over, one.turn, one.told
+        frame = events[0].form(OutletForm.WEBSOCKET)
+        at_once = len(events) == 1
         behind: list[tuple[int, Listener, Cursor | None]] = []
         reached = 0
-        for name in names:
-            listener = places.get(name)
+        for subscription in names:
+            listener = listeners.get(subscription)
             if listener is None or listener.born >= turn:
                 continue
-            if passed_over and passed_over.get(name, 0) >= turn:
+            if passed_over and passed_over.get(subscription, 0) >= turn:
                 continue
             transport = listener.direct
             if transport is not None and at_once:
-                # Done ten thousand times a message: every step counts, and every object that is looked at.
+                # The hot path, executed ten thousand times per message: avoid every step and every attribute access.
                 try:
                     transport.write(frame)
                 except Exception as error:
                     self._broke(listener.outlets[0], error)
             elif listener.full:
-                behind.append((name, listener, one.after))
+                behind.append((subscription, listener, one.after))
                 continue
-            elif (sent := self._send(listener, told)) < len(told):
-                behind.append((name, listener, told[sent - 1].to))
+            elif (sent := self._send(listener, events)) < len(events):
+                behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
         if one.executed_us:
             self._figures.reached(one.executed_us, reached, time.time_ns() // 1_000)
-        for name, listener, after in behind:
-            self._fell_behind(name, listener, after)
+        for subscription, listener, after in behind:
+            self._fell_behind(subscription, listener, after)
 
     def _send(self, listener: Listener, told: Sequence[EncodedEvent]) -> int:
-        """How many of them it took before it was full: at least the first."""
+        """Writes the events until the listener is full; returns how many it took, at least one."""
         outlets = list(listener.outlets)
-        for place, one in enumerate(told):
-            if place and listener.full:
-                return place
+        for index, event in enumerate(told):
+            if index and listener.full:
+                return index
             for outlet in tuple(outlets):
                 try:
-                    outlet.write(one)
+                    outlet.write(event)
                 except Exception as error:
                     outlets.remove(outlet)
                     self._broke(outlet, error)
         return len(told)
 
     def _broke(self, outlet: EventOutlet, error: Exception) -> None:
-        """What is wrong with one outlet concerns no other. Its subscriber gets again what it has not acknowledged."""
+        """Closes a broken outlet; other outlets are not affected. Its subscriber receives unacknowledged results
+        again."""
         _log.warning("a connection broke", error=repr(error))
         with suppress(Exception):
             outlet.shed()

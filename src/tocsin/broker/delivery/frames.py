@@ -1,11 +1,11 @@
-"""An envelope as the bytes that go into a connection, the same for all connections of a kind."""
+"""Framing: wraps an envelope in the bytes of a WebSocket message or an HTTP chunk."""
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Final
 
-_TEXT: Final = 0x81  # the only and whole frame of a text message
+_TEXT: Final = 0x81  # FIN and the text opcode: the message is a single frame
 _SHORT: Final = 126
 _LONG: Final = 127
 _TWO: Final = Struct("!BBH")
@@ -13,7 +13,7 @@ _EIGHT: Final = Struct("!BBQ")
 
 
 def websocket_frame(message: bytes) -> bytes:
-    """A text message as a server sends it: not masked, not compressed, not cut."""
+    """A server's text message: unmasked, uncompressed, in a single frame."""
     size_bytes = len(message)
     if size_bytes < _SHORT:
         return bytes((_TEXT, size_bytes)) + message
@@ -23,5 +23,5 @@ def websocket_frame(message: bytes) -> bytes:
 
 
 def http_chunk(some: bytes) -> bytes:
-    """A piece of an answer whose length is not known beforehand."""
+    """A chunk of an HTTP response with chunked transfer encoding."""
     return b"%x\r\n%b\r\n" % (len(some), some)

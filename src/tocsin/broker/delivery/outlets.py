@@ -1,7 +1,7 @@
-"""Where a subscriber's events go: its connections and its webhook.
+"""The outlets of a subscriber: its connections and its webhook.
 
-One subscriber is one listener, with one outlet or several. An outlet takes bytes of its kind and says whether it has
-room; what it has not been given because it had none, the core sends again once it has.
+A subscriber that is online is one listener with one or more outlets. An outlet takes events in its form and says
+whether it has room. Events that it missed while it was full are sent again by the core when it has room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OutletForm(IntEnum):
-    """In which form an outlet takes events."""
+    """The form in which an outlet takes events."""
 
     WEBSOCKET = 0
     SERVER_SENT = 1
@@ -28,8 +28,8 @@ class OutletForm(IntEnum):
 
 
 class EncodedEvent:
-    """An event in every form, each made when the first outlet needs it. `mark` tells it from every other event of its
-    interest; one that is told again has the same."""
+    """An event in every form; a form is encoded when the first outlet needs it. `mark` identifies the event within its
+    interest, and is the same when the event is repeated."""
 
     __slots__ = ("_forms", "envelope", "interest", "kind", "mark", "to")
 
@@ -59,22 +59,26 @@ class EventOutlet(Protocol):
 
     @property
     def full(self) -> bool:
-        """It takes no more for now; when it does again, it says so by `Presence.room`."""
+        """It takes no more for now; it calls `FanOut.room` when it has room again."""
 
     def write(self, told: EncodedEvent) -> None:
-        """Never waits."""
+        """Never blocks."""
 
     def shed(self) -> None:
-        """It is too slow beside others of its subscriber, and is given up."""
+        """Closes the outlet, because it is too slow beside others of its subscriber or its subscriber has to
+        reconnect."""
 
 
 NOBODY: Final[set[int]] = set()
-"""Never added to."""
+"""The shared empty set; do not add to it."""
 
 
 class Listener:
-    """A subscriber who is there. `born`: what began to be fanned out before that is not for it. `direct`: where its
-    frames can be written to at once, as nearly everybody's can: it has one outlet, a WebSocket that takes them."""
+    """A subscriber that is online.
+
+    `born`: fan-out jobs up to this number are not for it. `direct`: the transport to which frames can be written at
+    once; nearly all listeners have one, since their only outlet is a WebSocket with room.
+    """
 
     __slots__ = ("behind", "born", "direct", "outlets", "patience", "subscriber")
 
@@ -83,7 +87,7 @@ class Listener:
         self.born = born
         self.outlets: list[EventOutlet] = []
         self.direct: asyncio.Transport | None = None
-        # Nearly nobody is: a set of its own for each would be most of what a listener takes.
+        # Very few listeners are behind. A set for each of them would be most of a listener's memory.
         self.behind: set[int] = NOBODY
         self.patience: asyncio.TimerHandle | None = None
 
@@ -98,7 +102,7 @@ class Listener:
         self.look()
 
     def look(self) -> None:
-        """An outlet came, went, or takes more or no more."""
+        """Updates `direct` after an outlet came, went, became full or got room."""
         only = self.outlets[0] if len(self.outlets) == 1 else None
         websocket = only is not None and only.kind is OutletForm.WEBSOCKET
         self.direct = cast("ConnectionOutlet", only).direct if websocket else None
@@ -114,7 +118,7 @@ class Listener:
 
 
 class PlainOutlet:
-    """Hands envelopes to a function: what long polls collect and webhooks send."""
+    """Hands envelopes to a function: long polls collect them, webhooks post them."""
 
     kind = OutletForm.PLAIN
 

@@ -1,4 +1,4 @@
-"""Who asks for results gets them: the GET of Algorithm 1, for one subscription at a time."""
+"""Pulls: a subscription asks for results and waits for them (the GET of Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import NotFoundError, UnavailableError
 
 PATIENCE_S: Final = 30.0
-"""How long a pull waits for the cluster."""
+"""The time that a pull waits for the cluster."""
 
 Pulled = tuple[list[EncodedEvent], bool]
 
@@ -30,40 +30,40 @@ class Pulls:
     async def pull(
         self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None, wait_s: float = 0.0
     ) -> Pulled:
-        """Results after `after`, or else after what was acknowledged; and whether there are more. Where there is none,
-        it waits so long for some."""
+        """Results after `after`, or after the marker if it is None, and whether there are more. If there are none,
+        waits up to `wait_s` for new ones."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while True:
-            fresh = self._machine.expect(interest)
+            arrival = self._machine.expect(interest)
             try:
-                told, more = self._letters.first(await self._once(subscription, interest, after, limit), limit)
-                if told or loop.time() >= deadline_s:
-                    return told, more
+                events, more = self._letters.first(await self._once(subscription, interest, after, limit), limit)
+                if events or loop.time() >= deadline_s:
+                    return events, more
                 try:
                     async with asyncio.timeout_at(deadline_s):
-                        await fresh.wait()
+                        await arrival.wait()
                 except TimeoutError:
-                    return told, more
+                    return events, more
             finally:
-                self._machine.forget(interest, fresh)
+                self._machine.forget(interest, arrival)
 
     def available(self, interest: Hashable, to: Cursor) -> EncodedEvent:
-        """What says that there is something to pull."""
+        """The event that says that there are results to pull."""
         return self._letters.available(ac.NotifyAvailable(interest, to, ()))
 
     def deliver(self, action: ac.Deliver) -> None:
-        for name in action.audience:
-            assert isinstance(name, int)
-            for waiting in self._waiting.pop((name, action.after), ()):
-                if not waiting.done():
-                    waiting.set_result(action)
+        for subscription in action.audience:
+            assert isinstance(subscription, int)
+            for future in self._waiting.pop((subscription, action.after), ()):
+                if not future.done():
+                    future.set_result(action)
 
     def _refused(self, action: ac.RefuseEvent) -> None:
         for key in [key for key in self._waiting if key[0] == action.subscription]:
-            for waiting in self._waiting.pop(key):
-                if not waiting.done():
-                    waiting.set_exception(UnavailableError(action.error.message, hint="ask again"))
+            for future in self._waiting.pop(key):
+                if not future.done():
+                    future.set_exception(UnavailableError(action.error.message, hint="ask again"))
 
     async def _once(
         self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None
@@ -75,18 +75,18 @@ class Pulls:
         if interest in core.caches and begin >= core.caches[interest].head:
             return ac.Deliver(interest, begin, begin, (), (subscription,), ac.DeliveryReason.PULLED)
         answer: asyncio.Future[ac.Deliver] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault((subscription, begin), [])
-        waiting.append(answer)
+        futures = self._waiting.setdefault((subscription, begin), [])
+        futures.append(answer)
         try:
-            if len(waiting) == 1:
+            if len(futures) == 1:
                 self._machine.handle(ev.ResultsRequested(interest, (subscription,), begin, limit))
             async with asyncio.timeout(PATIENCE_S):
                 return await answer
         except TimeoutError:
             raise UnavailableError("the cluster has not answered", hint="ask again later") from None
         finally:
-            left: Sequence[asyncio.Future[ac.Deliver]] = self._waiting.get((subscription, begin), ())
-            if answer in left:
-                waiting.remove(answer)
-                if not waiting:
+            remaining: Sequence[asyncio.Future[ac.Deliver]] = self._waiting.get((subscription, begin), ())
+            if answer in remaining:
+                futures.remove(answer)
+                if not futures:
                     del self._waiting[subscription, begin]
