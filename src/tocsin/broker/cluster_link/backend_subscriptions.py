@@ -1,4 +1,4 @@
-"""What the broker holds at the cluster: interests, what they are called there, and how far they were told."""
+"""The broker's backend subscriptions: its interests, their ids at the cluster, and how far they were announced."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.rows import BackendRow, NewBackendRow
 from tocsin.wire.errors import InputError
 
-# Subscriptions with this in front are a broker's: made by it, and ended by it when nobody needs them.
+# The prefix of subscription ids that a broker made, and that it ends when it no longer needs them.
 OURS: Final = "broker:"
 
 
 @dataclass(slots=True, eq=False)
 class BackendSubscription:
-    """`head`: the cluster has told of results up to here. `pins`: subscriptions being made that will need it.
-    `opened`: the core has known it, and opens it at its head the next time. `shares`: the applications that the cluster
-    knows to hold it, and what it calls the subscription of each; `subscription` is the first of them."""
+    """`head`: the cursor up to which the cluster has announced results. `pins`: the number of frontend subscriptions in
+    the making that need it. `opened`: the core has had it before, so that it opens at its head the next time. `shares`:
+    the applications that hold it at the cluster, each with its subscription id there; `subscription` is the first of
+    these ids."""
 
     interest: int
     channel: str
@@ -35,7 +36,7 @@ class BackendSubscription:
 
     @property
     def application(self) -> str:
-        """That of the first subscription; empty where nobody has said."""
+        """The application of the first subscription; empty if it is not known."""
         return next((name for name, identity in self.shares.items() if identity == self.subscription), "")
 
     def new_backend(self) -> NewBackendRow:
@@ -43,14 +44,15 @@ class BackendSubscription:
 
 
 class BackendSubscriptions:
-    """`store`: the id of the broker's store, which tells what it has made from what another broker of its name did."""
+    """`store` is the id of the broker's store. It distinguishes our subscriptions from those of another broker of our
+    name."""
 
     def __init__(self, broker: str, store: str) -> None:
         self._broker = broker
         self.ours = f"{OURS}{store[:12]}:"
         self._by_interest: dict[int, BackendSubscription] = {}
         self._by_values: dict[tuple[str, str], BackendSubscription] = {}
-        # Different words for the same values, such as 1 and 1.0: few have any.
+        # Other spellings of the same values, such as 1 and 1.0; few interests have any.
         self._others: dict[int, set[tuple[str, str]]] = {}
 
     def __len__(self) -> int:
@@ -66,21 +68,22 @@ class BackendSubscriptions:
         return self._by_values.get((channel, parameters))
 
     def channel_of(self, interest: int) -> str:
-        holding = self._by_interest.get(interest)
-        return holding.channel if holding is not None else ""
+        backend = self._by_interest.get(interest)
+        return backend.channel if backend is not None else ""
 
     def add(self, holding: BackendSubscription) -> BackendSubscription:
-        """The holding of its interest, which may be an older one under other words."""
-        words = (holding.channel, holding.parameters)
-        there = self._by_interest.setdefault(holding.interest, holding)
-        self._by_values[words] = there
-        if words != (there.channel, there.parameters):
-            self._others.setdefault(there.interest, set()).add(words)
-        return there
+        """Returns the backend subscription of the interest, which may already exist under another spelling of the
+        values."""
+        key = (holding.channel, holding.parameters)
+        existing = self._by_interest.setdefault(holding.interest, holding)
+        self._by_values[key] = existing
+        if key != (existing.channel, existing.parameters):
+            self._others.setdefault(existing.interest, set()).add(key)
+        return existing
 
     def remember(self, stored: BackendRow) -> BackendSubscription:
-        words = stored.channel, stored.parameters, stored.subscription
-        return self.add(BackendSubscription(stored.interest, *words, stored.since, stored.head, opened=True))
+        identity = stored.channel, stored.parameters, stored.subscription
+        return self.add(BackendSubscription(stored.interest, *identity, stored.since, stored.head, opened=True))
 
     def remove(self, holding: BackendSubscription) -> None:
         self.hide(holding)
@@ -88,19 +91,20 @@ class BackendSubscriptions:
             del self._by_interest[holding.interest]
 
     def hide(self, holding: BackendSubscription) -> None:
-        """It may go: who wants these values now has to ask the cluster for them."""
+        """Takes the subscription out of the lookup by values before it ends: a new request for the values asks the
+        cluster."""
         if self._by_interest.get(holding.interest) is holding:
-            for words in ((holding.channel, holding.parameters), *self._others.pop(holding.interest, ())):
-                self._by_values.pop(words, None)
+            for key in ((holding.channel, holding.parameters), *self._others.pop(holding.interest, ())):
+                self._by_values.pop(key, None)
 
     def subscription_id(self, channel: str, parameters: str, application: str) -> str:
-        """The same for the same, so that asking the cluster twice makes one subscription."""
-        words = f"{self._broker}\0{channel}\0{parameters}\0{application}".encode()
-        return self.ours + hashlib.sha256(words).hexdigest()[:32]
+        """A deterministic id, so that a repeated request to the cluster makes no second subscription."""
+        identity = f"{self._broker}\0{channel}\0{parameters}\0{application}".encode()
+        return self.ours + hashlib.sha256(identity).hexdigest()[:32]
 
 
 def values_text(values: Sequence[Any]) -> str:
-    """The values of a channel's parameters as one text: the same for the same JSON."""
+    """The values of a channel's parameters as canonical text: equal JSON gives equal text."""
     try:
         return orjson.dumps(list(values)).decode()
     except (TypeError, ValueError, RecursionError) as error:

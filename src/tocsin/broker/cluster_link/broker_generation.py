@@ -1,8 +1,8 @@
-"""Which of all brokers that ever had its name this one is: the id of its store, and the generation that the cluster
-gave to its process.
+"""The identity of this broker among all that ever had its name: the id of its store, and the generation that the
+cluster gave to its process.
 
-A restore, or `--take-over`, makes another store of it, which takes the name over. A store whose name was taken over
-remembers it: started again, it does not take the name back by itself.
+A restore or `--take-over` gives the store a new id, and the new store takes over the name. The store that lost the name
+remembers it: after a restart it does not take the name back by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tocsin.wire.errors import FencedError
 
 
 class BrokerGeneration:
-    """`starts`: no generation was given to this process yet. `since_us`: when its store first had the name."""
+    """`starts`: the cluster has not given this process a generation yet. `since_us`: when its store first had the
+    name."""
 
     def __init__(self, store: BrokerStore, store_id: str, generation: Position | None, since_us: int) -> None:
         self._store = store
@@ -29,10 +30,10 @@ class BrokerGeneration:
 
     @staticmethod
     async def read(store: BrokerStore) -> BrokerGeneration:
-        """Raises FencedError where another broker has taken the name over."""
-        if said := await store.fact(FENCED):
+        """Raises FencedError if another broker has taken over the name."""
+        if reason := await store.fact(FENCED):
             raise FencedError(
-                said, hint="see which of the two is to go on; tocsin broker --take-over takes the name back"
+                reason, hint="see which of the two is to go on; tocsin broker --take-over takes the name back"
             )
         store_id = await store.first_fact(STORE_ID, uuid4().hex)
         since_us = int(await store.first_fact(NAME_SINCE, str(time.time_ns() // 1_000)))
@@ -41,7 +42,7 @@ class BrokerGeneration:
 
     @staticmethod
     async def renew(store: BrokerStore) -> None:
-        """The store becomes another one, which has never had the name."""
+        """Gives the store a new identity that has never had the name."""
         await store.set_fact(GENERATION, "")
         await store.set_fact(STORE_ID, uuid4().hex)
         await store.set_fact(NAME_SINCE, str(time.time_ns() // 1_000))

@@ -1,4 +1,5 @@
-"""The cluster's HTTP interface, as a broker uses it. Every failure is a TocsinError; what did not answer is away."""
+"""The client of the cluster's HTTP API, as a broker uses it. Every failure is a TocsinError; a cluster that does not
+answer is an UnavailableError."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _PASSED_ON: Final = frozenset({"Content-Type", "Retry-After"})
 
 @dataclass(frozen=True, slots=True)
 class RegistrationAnswer:
-    """`secret`: where it is a new one. `dropped`: how many channels ever were. `generation`: what we are now."""
+    """`secret`: the new secret, or None if the known one is still valid. `dropped`: how many channels were ever
+    dropped. `generation`: the generation of this broker from now on."""
 
     position: Position
     generation: Position
@@ -34,7 +36,8 @@ class RegistrationAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KnownSubscriptions:
-    """Where the cluster tells us, how far it has, how many channels were ever dropped, and which of us it hears."""
+    """What the cluster knows of this broker: its callback URL, the position up to which it was notified, its
+    generation, and how many channels were ever dropped."""
 
     url: str | None
     position: Position | None
@@ -44,7 +47,7 @@ class KnownSubscriptions:
 
 @dataclass(frozen=True, slots=True)
 class GrantedSubscription:
-    """What the cluster calls a subscription of ours."""
+    """A backend subscription that the cluster has made for us."""
 
     subscription: str
     interest: int
@@ -53,7 +56,7 @@ class GrantedSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSubscription:
-    """A subscription that the cluster holds for us. `channel` is None for one that is just going."""
+    """A backend subscription that the cluster lists for us. `channel` is None while its channel is being dropped."""
 
     channel: str | None
     subscription: str
@@ -63,7 +66,7 @@ class ClusterSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedAnswer:
-    """An answer that is passed on as it is."""
+    """An answer that the broker forwards unchanged."""
 
     status: int
     body: bytes
@@ -71,7 +74,8 @@ class ForwardedAnswer:
 
 
 class ClusterClient:
-    """`generation` is named with each request, once it is known. `on_fenced` hears that a newer broker has our name."""
+    """Every request carries `generation` once it is known. `on_away` is called when the cluster does not answer,
+    `on_fenced` when a newer broker has taken our name."""
 
     def __init__(self, url: str, token: str, broker: str, timeout_s: float) -> None:
         self._url = url.rstrip("/")
@@ -99,21 +103,23 @@ class ClusterClient:
     async def register(
         self, callback: str, *, store: str, generation: Position | None, starts: bool
     ) -> RegistrationAnswer:
-        had = None if generation is None else position_text(generation)
-        asked = {"url": callback, "store": store, "generation": had, "starts": starts}
-        said = await self._ask("PUT", self._place, asked)
-        if said.get("generation") is None:
+        previous = None if generation is None else position_text(generation)
+        request = {"url": callback, "store": store, "generation": previous, "starts": starts}
+        answer = await self._ask("PUT", self._place, request)
+        if answer.get("generation") is None:
             raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
-        given = parse_position(said["generation"])
-        return RegistrationAnswer(parse_position(said["position"]), given, said.get("secret"), said["dropped"])
+        new_generation = parse_position(answer["generation"])
+        return RegistrationAnswer(
+            parse_position(answer["position"]), new_generation, answer.get("secret"), answer["dropped"]
+        )
 
     async def known(self) -> KnownSubscriptions:
-        """What the cluster knows of us; NotFoundError when it does not know us."""
-        said = await self._ask("GET", self._place)
+        """What the cluster knows of us; raises NotFoundError if it does not know us."""
+        answer = await self._ask("GET", self._place)
         position, generation = (
-            None if text is None else parse_position(text) for text in (said["position"], said["generation"])
+            None if text is None else parse_position(text) for text in (answer["position"], answer["generation"])
         )
-        return KnownSubscriptions(said["url"], position, generation, said["dropped"])
+        return KnownSubscriptions(answer["url"], position, generation, answer["dropped"])
 
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
@@ -122,54 +128,60 @@ class ClusterClient:
         return parse_announcement(await self._raw("GET", f"{self._place}/news?after={position_text(after)}"))
 
     async def acknowledge(self, cursors: Mapping[int, Cursor]) -> None:
-        told = {str(interest): cursor_text(cursor) for interest, cursor in cursors.items()}
-        await self._ask("POST", f"{self._place}/acks", {"cursors": told})
+        texts = {str(interest): cursor_text(cursor) for interest, cursor in cursors.items()}
+        await self._ask("POST", f"{self._place}/acks", {"cursors": texts})
 
     # --- subscriptions
 
     async def subscribe(
         self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]], application: str
     ) -> list[GrantedSubscription]:
-        """All of them (own ids, and values as JSON) for the application, or none where one does not fit."""
-        asked = [{"id": identity, "parameters": values, "application": application} for identity, values in wanted]
-        said = await self._ask("POST", self._channel(channel), {"broker": self._broker, "subscriptions": asked})
+        """Subscribes to all the given values (pairs of our id and JSON) for the application, or to none if any value is
+        refused."""
+        subscriptions = [
+            {"id": identity, "parameters": values, "application": application} for identity, values in wanted
+        ]
+        answer = await self._ask(
+            "POST", self._channel(channel), {"broker": self._broker, "subscriptions": subscriptions}
+        )
         return [
-            GrantedSubscription(one["id"], one["interest"], parse_cursor(one["since"])) for one in said["subscriptions"]
+            GrantedSubscription(granted["id"], granted["interest"], parse_cursor(granted["since"]))
+            for granted in answer["subscriptions"]
         ]
 
     async def unsubscribe(self, channel: str, subscriptions: Sequence[str]) -> None:
         await self._ask("POST", f"{self._channel(channel)}:remove", {"ids": list(subscriptions)})
 
     async def held(self) -> AsyncIterator[list[ClusterSubscription]]:
-        following: str | None = None
+        next_page: str | None = None
         while True:
-            after = "" if following is None else f"&after={quote(following, safe='')}"
-            said = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
+            after = "" if next_page is None else f"&after={quote(next_page, safe='')}"
+            answer = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
             yield [
-                ClusterSubscription(one["channel"], one["id"], one["interest"], one["application"])
-                for one in said["subscriptions"]
+                ClusterSubscription(row["channel"], row["id"], row["interest"], row["application"])
+                for row in answer["subscriptions"]
             ]
-            following = said["next"]
-            if following is None:
+            next_page = answer["next"]
+            if next_page is None:
                 return
 
     async def channels(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (await self._ask("GET", "/v1/channels"))["channels"]
-        return found
+        channels: list[dict[str, Any]] = (await self._ask("GET", "/v1/channels"))["channels"]
+        return channels
 
     # --- results
 
     async def fetch(self, ranges: Sequence[Range]) -> AsyncIterator[FetchedPart | NextRange]:
-        """The parts as they come. Last, where the answer grew too large, where to go on."""
+        """Yields the parts as they arrive. If the answer grew too large, the last item says where to continue."""
         reader = FrameReader()
         async with self._answer("POST", "/v1/results:fetch", fetch_request(ranges)) as response:
             await _check(response)
-            async for some in response.content.iter_any():
-                for part in reader.feed(some):
+            async for chunk in response.content.iter_any():
+                for part in reader.feed(chunk):
                     yield part
-        following = reader.check()
-        if following is not None:
-            yield following
+        next_range = reader.check()
+        if next_range is not None:
+            yield next_range
 
     # --- publishing
 
@@ -178,10 +190,10 @@ class ClusterClient:
     ) -> ForwardedAnswer:
         path = f"/v1/feeds/{quote(feed, safe='')}{f'?{query}' if query else ''}"
         async with self._answer("POST", path, body, headers, wait_s) as response:
-            kept = {
+            passed_headers = {
                 name: response.headers[name] for name in ("Content-Type", "Retry-After") if name in response.headers
             }
-            return ForwardedAnswer(response.status, await response.read(), kept)
+            return ForwardedAnswer(response.status, await response.read(), passed_headers)
 
     # --- inside
 

@@ -1,4 +1,4 @@
-"""Whether the cluster answers at this moment: asked when somebody wants to know, at most once a second."""
+"""Health check of the cluster: on demand, and at most once a second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.wire.errors import TocsinError
 
 GOOD_FOR_S: Final = 1.0
-"""How long an answer counts: whoever asks more often costs the cluster nothing."""
+"""How long an answer is cached, so that frequent health checks cost the cluster nothing."""
 PATIENCE_S: Final = 3.0
 
 
@@ -25,7 +25,7 @@ class ClusterHealth:
         self._beats = False
 
     async def beats(self) -> bool:
-        """Where it does not answer, the client's `on_away` is told."""
+        """Whether the cluster answers. If it does not, this calls the client's `on_away`."""
         async with self._asking:
             if self._clock() - self._asked_s >= GOOD_FOR_S:
                 self._beats = await self._ask()
@@ -40,6 +40,6 @@ class ClusterHealth:
             self._client.on_away()
             return False
         except TocsinError as error:
-            # Whatever else it says, it is there.
+            # A refusal is an answer, too: the cluster is up.
             return not error.retry
         return True

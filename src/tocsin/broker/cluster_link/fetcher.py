@@ -1,4 +1,4 @@
-"""Fetches results from the cluster: whatever the core wants at one moment is one request."""
+"""Fetches results from the cluster. All fetches that the core wants at one moment go into one request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tocsin.wire.errors import TocsinError
 from tocsin.wire.results import FetchedPart, NextRange, following
 
 TOGETHER: Final = 2_000
-"""Ranges in one request, so that one with very many does not hold up all others."""
+"""The largest number of ranges in one request, so that a very large request does not hold up the others."""
 _BREATH: Final = 50
 
 _log = structlog.get_logger("tocsin.broker.fetcher")
@@ -39,7 +39,7 @@ class _Coming:
 
 
 class ResultFetcher:
-    """`on_gone` hears of interests that the cluster does not know."""
+    """`on_gone` is called with interests that the cluster does not know. At most `at_once` requests run at a time."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class ResultFetcher:
     def _soon(self) -> None:
         if not self._called and len(self._running) < self._at_once:
             self._called = True
-            # After all that happens now, so that it goes together.
+            # Wait for the next iteration of the event loop, so that all fetches of this moment go together.
             asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._called = False
         while self._wanted and len(self._running) < self._at_once:
-            now, self._wanted = self._wanted[:TOGETHER], self._wanted[TOGETHER:]
-            task = asyncio.get_running_loop().create_task(self._run(now))
+            batch, self._wanted = self._wanted[:TOGETHER], self._wanted[TOGETHER:]
+            task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(self._ended)
 
@@ -92,7 +92,7 @@ class ResultFetcher:
 
     async def _run(self, fetches: Sequence[ac.Fetch]) -> None:
         began_s = time.monotonic()
-        coming = [_Coming(one) for one in fetches]
+        coming = [_Coming(fetch) for fetch in fetches]
         self._figures.fetches += 1
         try:
             await self._fetch(coming, began_s)
@@ -100,38 +100,38 @@ class ResultFetcher:
             self._figures.fetch_failures += 1
             _log.debug("a fetch failed", ranges=len(fetches), error=str(error))
         finally:
-            # Whatever happened, the core hears of each: else it would wait for ever.
-            for one in coming:
-                if not one.done:
-                    self._machine.handle(ev.FetchFailed(one.fetch.fetch))
+            # Report every fetch to the core in any case; otherwise the core would wait for it forever.
+            for pending in coming:
+                if not pending.done:
+                    self._machine.handle(ev.FetchFailed(pending.fetch.fetch))
 
     async def _fetch(self, coming: Sequence[_Coming], began_s: float) -> None:
-        ranges = [_range(one.fetch) for one in coming]
+        ranges = [_range(pending.fetch) for pending in coming]
         first = 0
         while True:
-            stopped: NextRange | None = None
+            next_range: NextRange | None = None
             last = first
             async for part in self._client.fetch(ranges):
                 if isinstance(part, NextRange):
-                    stopped = part
+                    next_range = part
                     continue
-                place = first + part.range
-                for done in range(last, place):
-                    await self._finish(coming[done], done, began_s)
-                last = place
-                self._take(coming[place], part)
-            if stopped is None:
+                index = first + part.range
+                for finished in range(last, index):
+                    await self._finish(coming[finished], finished, began_s)
+                last = index
+                self._take(coming[index], part)
+            if next_range is None:
                 break
-            for done in range(last, first + stopped.range):
-                await self._finish(coming[done], done, began_s)
-            ranges = following(ranges, stopped)
-            first += stopped.range
-        for done in range(last, len(coming)):
-            await self._finish(coming[done], done, began_s)
+            for finished in range(last, first + next_range.range):
+                await self._finish(coming[finished], finished, began_s)
+            ranges = following(ranges, next_range)
+            first += next_range.range
+        for finished in range(last, len(coming)):
+            await self._finish(coming[finished], finished, began_s)
 
     def _take(self, one: _Coming, part: FetchedPart) -> None:
-        one.results += [kept(each) for each in part.results]
-        one.size_bytes += sum(len(each.payload) + RESULT_BYTES for each in part.results)
+        one.results += [kept(result) for result in part.results]
+        one.size_bytes += sum(len(result.payload) + RESULT_BYTES for result in part.results)
         one.known = one.known and part.known
         if part.gap is not None:
             one.gap = part.gap

@@ -1,9 +1,9 @@
-"""The broker's link to its cluster: registered there, told of news, and asking for what it missed.
+"""The broker's link to its cluster: registers, receives announcements, and asks for those that it missed.
 
     announcement ─▶ signature ─▶ does it follow our position? ─▶ core ─▶ store (position and heads together) ─▶ 200
                                          └─ no ─▶ ask for everything since our position
 
-While the cluster is away the broker delivers what it has, and asks again and again, more and more slowly.
+While the cluster is away, the broker delivers what it has and reconnects with exponential back-off.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from tocsin.wire.signatures import verify
 _log = structlog.get_logger("tocsin.broker.link")
 
 SECRET_EVERY_S: Final = 60.0
-"""A message with a bad signature makes us ask for a new secret at most so often."""
+"""The shortest time between two requests for a new secret, which a message with a bad signature causes."""
 DOUBT_EVERY_S: Final = 10.0
-"""And look at the cluster at most so often: anybody can send such a message."""
+"""The shortest time between two such checks of the cluster: anybody can send a message with a bad signature."""
 TURN_EVENTS: Final = 100
-"""So much of an announcement is taken before whatever else waits for the event loop has its turn."""
+"""The number of events of an announcement that are handled before other tasks run."""
 LARGE_BYTES: Final = 64 << 10
-"""A larger announcement is parsed on a thread."""
+"""A larger announcement is parsed in a thread."""
 
 
 class ClusterLink:
-    """`on_changed` is told of interests that are gone or have other numbers. `refusal`: why the cluster will not have
-    us, where it answers and says so. `fenced` is set when a newer broker has our name: the cluster is asked for nothing
-    any more, and the process is to end."""
+    """`on_changed` is called with interests that have ended or have other numbers. `refusal` is the error with which
+    the cluster refuses this broker. `fenced` is set when a newer broker has our name: this broker then asks the cluster
+    for nothing more, and the process has to end."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ClusterLink:
         self.connected = False
         self.refusal: TocsinError | None = None
         self.has_met = False
-        """Whether the cluster has accepted the broker since it was started."""
+        """Whether the cluster has accepted the broker since the start."""
         self.fenced: asyncio.Future[FencedError] = asyncio.get_running_loop().create_future()
         client.on_away = self._away
         client.on_fenced = self._lost_name
@@ -107,14 +107,14 @@ class ClusterLink:
     # --- life
 
     async def start(self) -> None:
-        known = await self._store.link()
-        self._epoch, self._position, self._secret = known.epoch, known.position, known.secret
+        stored = await self._store.link()
+        self._epoch, self._position, self._secret = stored.epoch, stored.position, stored.secret
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        tasks = [one for one in (self._task, self._reporting) if one is not None]
-        for one in tasks:
-            one.cancel()
+        tasks = [task for task in (self._task, self._reporting) if task is not None]
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._fencing is not None:
             await self._fencing
@@ -124,38 +124,38 @@ class ClusterLink:
         return self._position
 
     async def _run(self) -> None:
-        wait_s = self._first_retry_s
+        retry_s = self._first_retry_s
         while True:
             try:
                 await self._meet()
                 self.connected, self.refusal, self.has_met = True, None, True
-                wait_s = self._first_retry_s
-                within_s = self._check_every_s
+                retry_s = self._first_retry_s
+                delay_s = self._check_every_s
             except FencedError as error:
                 self.connected, self.refusal = False, error
                 return
             except TocsinError as error:
-                # What it refuses it will refuse again, until somebody changes something there or here.
-                refused = None if error.retry else error
-                if self.connected or wait_s == self._first_retry_s or bool(refused) != bool(self.refusal):
-                    what = "the cluster is away" if refused is None else "the cluster refuses the broker"
-                    _log.warning(what, error=str(error), hint=error.hint, retry=error.retry)
-                self.connected, self.refusal = False, refused
+                # The cluster will refuse again until an operator changes something.
+                refusal = None if error.retry else error
+                if self.connected or retry_s == self._first_retry_s or bool(refusal) != bool(self.refusal):
+                    message = "the cluster is away" if refusal is None else "the cluster refuses the broker"
+                    _log.warning(message, error=str(error), hint=error.hint, retry=error.retry)
+                self.connected, self.refusal = False, refusal
                 self._registered = False
                 self._wake.clear()
-                within_s, wait_s = wait_s, min(2 * wait_s, self._last_retry_s)
+                delay_s, retry_s = retry_s, min(2 * retry_s, self._last_retry_s)
             except Exception as error:
                 _log.error("the link to the cluster broke", exc_info=error)
-                within_s = self._last_retry_s
+                delay_s = self._last_retry_s
             try:
-                async with asyncio.timeout(within_s):
+                async with asyncio.timeout(delay_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
 
     def _away(self) -> None:
-        """Somebody has asked the cluster and was not answered: look at once."""
+        """A request got no answer: check the cluster at once."""
         if self.connected:
             self._wake.set()
 
@@ -165,28 +165,29 @@ class ClusterLink:
             self._fencing = asyncio.get_running_loop().create_task(self._remember_fenced(error))
 
     async def _remember_fenced(self, error: FencedError) -> None:
-        """Durably first: started again, this broker must not take the name from the newer one."""
+        """Stores the fence first: after a restart this broker must not take the name back from the newer one."""
         try:
             await self._instance.was_fenced(error.message)
-        except TocsinError as unkept:
-            _log.error("that could not be kept", error=str(unkept))
+        except TocsinError as store_error:
+            _log.error("that could not be kept", error=str(store_error))
         if not self.fenced.done():
             self.fenced.set_result(error)
 
     async def _meet(self) -> None:
-        """Everything that can be put right between us is right afterwards."""
+        """Brings broker and cluster in agreement: registration, subscriptions, announcements and secret."""
         if not self._registered:
             await self._register()
         else:
             await self._check()
-        some = await self._compare_and_catch_up()
+        missed = await self._compare_and_catch_up()
         if not self._compared:
-            # The news told of another life of the cluster: what it holds for us may be another life's, too.
-            some = await self._compare_and_catch_up() or some
+            # The announcements began a new epoch: the cluster was restored, and its subscriptions may have changed,
+            # too.
+            missed = await self._compare_and_catch_up() or missed
         if self._doubtful:
             self._doubtful = False
-            if some and time.monotonic() - self._secret_asked_s >= SECRET_EVERY_S:
-                # There was something to be told of, and what came was not signed with our secret.
+            if missed and time.monotonic() - self._secret_asked_s >= SECRET_EVERY_S:
+                # There were announcements that we did not get, and a message came that was not signed with our secret.
                 await self._new_secret()
 
     async def _compare_and_catch_up(self) -> bool:
@@ -200,26 +201,26 @@ class ClusterLink:
         return await self.catch_up()
 
     async def _register(self) -> None:
-        mine = self._instance
-        told = await self._client.register(
-            self._callback, store=mine.store_id, generation=mine.generation, starts=mine.starts
+        generation = self._instance
+        answer = await self._client.register(
+            self._callback, store=generation.store_id, generation=generation.generation, starts=generation.starts
         )
-        await mine.was_given(told.generation)
-        self._client.generation = told.generation
-        secret = told.secret or self._secret or await self._client.new_secret()
+        await generation.was_given(answer.generation)
+        self._client.generation = answer.generation
+        secret = answer.secret or self._secret or await self._client.new_secret()
         async with self._news:
             self._secret = secret
             if self._epoch == 0:
-                self._position = told.position
-            # How far the cluster has told us may be of an earlier life than the present one.
-            self._epoch = max(self._epoch, told.position.epoch)
+                self._position = answer.position
+            # The position may be of an earlier epoch than the cluster's present one.
+            self._epoch = max(self._epoch, answer.position.epoch)
             await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
         self._registered = True
-        self._heard_of(told.dropped)
-        _log.info("registered at the cluster", epoch=self._epoch, generation=told.generation)
+        self._heard_of(answer.dropped)
+        _log.info("registered at the cluster", epoch=self._epoch, generation=answer.generation)
 
     async def _check(self) -> None:
-        """The cluster may have been restored from a backup that does not know us, or that knows us otherwise."""
+        """Registers again if the cluster was restored from a backup that does not know us, or knows us differently."""
         try:
             known = await self._client.known()
         except NotFoundError:
@@ -236,7 +237,7 @@ class ClusterLink:
             self._heard_of(known.dropped)
 
     def _heard_of(self, dropped: int) -> None:
-        """So many channels were ever dropped at the cluster: if that is news to us, some may have been ours."""
+        """Compares the number of channels that were ever dropped: if it changed, some of them may have been ours."""
         if dropped != self._dropped:
             self._dropped = dropped
             self._compared = False
@@ -251,8 +252,8 @@ class ClusterLink:
     # --- news
 
     async def announced(self, headers: Mapping[str, str], body: bytes) -> None:
-        """A message of the cluster; when this returns, all that it tells is durable here. UnauthorizedError when it is
-        not the cluster's, UnavailableError when it could not be dealt with."""
+        """Receives an announcement; when this returns, its content is durable here. Raises UnauthorizedError if the
+        signature is wrong, UnavailableError if the broker cannot handle it yet."""
         if self._secret is None:
             self._doubt()
             raise UnavailableError("the broker is not registered yet")
@@ -264,57 +265,57 @@ class ClusterLink:
             self._doubt()
             raise
         large = len(body) > LARGE_BYTES
-        told = await asyncio.to_thread(parse_announcement, body) if large else parse_announcement(body)
-        if told.dropped > self._dropped:
+        announcement = await asyncio.to_thread(parse_announcement, body) if large else parse_announcement(body)
+        if announcement.dropped > self._dropped:
             self._wake.set()
         async with self._news:
-            if told.position <= self._position:
+            if announcement.position <= self._position:
                 self._figures.announced("again")
-            elif told.after <= self._position:
-                # What begins earlier tells some of it again, and nothing is passed over.
-                await self._take(told)
+            elif announcement.after <= self._position:
+                # An announcement that begins earlier repeats something and skips nothing.
+                await self._take(announcement)
                 self._figures.announced("taken")
             else:
                 self._figures.announced("missed")
                 await self._ask()
 
     def _doubt(self) -> None:
-        """Somebody may know more than we do: look at once, unless we have just looked for such a reason. Then the next
-        regular look will do."""
+        """The sender may know something that we do not: check the cluster at once, unless a message caused a check a
+        moment ago. Then the next regular check is enough."""
         now_s = time.monotonic()
         if now_s - self._doubted_s >= self._doubt_every_s:
             self._doubted_s = now_s
             self._wake.set()
 
     async def catch_up(self) -> bool:
-        """Everything since our position, asked for. Whether there was something."""
+        """Asks for everything since our position; returns whether there was anything."""
         async with self._news:
             return await self._ask()
 
     async def _ask(self) -> bool:
-        some = False
+        found_any = False
         while True:
-            told = await self._client.news(self._position)
-            some = some or not told.is_empty
-            await self._take(told)
-            if not told.more:
-                return some
+            announcement = await self._client.news(self._position)
+            found_any = found_any or not announcement.is_empty
+            await self._take(announcement)
+            if not announcement.more:
+                return found_any
 
     async def _take(self, told: Announcement) -> None:
         heads: dict[int, Cursor] = {}
         events = _events_of(told)
-        while some := list(islice(events, TURN_EVENTS)):
-            for interest, event in some:
+        while batch := list(islice(events, TURN_EVENTS)):
+            for interest, event in batch:
                 heads[interest] = event.cursor
-                holding = self._holdings.get(interest)
-                if holding is None:
+                backend = self._holdings.get(interest)
+                if backend is None:
                     self._holder.told_early(interest, event.cursor)
                 else:
-                    holding.head = max(holding.head, event.cursor)
+                    backend.head = max(backend.head, event.cursor)
                 self._machine.handle(event)
-            for interest in {interest for interest, event in some if isinstance(event, ev.ResultArrived)}:
+            for interest in {interest for interest, event in batch if isinstance(event, ev.ResultArrived)}:
                 self._machine.arrived(interest)
-            # Whoever waits for what has come gets it now, however much there is of somebody else.
+            # Let other tasks run, so that a large announcement delays no other subscriber.
             await asyncio.sleep(0)
         faults.reach("delivery.news.taken")
         if told.position > self._position or heads:
@@ -322,7 +323,7 @@ class ClusterLink:
             self._position = max(told.position, self._position)
         faults.reach("delivery.news.recorded")
         if told.position.epoch > self._epoch:
-            # The cluster has gone back to a backup, and lives on from there.
+            # A new epoch: the cluster was restored from a backup.
             self._epoch = told.position.epoch
             self._compared = False
             self._wake.set()
@@ -330,14 +331,14 @@ class ClusterLink:
             await self._look_for_gaps(set(told.gaps))
 
     async def _look_for_gaps(self, channels: set[str]) -> None:
-        """Results of these channels went before they were told. Which interests lack something the cluster knows."""
-        holdings = [one for one in self._holdings if one.channel in channels]
-        for begin in range(0, len(holdings), 2_000):
-            some = holdings[begin : begin + 2_000]
-            ranges = [Range(one.interest, one.head, None, 1) for one in some]
+        """Results of these channels expired before they were announced. Asks the cluster which interests have a gap."""
+        backends = [backend for backend in self._holdings if backend.channel in channels]
+        for begin in range(0, len(backends), 2_000):
+            batch = backends[begin : begin + 2_000]
+            ranges = [Range(backend.interest, backend.head, None, 1) for backend in batch]
             async for part in self._client.fetch(ranges):
                 if isinstance(part, FetchedPart) and part.gap is not None:
-                    self._tell_gap(some[part.range], part.gap)
+                    self._tell_gap(batch[part.range], part.gap)
 
     def _tell_gap(self, holding: BackendSubscription, gap: Cursor) -> None:
         if gap > holding.head:
@@ -347,21 +348,21 @@ class ClusterLink:
     # --- what the core wants
 
     def _open(self, action: ac.SubscribeBackend) -> None:
-        """The cluster holds it already: nothing is subscribed here before it is held there."""
+        """Answers the core at once: the cluster holds the subscription before a subscriber here gets it."""
         assert isinstance(action.interest, int)
-        holding = self._holdings.get(action.interest)
-        assert holding is not None, "a subscription is made for what is held"
-        since, holding.opened = holding.head if holding.opened else holding.since, True
-        self._machine.handle(ev.BackendSubscribed(holding.interest, since))
-        self._machine.handle(ev.ResultsAnnounced(holding.interest, holding.head))
+        backend = self._holdings.get(action.interest)
+        assert backend is not None, "a subscription is made for what is held"
+        since, backend.opened = backend.head if backend.opened else backend.since, True
+        self._machine.handle(ev.BackendSubscribed(backend.interest, since))
+        self._machine.handle(ev.ResultsAnnounced(backend.interest, backend.head))
 
     def _let_go(self, action: ac.UnsubscribeBackend) -> None:
         assert isinstance(action.interest, int)
-        if (holding := self._holdings.get(action.interest)) is not None:
-            self._holder.release(holding)
+        if (backend := self._holdings.get(action.interest)) is not None:
+            self._holder.release(backend)
 
     def gone(self, interest: int) -> None:
-        """The cluster does not know an interest that we hold: look at all of them."""
+        """The cluster does not know an interest that we hold: compare all of them."""
         if self._holdings.get(interest) is not None:
             self._compared = False
             self._wake.set()
@@ -375,24 +376,24 @@ class ClusterLink:
 
     async def _send_reports(self) -> None:
         while self._reports:
-            now, self._reports = self._reports, {}
+            reports, self._reports = self._reports, {}
             try:
-                items = list(now.items())
+                items = list(reports.items())
                 for begin in range(0, len(items), 50_000):
                     await self._client.acknowledge(dict(items[begin : begin + 50_000]))
             except TocsinError as error:
-                # They are told with the next report: nothing is lost but room at the cluster.
+                # The next report includes them. Until then the cluster only keeps results longer than it has to.
                 _log.debug("the cluster was not told what is acknowledged", error=str(error))
-                self._reports = {**now, **self._reports}
+                self._reports = {**reports, **self._reports}
                 return
 
 
 def _events_of(told: Announcement) -> Iterator[tuple[int, ev.ResultsAnnounced | ev.ResultArrived]]:
-    """What it tells, with the interest that it is about."""
+    """The events of an announcement, each with its interest."""
     for interests in told.news.values():
         for interest, cursor in interests:
             yield interest, ev.ResultsAnnounced(interest, cursor)
-    for one in told.pushed:
-        for result in one.results:
-            here = kept(result)
-            yield one.interest, ev.ResultArrived(one.interest, here.cursor, here.size_bytes, here.payload)
+    for pushed in told.pushed:
+        for result in pushed.results:
+            cached = kept(result)
+            yield pushed.interest, ev.ResultArrived(pushed.interest, cached.cursor, cached.size_bytes, cached.payload)

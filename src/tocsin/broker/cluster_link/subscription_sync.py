@@ -1,6 +1,6 @@
-"""Makes and ends the broker's subscriptions at the cluster: many at once, one request after the other.
+"""Makes and ends the broker's backend subscriptions at the cluster: in batches, with one request at a time.
 
-One after the other, so that ending an interest and wanting it again cannot overtake each other.
+Requests are sequential so that ending an interest and subscribing to it again cannot overtake each other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Release:
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """A further application holds what we hold already."""
+    """Another application holds an interest that we already hold."""
 
     holding: BackendSubscription
     application: str
@@ -53,16 +53,16 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class InterestChange:
-    """What a look at the cluster found. `gone`: holdings whose channel is not there any more. `rebound`: those that
-    have another number now, with the old one."""
+    """The outcome of a comparison with the cluster. `gone`: backend subscriptions whose channel no longer exists.
+    `rebound`: those that have another number now, each with its old number."""
 
     gone: list[BackendSubscription]
     rebound: list[tuple[int, BackendSubscription]]
 
 
 class SubscriptionSync:
-    """`needed` says whether anybody here holds an interest. What an earlier broker of our name has subscribed to stays
-    until `former_until_us`: it may come back, and take the name over."""
+    """`needed` says whether an interest has frontend subscriptions here. Subscriptions of an earlier broker of our name
+    stay until `former_until_us`, because that broker may come back and take the name over."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class SubscriptionSync:
         self._queue: list[_Want | _Release | _Share] = []
         self._wake = asyncio.Event()
         self._cluster = asyncio.Lock()
-        # News of interests that are not known yet: the cluster may tell of one before it has answered.
+        # Heads of interests that are not known yet: the cluster may announce results before it has answered our
+        # request.
         self._early: dict[int, Cursor] = {}
         self._asking = False
         self._task: asyncio.Task[None] | None = None
@@ -93,40 +94,41 @@ class SubscriptionSync:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for one in self._queue:
-            if isinstance(one, _Want) and not one.answer.done():
-                one.answer.set_exception(UnavailableError("the broker is stopping"))
+        for request in self._queue:
+            if isinstance(request, _Want) and not request.answer.done():
+                request.answer.set_exception(UnavailableError("the broker is stopping"))
 
     async def hold(self, channel: str, parameters: str, application: str) -> BackendSubscription:
-        """The holding of these values, pinned: the caller unpins it. InputError when the channel does not take them,
-        UnavailableError while the cluster is away."""
-        known = self._holdings.find(channel, parameters)
-        if known is None:
-            want = _Want(channel, parameters, application, asyncio.get_running_loop().create_future())
-            self._queue.append(want)
+        """Returns the backend subscription of these values, pinned; the caller unpins it. Raises InputError if the
+        channel does not take the values, UnavailableError while the cluster is away."""
+        backend = self._holdings.find(channel, parameters)
+        if backend is None:
+            request = _Want(channel, parameters, application, asyncio.get_running_loop().create_future())
+            self._queue.append(request)
             self._wake.set()
             try:
-                return await want.answer
+                return await request.answer
             except asyncio.CancelledError:
-                if want.answer.done() and not want.answer.cancelled() and want.answer.exception() is None:
-                    self.unpin(want.answer.result())
+                if request.answer.done() and not request.answer.cancelled() and request.answer.exception() is None:
+                    self.unpin(request.answer.result())
                 raise
-        known.pins += 1
-        if application not in known.shares:
-            # Nobody waits for this: who shares what the cluster keeps matters when it keeps too much.
-            known.shares[application] = self._holdings.subscription_id(channel, parameters, application)
-            self._queue.append(_Share(known, application))
+        backend.pins += 1
+        if application not in backend.shares:
+            # The caller need not wait for this: the cluster uses shares only to decide who is charged for what it
+            # keeps.
+            backend.shares[application] = self._holdings.subscription_id(channel, parameters, application)
+            self._queue.append(_Share(backend, application))
             self._wake.set()
-        return known
+        return backend
 
     def unpin(self, holding: BackendSubscription) -> None:
-        """What was going to need it does, or will not. Ended if nobody does."""
+        """The frontend subscription was made or was not. Ends the backend subscription if it is not needed."""
         holding.pins -= 1
         if not self._needed(holding.interest):
             self.release(holding)
 
     def release(self, holding: BackendSubscription) -> None:
-        """Nobody here needs the interest any more."""
+        """Ends a backend subscription that no subscriber here needs."""
         if holding.pins or self._holdings.get(holding.interest) is not holding:
             return
         self._holdings.hide(holding)
@@ -134,7 +136,7 @@ class SubscriptionSync:
         self._wake.set()
 
     def told_early(self, interest: int, head: Cursor) -> None:
-        """News of an interest that is not held here: maybe it is just being asked for."""
+        """Remembers an announcement of an unknown interest, which may belong to a request that is under way."""
         if self._asking:
             self._early[interest] = max(head, self._early.get(interest, head))
 
@@ -144,15 +146,15 @@ class SubscriptionSync:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            now, self._queue = self._queue, []
+            requests, self._queue = self._queue, []
             try:
                 async with self._alone():
-                    await self._work(now)
+                    await self._work(requests)
             except Exception as error:
                 _log.error("the cluster was not asked", exc_info=error)
-                for one in now:
-                    if isinstance(one, _Want) and not one.answer.done():
-                        one.answer.set_exception(UnavailableError("something went wrong inside"))
+                for request in requests:
+                    if isinstance(request, _Want) and not request.answer.done():
+                        request.answer.set_exception(UnavailableError("something went wrong inside"))
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -165,55 +167,63 @@ class SubscriptionSync:
                 self._early.clear()
 
     async def _work(self, now: Sequence[_Want | _Release | _Share]) -> None:
-        await self._end([one.holding for one in now if isinstance(one, _Release)])
+        await self._end([request.holding for request in now if isinstance(request, _Release)])
         wants: dict[tuple[str, str], dict[str, list[_Want]]] = {}
-        for one in now:
-            if isinstance(one, _Want):
-                wants.setdefault((one.channel, one.application), {}).setdefault(one.parameters, []).append(one)
+        for request in now:
+            if isinstance(request, _Want):
+                wants.setdefault((request.channel, request.application), {}).setdefault(request.parameters, []).append(
+                    request
+                )
         for (channel, application), of_channel in wants.items():
             values = list(of_channel.items())
             for begin in range(0, len(values), TOGETHER):
                 await self._ask(channel, application, values[begin : begin + TOGETHER])
-        await self._tell_shares([(one.holding, one.application) for one in now if isinstance(one, _Share)])
+        await self._tell_shares(
+            [(request.holding, request.application) for request in now if isinstance(request, _Share)]
+        )
 
     async def _end(self, holdings: Sequence[BackendSubscription]) -> None:
-        """Here first: what only the cluster still has is ended when the broker looks there the next time."""
-        idle = [one for one in dict.fromkeys(holdings) if not one.pins and not self._needed(one.interest)]
+        """Ends them in the store first: subscriptions that only the cluster still has are ended by the next
+        comparison."""
+        idle = [
+            backend for backend in dict.fromkeys(holdings) if not backend.pins and not self._needed(backend.interest)
+        ]
         if not idle:
             return
         try:
-            released = set(await self._store.release_backends([one.interest for one in idle]))
+            released = set(await self._store.release_backends([backend.interest for backend in idle]))
         except TocsinError as error:
             _log.warning("interests that nobody needs could not be ended", count=len(idle), error=str(error))
             released = set()
-        for one in idle:
-            if one.interest in released:
-                self._holdings.remove(one)
+        for backend in idle:
+            if backend.interest in released:
+                self._holdings.remove(backend)
             else:
-                self._holdings.add(one)  # A group without members holds it.
+                self._holdings.add(backend)  # A group without members still holds it.
         try:
-            await self._remove_there(one for one in idle if one.interest in released)
+            await self._remove_there(backend for backend in idle if backend.interest in released)
         except TocsinError as error:
             _log.info("interests will be ended at the cluster later", count=len(released), error=str(error))
 
     async def _remove_there(self, holdings: Iterable[BackendSubscription]) -> None:
         by_channel: dict[str, list[str]] = {}
-        for one in holdings:
-            by_channel.setdefault(one.channel, []).extend({one.subscription, *one.shares.values()})
+        for backend in holdings:
+            by_channel.setdefault(backend.channel, []).extend({backend.subscription, *backend.shares.values()})
         for channel, subscriptions in by_channel.items():
             try:
                 await self._client.unsubscribe(channel, subscriptions)
             except NotFoundError:
-                continue  # The channel is gone, and they with it.
+                continue  # The channel was dropped, and its subscriptions with it.
 
     async def _ask(self, channel: str, application: str, values: Sequence[tuple[str, list[_Want]]]) -> None:
-        """Where one of many does not fit, it is found by halves: the others are not its business."""
+        """Subscribes to a batch. If the cluster refuses a value, a bisection finds it, so that the other requests
+        succeed."""
         identify = self._holdings.subscription_id
-        wanted = [(identify(channel, parameters, application), parameters) for parameters, _ in values]
+        requests = [(identify(channel, parameters, application), parameters) for parameters, _ in values]
         try:
-            granted = await self._subscribe(channel, wanted, application)
+            granted = await self._subscribe(channel, requests, application)
         except LimitError as error:
-            _refuse(values, error)  # The application has too many.
+            _refuse(values, error)  # The application is over its limit.
         except InputError as error:
             if len(values) > 1:
                 half = len(values) // 2
@@ -224,85 +234,88 @@ class SubscriptionSync:
         except TocsinError as error:
             _refuse(values, error)
         else:
-            for (parameters, wants), one in zip(values, granted, strict=True):
-                self._granted(channel, parameters, wants, one).shares[application] = one.subscription
+            for (parameters, wants), grant in zip(values, granted, strict=True):
+                self._granted(channel, parameters, wants, grant).shares[application] = grant.subscription
 
     def _granted(
         self, channel: str, parameters: str, wants: Sequence[_Want], one: GrantedSubscription
     ) -> BackendSubscription:
         head = max(one.since, self._early.get(one.interest, one.since))
-        holding = self._holdings.add(
+        backend = self._holdings.add(
             BackendSubscription(one.interest, channel, parameters, one.subscription, one.since, head)
         )
-        for want in wants:
-            # Who does not wait any more needs no pin.
-            if not want.answer.done():
-                holding.pins += 1
-                want.answer.set_result(holding)
-        return holding
+        for request in wants:
+            # A cancelled request needs no pin.
+            if not request.answer.done():
+                backend.pins += 1
+                request.answer.set_result(backend)
+        return backend
 
     async def _subscribe(
         self, channel: str, wanted: Sequence[tuple[str, str]], application: str
     ) -> list[GrantedSubscription]:
-        """Under these ids, with these parameters."""
+        """Subscribes with these pairs of id and parameters."""
         values = [(identity, orjson.Fragment(parameters)) for identity, parameters in wanted]
         return await self._client.subscribe(channel, values, application)
 
     async def _tell_shares(self, shares: Iterable[tuple[BackendSubscription, str]]) -> None:
-        """Further applications hold what is held. What fails is told when the next subscriber of theirs comes."""
+        """Registers further applications of existing subscriptions. A failure is retried when their next subscriber
+        comes."""
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
         for holding, application in shares:
             if self._holdings.get(holding.interest) is holding and application in holding.shares:
                 by_channel.setdefault((holding.channel, application), []).append(holding)
         for (channel, application), holdings in by_channel.items():
             for begin in range(0, len(holdings), TOGETHER):
-                some = holdings[begin : begin + TOGETHER]
+                batch = holdings[begin : begin + TOGETHER]
                 try:
                     await self._subscribe(
-                        channel, [(one.shares[application], one.parameters) for one in some], application
+                        channel, [(backend.shares[application], backend.parameters) for backend in batch], application
                     )
                 except TocsinError as error:
                     _log.info("the cluster was not told who shares", application=application, error=str(error))
-                    for one in some:
-                        if one.shares.get(application) != one.subscription:
-                            one.shares.pop(application, None)
+                    for backend in batch:
+                        if backend.shares.get(application) != backend.subscription:
+                            backend.shares.pop(application, None)
 
     # --- what the cluster has
 
     async def compare(self) -> InterestChange:
-        """What the cluster lost is made again; what is there and needed by nobody is ended."""
-        ending = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._holdings.ours
+        """Makes subscriptions again that the cluster lost, and ends those that it has and no subscriber needs."""
+        prefix = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._holdings.ours
         async with self._alone():
-            there: dict[str, int] = {}
-            strange: list[BackendSubscription] = []
-            ours = {one.subscription: one for one in self._holdings}
+            held_interests: dict[str, int] = {}
+            orphaned: list[BackendSubscription] = []
+            ours = {backend.subscription: backend for backend in self._holdings}
             async for page in self._client.held():
-                for one in page:
-                    there[one.subscription] = one.interest
-                    holding = ours.get(one.subscription) or self._holdings.get(one.interest)
-                    if holding is not None and one.subscription.startswith(OURS):
-                        holding.shares.setdefault(one.application, one.subscription)
-                    elif one.channel is not None and one.subscription.startswith(ending):
+                for held in page:
+                    held_interests[held.subscription] = held.interest
+                    holding = ours.get(held.subscription) or self._holdings.get(held.interest)
+                    if holding is not None and held.subscription.startswith(OURS):
+                        holding.shares.setdefault(held.application, held.subscription)
+                    elif held.channel is not None and held.subscription.startswith(prefix):
                         begin = Cursor(0, 0, 0)
-                        strange.append(
-                            BackendSubscription(one.interest, one.channel, "", one.subscription, begin, begin)
+                        orphaned.append(
+                            BackendSubscription(held.interest, held.channel, "", held.subscription, begin, begin)
                         )
-            await self._remove_there(strange)
-            lost = [one for one in ours.values() if there.get(one.subscription) != one.interest]
+            await self._remove_there(orphaned)
+            lost = [
+                backend for backend in ours.values() if held_interests.get(backend.subscription) != backend.interest
+            ]
             changed = await self._again(lost)
             await self._tell_shares(
-                (one, application)
-                for one in self._holdings
-                for application, identity in one.shares.items()
-                if identity != one.subscription and identity not in there
+                (backend, application)
+                for backend in self._holdings
+                for application, identity in backend.shares.items()
+                if identity != backend.subscription and identity not in held_interests
             )
             return changed
 
     async def _again(self, lost: Sequence[BackendSubscription]) -> InterestChange:
         changed = InterestChange([], [])
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
-        for one in lost:
-            by_channel.setdefault((one.channel, one.application), []).append(one)
+        for backend in lost:
+            by_channel.setdefault((backend.channel, backend.application), []).append(backend)
         for (channel, application), holdings in by_channel.items():
             for begin in range(0, len(holdings), TOGETHER):
                 await self._again_in(channel, application, holdings[begin : begin + TOGETHER], changed)
@@ -311,41 +324,45 @@ class SubscriptionSync:
     async def _again_in(
         self, channel: str, application: str, holdings: Sequence[BackendSubscription], changed: InterestChange
     ) -> None:
-        wanted = [(one.subscription, one.parameters) for one in holdings]
+        requests = [(backend.subscription, backend.parameters) for backend in holdings]
         try:
-            granted = await self._subscribe(channel, wanted, application)
+            granted = await self._subscribe(channel, requests, application)
         except LimitError:
-            raise  # What is held stays so here; it is tried again.
+            raise  # The subscriptions stay here, and the next comparison tries again.
         except InputError as error:
             if isinstance(error, NotFoundError) or len(holdings) == 1:
-                # No such channel, or one that takes other values now.
-                await self._store.drop_backends([one.interest for one in holdings])
+                # The channel was dropped, or takes other values now.
+                await self._store.drop_backends([backend.interest for backend in holdings])
                 changed.gone.extend(holdings)
                 return
             half = len(holdings) // 2
             await self._again_in(channel, application, holdings[:half], changed)
             await self._again_in(channel, application, holdings[half:], changed)
             return
-        other = [(one, given) for one, given in zip(holdings, granted, strict=True) if given.interest != one.interest]
+        renumbered = [
+            (backend, grant)
+            for backend, grant in zip(holdings, granted, strict=True)
+            if grant.interest != backend.interest
+        ]
         await self._store.rebind(
             [
                 ReboundBackend(
-                    one.interest, given.interest, given.subscription, given.since, self._early.get(given.interest)
+                    backend.interest, grant.interest, grant.subscription, grant.since, self._early.get(grant.interest)
                 )
-                for one, given in other
+                for backend, grant in renumbered
             ]
         )
-        for one, given in other:
-            self._holdings.remove(one)
-            old, one.interest, one.subscription = one.interest, given.interest, given.subscription
-            one.head = max(one.head, given.since, self._early.get(given.interest, given.since))
-            changed.rebound.append((old, one))
-        for _, one in changed.rebound:
-            self._holdings.add(one)
+        for backend, grant in renumbered:
+            self._holdings.remove(backend)
+            old, backend.interest, backend.subscription = backend.interest, grant.interest, grant.subscription
+            backend.head = max(backend.head, grant.since, self._early.get(grant.interest, grant.since))
+            changed.rebound.append((old, backend))
+        for _, backend in changed.rebound:
+            self._holdings.add(backend)
 
 
 def _refuse(values: Sequence[tuple[str, list[_Want]]], error: TocsinError) -> None:
     for _, wants in values:
-        for want in wants:
-            if not want.answer.done():
-                want.answer.set_exception(error)
+        for request in wants:
+            if not request.answer.done():
+                request.answer.set_exception(error)
