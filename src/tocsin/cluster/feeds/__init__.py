@@ -1,1 +1,2 @@
-"""Feeds: the ways in. Records are acknowledged when they are in the feed's log, and land in datasets from there."""
+"""Feeds: the ways into the cluster. A record is acknowledged when it is in the feed's intake log; a worker lands it in
+the datasets from there."""

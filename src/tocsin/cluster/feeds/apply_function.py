@@ -1,4 +1,8 @@
-"""APPLY FUNCTION: what a function of the catalog makes of a batch of records."""
+"""Applies a function of the catalog to a batch of records (APPLY FUNCTION).
+
+A function in SQL++ becomes one Spark query over the whole batch. Each row carries its index (`place`), because Spark
+returns rows in any order.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from tocsin.rules.model.types import ObjectType
 
 
 class AppliedFunction:
-    """Records of this type through the function, which reads datasets and modules as they are when a batch lands."""
+    """Applies a function to records of one type. Each batch sees the datasets and modules as they are when it lands."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -48,18 +52,18 @@ class AppliedFunction:
 
     def __call__(self, rows: pa.Table) -> Sequence[Any]:
         with self._scope(rows) as scope:
-            found = scope.catalog.find(self._function)
-            if isinstance(found, FunctionEntry) and found.language == "PYTHON":
-                return _called(found, scope, self._engine)
+            entry = scope.catalog.find(self._function)
+            if isinstance(entry, FunctionEntry) and entry.language == "PYTHON":
+                return _called(entry, scope, self._engine)
             translated = self._translated(scope)
-            made = decoded(self._engine.rows(translated.sql), translated)
-            return [one.get("made") for one in sorted(made, key=itemgetter("place"))]
+            outputs = decoded(self._engine.rows(translated.sql), translated)
+            return [output.get("made") for output in sorted(outputs, key=itemgetter("place"))]
 
     def failing(self, rows: pa.Table) -> Sequence[bool]:
-        """On which records it fails, in one query."""
+        """Returns for each record whether the function fails on it, by one query."""
         with self._scope(rows) as scope:
-            found = self._engine.rows(render(tried(self._translated(scope).query))).sort_by("place")
-            failed: list[bool] = found.column("failed").to_pylist()
+            rows_tried = self._engine.rows(render(tried(self._translated(scope).query))).sort_by("place")
+            failed: list[bool] = rows_tried.column("failed").to_pylist()
             return failed
 
     @contextmanager
@@ -74,9 +78,9 @@ class AppliedFunction:
 
     def _translated(self, scope: BatchScope) -> TranslatedQuery:
         name = self._function.name.rpartition("@")[0]
-        called = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
-        # What the engine makes of them comes in any order: each brings its place.
-        fields = {"place": exp.column("place", table="batch"), "made": called}
+        call = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
+        # Spark returns rows in any order, so each output carries the index of its record.
+        fields = {"place": exp.column("place", table="batch"), "made": call}
         return scope.translated_batch(
             ObjectOf(
                 expressions=[FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()]
@@ -85,13 +89,14 @@ class AppliedFunction:
 
 
 def tried(query: exp.Query) -> exp.Query:
-    """A query for `place` and `made`, changed into one for `place` and whether `made` `failed`."""
+    """Rewrites a query for `place` and `made` to return `place` and whether computing `made` `failed`."""
     first = query.selects[0]
     if len(query.selects) > 1:
         return _around(query, exp.column("place", table="out"), exp.column("made", table="out"))
     parts = _parts(first.unalias())
     if parts is not None and isinstance(query, exp.Select):
-        # In its place and not around it: the optimizer may compute a query within another before all else.
+        # Replace the columns instead of wrapping the query: Spark's optimizer may evaluate a subquery before the guard
+        # applies.
         return query.select(*_judged(*parts), append=False)
     value = exp.column("value", table="out")
     fields = [exp.Dot(this=value.copy(), expression=exp.to_identifier(name)) for name in ("place", "made")]
@@ -103,7 +108,7 @@ def _around(query: exp.Query, place: exp.Expr, made: exp.Expr) -> exp.Query:
 
 
 def _parts(sql: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
-    """Of NAMED_STRUCT('place', …, 'made', …)."""
+    """Returns the two values of NAMED_STRUCT('place', …, 'made', …)."""
     if isinstance(sql, exp.Anonymous) and str(sql.this).lower() == "named_struct" and len(sql.expressions) == 4:
         _, place, _, made = sql.expressions
         return place, made
@@ -111,15 +116,17 @@ def _parts(sql: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
 
 
 def _judged(place: exp.Expr, made: exp.Expr) -> list[exp.Expr]:
-    # Of Spark's functions try_to_binary yields NULL for whatever goes wrong within its argument.
+    # Spark's try_to_binary returns NULL for any error while its argument is computed.
     text = values.call("to_json", values.record([("made", made)]))
     attempt = values.call("try_to_binary", text, exp.Literal.string("utf-8"))
     return [exp.alias_(place, "place"), exp.alias_(exp.Is(this=attempt, expression=exp.null()), "failed")]
 
 
 def _called(function: FunctionEntry, scope: BatchScope, engine: Engine) -> Sequence[Any]:
-    """A function in Python says by itself on which records it fails: nothing has to be tried again to find them."""
+    """Calls a Python function. It reports by itself on which records it fails, so no retry is needed to find them."""
     decode = layout.decoder(function.returns)
     rows = engine.rows(scope.called_batch(function)).sort_by("place")
-    made = rows.column("made").to_pylist()
-    return [decode(one["value"]) if one["failed"] is None else FailedRecord(one["failed"]) for one in made]
+    outputs = rows.column("made").to_pylist()
+    return [
+        decode(output["value"]) if output["failed"] is None else FailedRecord(output["failed"]) for output in outputs
+    ]

@@ -1,4 +1,8 @@
-"""Holds off landings that must not happen while a backup looks at datasets and notes."""
+"""Lets a backup stop the landing of feeds of files for a moment.
+
+Those feeds keep their progress in a checkpoint beside the datasets. A backup must copy the two in agreement, so nothing
+may land while it looks at them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from contextlib import asynccontextmanager
 
 
 class BackupBarrier:
-    """Any number may work at the same time, or one holds them all still. Belongs to one event loop."""
+    """A readers-writer lock: any number of landings (`working`), or one backup (`still`). Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._working = 0
@@ -29,7 +33,7 @@ class BackupBarrier:
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """Returns when nobody works any more; whoever wants to begin waits for the end of this."""
+        """Enters when no landing is under way. New landings wait until this context ends."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._still)
             self._still = True

@@ -1,11 +1,11 @@
-"""What a feed's log holds of one request: the accepted records, the refused ones with their reasons.
+"""Encodes the records of one request as the payload of a log entry: accepted records, and refused ones with reasons.
 
     payload   length │ records │ refused, as JSON; {"refused", "seen"} of a poll
 
-Many records are an Arrow stream. A table and a stream of their own for each of the few would cost a hundred times as
-much as the records: those are text (the highest bit of the length says so), and become one table when they land.
+Many records are an Arrow stream. For a few records a schema and a stream would cost a hundred times as much as the
+data, so they are text (the highest bit of the length says so), and become one table when they land.
 
-What a poll found has the marks of its items with it, so that items and the memory of them become durable as one.
+The payload of a poll also carries the marks of its items, so that items and marks become durable in one write.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from tocsin.rules.model.open_form import dumps_value, loads_value
 from tocsin.rules.model.types import ObjectType
 
 FEW: Final = 16
-"""So many records are written as text."""
+"""Up to this many records are written as text."""
 MARK_BYTES: Final = 16
 _LENGTH: Final = struct.Struct("<Q")
 _IS_TEXT: Final = 1 << 63
 
 
 def packed(decoded: Sequence[DecodedRecord], kind: ObjectType, seen: Sequence[bytes] = ()) -> bytes:
-    """`seen` are the marks of the items that these are, each of `MARK_BYTES`."""
+    """Packs one batch. `seen` are the marks of its items, of `MARK_BYTES` each."""
     packing = BatchPacker(kind)
     packing.add(decoded)
     return packing.finish(seen)
 
 
 class BatchPacker:
-    """Makes a payload of one batch of records after the other; what is packed need not be held as records any more."""
+    """Builds a payload from successive batches, so that the caller need not hold all records at once."""
 
     def __init__(self, kind: ObjectType) -> None:
         self._kind = kind
-        # Its place is kept for the length. What is written here can be had as bytes without a copy.
+        # The first bytes are reserved for the length. BytesIO returns its content without a copy.
         self._payload = BytesIO()
         self._payload.write(_LENGTH.pack(0))
-        self._few: list[dict[str, Any]] | None = None  # the first batch, as long as it is all there is
+        self._few: list[dict[str, Any]] | None = None  # the first batch, as long as it is the only batch
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._refused = BytesIO()
 
     def add(self, decoded: Sequence[DecodedRecord]) -> None:
-        self._refuse([one for one in decoded if one.record is None])
-        records = [one.record for one in decoded if one.record is not None]
+        self._refuse([item for item in decoded if item.record is None])
+        records = [item.record for item in decoded if item.record is not None]
         if self._few is None and self._writer is None and len(records) <= FEW:
             self._few = records
             return
@@ -64,20 +64,20 @@ class BatchPacker:
     def _refuse(self, refused: Sequence[DecodedRecord]) -> None:
         if not refused:
             return
-        # All in one go: what orjson gives takes some KiB of memory each time, however little it is.
-        told = orjson.dumps(
+        # Encode all of them in one call: orjson allocates some KiB for each call, however small the value.
+        encoded = orjson.dumps(
             [
                 {
-                    "index": one.index,
-                    "field": one.field,
-                    "reason": one.reason,
-                    "record": one.raw.decode(errors="replace"),
+                    "index": item.index,
+                    "field": item.field,
+                    "reason": item.reason,
+                    "record": item.raw.decode(errors="replace"),
                 }
-                for one in refused
+                for item in refused
             ]
         )
         self._refused.write(b"," if self._refused.tell() else b"[")
-        self._refused.write(memoryview(told)[1:-1])
+        self._refused.write(memoryview(encoded)[1:-1])
 
     def _write(self, records: Sequence[dict[str, Any]]) -> None:
         rows = layout.to_arrow(records, self._kind)
@@ -106,7 +106,7 @@ class BatchPacker:
 
 
 def rows_in(payloads: Iterable[bytes], kind: ObjectType) -> tuple[pa.Table, list[int]]:
-    """The accepted records of all, in their order, and how many are of each."""
+    """Returns the accepted records of all payloads, in their order, and the number of records of each payload."""
     tables: list[pa.Table] = []
     counts: list[int] = []
     for is_text, bodies in groupby(map(_records, payloads), key=lambda one: one[0]):
@@ -129,16 +129,16 @@ def refused_in(payload: bytes) -> Sequence[dict[str, Any]]:
 
 
 def seen_in(payload: bytes) -> list[bytes]:
-    """The marks that were packed with it."""
+    """Returns the marks that were packed with the payload."""
     rest = _rest(payload)
     if not isinstance(rest, dict):
         return []
     marks = b64decode(rest["seen"])
-    return [marks[at : at + MARK_BYTES] for at in range(0, len(marks), MARK_BYTES)]
+    return [marks[start : start + MARK_BYTES] for start in range(0, len(marks), MARK_BYTES)]
 
 
 def _records(payload: bytes) -> tuple[bool, memoryview]:
-    """Whether the records are text, and their bytes."""
+    """Returns whether the records are text, and their bytes."""
     length = _LENGTH.unpack_from(payload)[0]
     body = memoryview(payload)[_LENGTH.size : _LENGTH.size + (length & ~_IS_TEXT)]
     return bool(length & _IS_TEXT), body

@@ -1,4 +1,8 @@
-"""All feeds of a cluster: their statements, the started ones, and who may send to them."""
+"""Executes the feed statements (CREATE, CONNECT, START, …) and passes published records to the started feeds.
+
+The catalog decides what a feed is. A statement first prepares the change, then commits it to the catalog, and then does
+what the catalog says, so that a crash or a cancellation never leaves the two in disagreement.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,7 @@ class Feeds:
         socket_limits: SocketLimits = USUAL_LIMITS,
         function_deadline_s: float = 300.0,
     ) -> None:
-        """`function_deadline_s`: how long Spark may take over a batch that goes through a function."""
+        """`function_deadline_s` limits how long Spark may take for a batch that goes through a function."""
         self._guard = guard
         self._function_deadline_s = function_deadline_s
         self._catalog = catalog
@@ -71,13 +75,15 @@ class Feeds:
         self._started = RunningFeeds(
             catalog, tables, engine, folder, self._enrich, guard=guard, socket_limits=socket_limits
         )
-        # Statements about one feed take turns; one that waits for its records keeps no other feed waiting.
+        # A lock per feed: statements about one feed run one after another, and a statement that waits for records to
+        # land blocks no other feed.
         self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
 
     # ------------------------------------------------------------ life
 
     async def start(self, lost: LostFolder) -> None:
-        """Feeds that were started go on; logs of dropped ones go, and logs that nothing explains are set aside."""
+        """Resumes the feeds that were started, deletes the logs of dropped feeds, and moves unexplained logs to the
+        lost folder."""
         started = [(f"{entry.dataverse}.{entry.name}", feed_options(dict(entry.options)).polling)
                    for entry in self._catalog.catalog.feeds if entry.started]  # fmt: skip
         stored = [(name, polling.url) for name, polling in started if polling is not None]
@@ -88,7 +94,7 @@ class Feeds:
         await self._started.close()
 
     async def settle(self) -> None:
-        """After a drop of whatever kind: feeds that are no longer in the catalog end, and their logs go."""
+        """Ends the feeds that a drop removed from the catalog, and deletes their logs."""
         for ref in self._started.refs():
             if self._catalog.catalog.find(ref) is None:
                 await self._started.end(ref)
@@ -96,11 +102,12 @@ class Feeds:
 
     @asynccontextmanager
     async def leaving(self, dataverse: str) -> AsyncIterator[None]:
-        """Around the drop of a dataverse: what its feeds acknowledged for datasets of others is there first."""
+        """Surrounds the drop of a dataverse. Records that its feeds acknowledged for datasets of other dataverses land
+        first."""
         closed: list[tuple[FeedEntry, AnyFeed]] = []
         try:
             for entry in self._catalog.catalog.feeds:
-                outside = any(one.dataset.dataverse != dataverse for one in entry.connections)
+                outside = any(connection.dataset.dataverse != dataverse for connection in entry.connections)
                 if entry.dataverse == dataverse and entry.started and outside:
                     feed = await self._started.resumed(entry)
                     await feed.drain(f"the dataverse {dataverse} cannot be dropped")
@@ -114,12 +121,13 @@ class Feeds:
 
     @asynccontextmanager
     async def standstill(self) -> AsyncIterator[None]:
-        """While it is held, nothing in the catalog changes, and no dataset moves on against the notes of its files."""
+        """Freezes the catalog, and the landing of feeds of files, until the context ends. A backup then sees datasets
+        and file checkpoints that agree."""
         async with self._catalog.standstill, self._started.standstill.still():
             yield
 
     def troubles(self, ref: Ref) -> list[LandingTrouble]:
-        """What a started feed cannot do for now, why, and since when."""
+        """Lists which work of a started feed fails, why, and since when."""
         return self._started.troubles(ref)
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
@@ -130,7 +138,7 @@ class Feeds:
     # ------------------------------------------------------------ records
 
     async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> AcceptedRecords:
-        """Records for the feed of that name: `dataverse.name`, or a name in the dataverse Default."""
+        """Accepts records for the feed called `dataverse.name`, or `name` in the dataverse Default."""
         entry = self._named(name)
         try:
             feed = self._going(entry, name)
@@ -143,7 +151,7 @@ class Feeds:
         return accepted
 
     def described(self, name: str) -> Summary:
-        """How the feed's records are written, for those who send them."""
+        """Describes the format of the feed's records for publishers."""
         entry = self._named(name)
         return {"feed": f"{entry.dataverse}.{entry.name}", **feed_options(dict(entry.options)).written()}
 
@@ -166,7 +174,7 @@ class Feeds:
         raise ConflictError(f"the feed {name} is stopped", hint=f"START FEED {entry.name}")
 
     def figures(self) -> list[FeedMetrics]:
-        """Of every feed in the catalog. May be asked from any thread."""
+        """Returns the metrics of every feed in the catalog. Thread-safe."""
         return self._started.figures()
 
     # ------------------------------------------------------------ statements
@@ -176,9 +184,9 @@ class Feeds:
         if handler is None:
             return None
         named: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
-        turn = self._turns.setdefault(feed_ref(named.dataverse or scope.dataverse, named.name), asyncio.Lock())
-        async with turn:
-            scope.catalog = self._catalog.catalog  # it may have waited for a change of the same feed
+        lock = self._turns.setdefault(feed_ref(named.dataverse or scope.dataverse, named.name), asyncio.Lock())
+        async with lock:
+            scope.catalog = self._catalog.catalog  # the statement may have waited while another changed the feed
             summary: Summary = await handler(self, statement, scope)
             return summary
 
@@ -196,30 +204,32 @@ class Feeds:
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)
         if options.files is None:
-            decoder_of(options, type_entry.type)  # refuses what it cannot read
+            decoder_of(options, type_entry.type)  # raises an error for an unreadable format
         entry = FeedEntry(
             dataverse, name,
             options=tuple(sorted((option, str(value)) for option, value in self._values(statement, scope).items())),
             type_name=qualified(type_entry.dataverse, type_entry.name), type=type_entry.type, folder=new_folder(),
         )  # fmt: skip
-        kept_type = TypeEntry(
+        rejected_type = TypeEntry(
             dataverse, f"{_rejected(name)}Type", ObjectType(REJECTED.fields, False, f"{_rejected(name)}Type"), ""
         )
-        kept = DatasetEntry(
-            dataverse, _rejected(name), type_name=qualified(dataverse, kept_type.name), type=kept_type.type,
+        rejected = DatasetEntry(
+            dataverse, _rejected(name), type_name=qualified(dataverse, rejected_type.name), type=rejected_type.type,
             keys=(("id",),),
             autogenerated=False, active=False, folder=new_folder(), history=1, retention_s=REJECTED_RETENTION_S,
         )  # fmt: skip
-        scope.catalog.with_(kept_type).with_(kept).with_(entry)  # refuse before anything is on the disk
-        await self._catalog.removals.intend(kept)
+        # check for conflicts before anything is on the disk
+        scope.catalog.with_(rejected_type).with_(rejected).with_(entry)
+        await self._catalog.removals.intend(rejected)
         try:
-            await self._engine.work(lambda: self._tables.create(kept), asks_spark=False)
-            await self._catalog.apply([Put(kept_type), Put(kept), Put(entry)])
+            await self._engine.work(lambda: self._tables.create(rejected), asks_spark=False)
+            await self._catalog.apply([Put(rejected_type), Put(rejected), Put(entry)])
         finally:
-            # What the catalog says decides: one who is cancelled during its commit may have made the feed.
-            made = self._catalog.catalog.find(kept.ref)
-            if not isinstance(made, DatasetEntry) or made.folder != kept.folder:
-                await to_the_end(self._tables.discard(kept.folder))
+            # Ask the catalog whether the feed exists: if this task is cancelled during the commit, the commit may still
+            # succeed.
+            created = self._catalog.catalog.find(rejected.ref)
+            if not isinstance(created, DatasetEntry) or created.folder != rejected.folder:
+                await to_the_end(self._tables.discard(rejected.folder))
         return {"name": name}
 
     def _values(self, statement: st.CreateFeed, scope: StatementScope) -> dict[str, Any]:
@@ -234,12 +244,14 @@ class Feeds:
     async def _connect(self, statement: st.ConnectFeed, scope: StatementScope) -> Summary:
         entry = self._entry(statement.feed, scope)
         dataset = scope.catalog.dataset(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
-        if any(one.dataset == dataset.ref for one in entry.connections):
+        if any(connection.dataset == dataset.ref for connection in entry.connections):
             raise ConflictError(f"the feed {entry.name} is connected to {dataset.name} already")
         function = None
         if statement.function is not None:
-            found = scope.catalog.function(statement.function.dataverse or scope.dataverse, statement.function.name, 1)
-            function = function_ref(found.dataverse, found.name, 1)
+            function_entry = scope.catalog.function(
+                statement.function.dataverse or scope.dataverse, statement.function.name, 1
+            )
+            function = function_ref(function_entry.dataverse, function_entry.name, 1)
         if dataset.ref == entry.rejected:
             raise ConflictError(f"{dataset.name} is where the feed {entry.name} keeps what it refused")
         feed = await self._resumed(entry)
@@ -248,7 +260,8 @@ class Feeds:
             await self._put(replace(entry, connections=(*entry.connections, connection)))
             return {"name": entry.name}
         target = await self._engine.work(lambda: self._started.target(entry, FeedConnection(dataset.ref, function, 0)))
-        # From here to the mover without a pause: what comes now is kept for the new one.
+        # Do not await between here and `feed.add`: the log keeps the records that arrive from now on for the new
+        # worker.
         target.position = max(target.position, feed.end)
         mover = feed.add(target)
         connection = FeedConnection(dataset.ref, function, target.position)
@@ -277,17 +290,17 @@ class Feeds:
     async def _disconnect(self, statement: st.DisconnectFeed, scope: StatementScope) -> Summary:
         entry = self._entry(statement.feed, scope)
         ref = dataset_ref(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
-        kept = tuple(one for one in entry.connections if one.dataset != ref)
-        if len(kept) == len(entry.connections):
+        remaining = tuple(connection for connection in entry.connections if connection.dataset != ref)
+        if len(remaining) == len(entry.connections):
             raise NotFoundError(f"the feed {entry.name} is not connected to {statement.dataset}")
-        if entry.started and not kept:
+        if entry.started and not remaining:
             raise ConflictError(
                 f"the feed {entry.name} is started, and {statement.dataset} is the only dataset that it goes to",
                 hint="STOP FEED first, or CONNECT it to another dataset",
             )
         feed = await self._resumed(entry)
         if feed is None:
-            await self._put(replace(entry, connections=kept))
+            await self._put(replace(entry, connections=remaining))
             return {"name": entry.name}
         mover = feed.mover(ref)
         if not statement.force:
@@ -295,7 +308,7 @@ class Feeds:
             await feed.drained([mover], what, "DISCONNECT … FORCE")
             faults.reach("feeds.disconnect.landed")
         try:
-            await self._put(replace(entry, connections=kept))
+            await self._put(replace(entry, connections=remaining))
             faults.reach("feeds.disconnect.recorded")
         finally:
             if not self._is_connected(entry, ref):
@@ -303,12 +316,14 @@ class Feeds:
         return {"name": entry.name}
 
     def _is_connected(self, entry: FeedEntry, dataset: Ref) -> bool:
-        """Whether the catalog says so, now: one who is cancelled during its commit may have made the change."""
-        kept = self._catalog.catalog.find(entry.ref)
-        return isinstance(kept, FeedEntry) and any(one.dataset == dataset for one in kept.connections)
+        """Asks the catalog now: if the task is cancelled during its commit, the commit may still have succeeded."""
+        current = self._catalog.catalog.find(entry.ref)
+        return isinstance(current, FeedEntry) and any(
+            connection.dataset == dataset for connection in current.connections
+        )
 
     async def _resumed(self, entry: FeedEntry) -> AnyFeed | None:
-        """The feed as it runs; one that is started, and could not go on after a restart, is tried again."""
+        """Returns the running feed, or None for a stopped one. Retries a feed that failed to resume after a restart."""
         return await self._started.resumed(entry) if entry.started else None
 
     async def _put(self, entry: FeedEntry) -> None:
@@ -337,7 +352,7 @@ class Feeds:
             await self._put(replace(entry, started=True))
             faults.reach("feeds.start.recorded")
         finally:
-            # Nothing is acknowledged before the catalog says that the feed is started: a crash leaves nothing behind.
+            # A feed acknowledges nothing before the catalog says that it is started, so a crash leaves nothing behind.
             if self._started.is_started(entry):
                 feed.open()
             else:
@@ -368,24 +383,24 @@ class Feeds:
             if statement.if_exists:
                 return {"name": name, "existed": False}
             raise scope.catalog.missing(feed_ref(dataverse, name))
-        kept = scope.catalog.find(dataset_ref(dataverse, _rejected(name)))
-        gone: list[Change] = [Remove(entry.ref)]
-        if isinstance(kept, DatasetEntry):
-            gone += [Remove(kept.ref), Remove(type_ref(dataverse, f"{_rejected(name)}Type"))]
+        rejected = scope.catalog.find(dataset_ref(dataverse, _rejected(name)))
+        changes: list[Change] = [Remove(entry.ref)]
+        if isinstance(rejected, DatasetEntry):
+            changes += [Remove(rejected.ref), Remove(type_ref(dataverse, f"{_rejected(name)}Type"))]
         feed = self._started.find(entry.ref)
         if entry.started and not statement.force:
             feed = await self._resumed_to_drop(entry)
             await feed.drain(f"the feed {entry.name} cannot be dropped", "DROP … FORCE")
         try:
-            await self._catalog.apply(gone)
+            await self._catalog.apply(changes)
             faults.reach("feeds.drop.recorded")
         finally:
             if not self._started.is_started(entry):
                 await self._started.end(entry.ref)
             elif feed is not None:
                 feed.open()
-        if isinstance(kept, DatasetEntry):
-            await to_the_end(self._tables.drop(kept.folder))
+        if isinstance(rejected, DatasetEntry):
+            await to_the_end(self._tables.drop(rejected.folder))
         await self._started.sweep()
         return {"name": name}
 

@@ -1,9 +1,8 @@
-"""A batch through the function of APPLY FUNCTION, and around the records on which it fails.
+"""Runs a batch through the function of APPLY FUNCTION and isolates the records on which it fails.
 
-A query in SQL fails as a whole, whichever record it fails on. So the function is asked on which records it would (its
-`failing`, where it has one): one more query, whatever their number. Where it cannot say, because it fails within a
-subquery, the batch is cut into pieces, and those into pieces, until each record that it fails on stands alone: about
-one query for each of them, and some for each that stands by itself.
+A SQL query fails as a whole, whichever record it fails on. So one more query (`failing`) asks which records fail,
+whatever their number. If that query fails too, because the error is within a subquery, the batch is split into pieces
+again and again until each failing record is alone. That takes some queries for each failing record.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from tocsin.wire.errors import CapacityError, StatementError
 
 log = structlog.get_logger()
 
-# Of a batch, so many are run once more, each alone, to learn why; the others have failed as well.
+# This many failing records of a batch run once more, each alone, to learn the reason. The others are refused without
+# one.
 REASONS: Final = 20
 _PIECES: Final = 4
 _TRIES_ALONE: Final = 2
@@ -32,18 +32,19 @@ _TRIES_ALONE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """Stands for what the function would have made of a record."""
+    """The output of a function for a record on which it failed."""
 
     reason: str
 
 
-# The function of APPLY FUNCTION: records in, what it makes of each out (None: dropped; a list: several; or Failed).
-# It may have a method `failing`, which says of each record whether it fails, or raises StatementError if it cannot.
+# The function of APPLY FUNCTION. It takes records and returns one output for each: None drops the record, a list is
+# several records, a FailedRecord is a failure. It may have a method `failing`, which returns for each record whether it
+# fails, or raises StatementError.
 Enrich = Callable[[pa.Table], Sequence[Any]]
 
 
 class FailureIsolation:
-    """One batch. `refused` are the records on which the function failed, by their places."""
+    """Handles one batch. `refused` lists the records on which the function failed, by their indexes."""
 
     def __init__(self, enrich: Enrich, halted: Callable[[], bool], **about: Any) -> None:
         self._enrich = enrich
@@ -51,23 +52,23 @@ class FailureIsolation:
         self._about = about
         self._reasons = 0
         self._is_told = False
-        self._lacking = 0  # how often in a row the engine lacked something for one record
+        self._lacking = 0  # consecutive capacity errors of one record
         self.refused: list[RefusedRow] = []
         self._made: list[tuple[int, Any]] = []
 
     def sift(self, rows: pa.Table) -> list[tuple[int, Any]]:
-        """What the function made, in the order of the records, each with the place of its record."""
+        """Returns the function's outputs in the order of the records, each with the index of its record."""
         if rows.num_rows:
             self._through(rows, range(rows.num_rows))
         if self._is_told:
             self._tell("a function failed on records, which are set aside", records=len(self.refused))
-        return [(place, one) for place, value in sorted(self._made, key=_place) for one in _several(value)]
+        return [(place, output) for place, value in sorted(self._made, key=_place) for output in _several(value)]
 
     def _through(self, rows: pa.Table, places: Sequence[int]) -> None:
         try:
             values = self._enrich(rows)
         except (FunctionError, TranslationError) as error:
-            # It means nothing for records of this type, whatever is in them.
+            # The function does not fit this type of records, so it fails on every one.
             self.refused += [RefusedRow(place, "", str(error)) for place in places]
         except CapacityError as error:
             if self._halted():
@@ -75,7 +76,7 @@ class FailureIsolation:
             self._in_parts(rows, places, error)
         except StatementError as error:
             if self._halted():
-                raise  # its job was stopped, which says nothing about the records
+                raise  # the feed's end stopped the Spark job, which says nothing about the records
             if rows.num_rows == 1:
                 self.refused.append(RefusedRow(places[0], "", error.message))
                 return
@@ -92,7 +93,8 @@ class FailureIsolation:
                     self._made.append((place, value))
 
     def _in_parts(self, rows: pa.Table, places: Sequence[int], error: CapacityError) -> None:
-        """The engine has no room or time for so many. One record by itself has two tries more, and is then refused."""
+        """Splits a batch that exceeds the engine's memory or time. A single record gets two retries, and is then
+        refused."""
         if rows.num_rows > 1:
             self._in_pieces(rows, places)
             return
@@ -110,27 +112,27 @@ class FailureIsolation:
 
     def _apart(self, rows: pa.Table, places: Sequence[int]) -> None:
         failing = self._failing(rows)
-        bad = [i for i, one in enumerate(failing) if one]
+        bad = [index for index, fails in enumerate(failing) if fails]
         if not bad:
             self._in_pieces(rows, places)
             return
-        good = [i for i, one in enumerate(failing) if not one]
+        good = [index for index, fails in enumerate(failing) if not fails]
         if good:
             self._through(rows.take(pa.array(good, pa.int64())), [places[i] for i in good])
-        for i in bad:
+        for position in bad:
             if self._reasons < REASONS:
                 self._reasons += 1
-                self._through(rows.slice(i, 1), [places[i]])
+                self._through(rows.slice(position, 1), [places[position]])
             else:
                 reason = f"the function fails on this record, and on {len(bad) - 1} others of its batch"
-                self.refused.append(RefusedRow(places[i], "", reason))
+                self.refused.append(RefusedRow(places[position], "", reason))
 
     def _failing(self, rows: pa.Table) -> Sequence[bool]:
-        told: Callable[[pa.Table], Sequence[bool]] | None = getattr(self._enrich, "failing", None)
-        if told is None:
+        find_failing: Callable[[pa.Table], Sequence[bool]] | None = getattr(self._enrich, "failing", None)
+        if find_failing is None:
             return ()
         try:
-            return told(rows)
+            return find_failing(rows)
         except (StatementError, CapacityError):
             if self._halted():
                 raise
@@ -149,7 +151,7 @@ def _several(value: Any) -> Iterator[Any]:
     if value is None or value is MISSING:
         return
     if isinstance(value, list):
-        for one in value:
-            yield from _several(one)
+        for element in value:
+            yield from _several(element)
     else:
         yield value

@@ -1,7 +1,7 @@
-"""From a feed's log into a dataset: every acknowledged record once, whatever is killed whenever.
+"""Writes batches of a feed's log into a dataset, exactly once, across crashes.
 
-A batch's rows and the log position after it are one commit of the dataset. What a record is refused for on the way is
-kept under a key made of its place in the log, so that doing it again changes nothing.
+A batch's rows and the log offset after it are one commit of the dataset, so a restart continues after the last
+committed batch. A rejected record gets a key made of its offset, so writing it again changes nothing.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class LandableBatch(Protocol):
 
     @property
     def first(self) -> int:
-        """A place for its first record, and for as many as follow, that no other record of the feed ever has."""
+        """The number of its first record. Numbers are consecutive within a batch, and unique within the feed for
+        ever."""
 
     @property
     def end(self) -> int:
-        """The feed's position after it."""
+        """The feed's position after this batch."""
 
     @property
     def payload(self) -> bytes: ...
@@ -56,7 +57,7 @@ def position_name(feed: FeedEntry) -> str:
 
 
 class Landing:
-    """One feed into one dataset. Its methods block: they run on threads."""
+    """Lands one feed in one dataset. The methods block, so they run on threads."""
 
     counted = True
 
@@ -89,19 +90,23 @@ class Landing:
 
     @property
     def asks_spark(self) -> bool:
-        """Only a function is carried out by Spark: without one, rows go from the log into files."""
+        """Whether landing needs Spark. Only a function does: without one, rows go straight from the log into files."""
         return self._enrich is not None
 
     def land(self, entries: Sequence[LandableBatch]) -> int:
-        """The rows of these entries, in the dataset; the position after them."""
-        rows, counts = rows_in((one.payload for one in entries), self._feed.type)
+        """Commits the rows of these entries to the dataset, and returns the position after them."""
+        rows, counts = rows_in((entry.payload for entry in entries), self._feed.type)
         after = entries[-1].end
         fitted = self._fit(rows) if self._enrich is None else self._made(rows)
         if fitted.refused:
             self._counts.set_aside += len(fitted.refused)
-            # However the log is cut into batches, a record has the same place.
-            places = [one.first + i for one, held in zip(entries, counts, strict=True) for i in range(held)]
-            self._reject(fitted.refused, rows, places)
+            # A record keeps its number however the log is cut into batches.
+            numbers = [
+                entry.first + index
+                for entry, row_count in zip(entries, counts, strict=True)
+                for index in range(row_count)
+            ]
+            self._reject(fitted.refused, rows, numbers)
         faults.reach("landing.before")
         positions = {self._name: after}
         if fitted.keys_are_new:
@@ -113,41 +118,45 @@ class Landing:
         return after
 
     def _made(self, rows: pa.Table) -> FittedRows:
-        """What the function makes of the rows: of each row all, or nothing where some of it is refused."""
+        """Applies the function to the rows. If any output of a row is refused, the whole row is rejected."""
         assert self._enrich is not None
-        sifting = FailureIsolation(self._enrich, lambda: self.halted, feed=self._feed.name, dataset=self._into)
-        made, failed = sifting.sift(rows), sifting.refused
+        isolation = FailureIsolation(self._enrich, lambda: self.halted, feed=self._feed.name, dataset=self._into)
+        outputs, failed = isolation.sift(rows), isolation.refused
         faults.reach("function.applied")
-        fitted = checked([value for _, value in made], self._entry.type, self._generated)
+        fitted = checked([output for _, output in outputs], self._entry.type, self._generated)
         if not fitted.refused:
             return FittedRows(fitted.rows, fitted.keys_are_new, tuple(failed))
-        several = Counter(index for index, _ in made)
-        first = {index: place for place, (index, _) in reversed(list(enumerate(made)))}
-        refused = {one.index for one in fitted.refused}
+        output_counts = Counter(index for index, _ in outputs)
+        first = {index: place for place, (index, _) in reversed(list(enumerate(outputs)))}
+        refused_outputs = {refusal.index for refusal in fitted.refused}
         unfit: dict[int, RefusedRow] = {}
-        for one in fitted.refused:
-            index = made[one.index][0]
-            nth = f"element {one.index - first[index] + 1} of {several[index]} that the function made: "
-            reason = (nth if several[index] > 1 else "") + one.reason
-            unfit.setdefault(index, RefusedRow(index, one.field, reason))
-        whole = [index not in unfit for place, (index, _) in enumerate(made) if place not in refused]
-        rows = fitted.rows.filter(pa.array(whole, pa.bool_()))
+        for refused_output in fitted.refused:
+            index = outputs[refused_output.index][0]
+            nth = (
+                f"element {refused_output.index - first[index] + 1} of {output_counts[index]} that the function made: "
+            )
+            reason = (nth if output_counts[index] > 1 else "") + refused_output.reason
+            unfit.setdefault(index, RefusedRow(index, refused_output.field, reason))
+        is_whole = [index not in unfit for place, (index, _) in enumerate(outputs) if place not in refused_outputs]
+        rows = fitted.rows.filter(pa.array(is_whole, pa.bool_()))
         return FittedRows(rows, fitted.keys_are_new, (*failed, *unfit.values()))
 
     def _reject(self, refused: Sequence[RefusedRow], rows: pa.Table, places: Sequence[int]) -> None:
-        shown = layout.from_arrow(rows.take(pa.array([one.index for one in refused], pa.int64())), self._feed.type)
+        records = layout.from_arrow(
+            rows.take(pa.array([refusal.index for refusal in refused], pa.int64())), self._feed.type
+        )
         keep_rejected(
             self._rejected,
             self._feed,
             [
-                (places[one.index], one.field, one.reason, orjson.dumps(plain(record)).decode(), self._into)
-                for one, record in zip(refused, shown, strict=True)
+                (places[refusal.index], refusal.field, refusal.reason, orjson.dumps(plain(record)).decode(), self._into)
+                for refusal, record in zip(refused, records, strict=True)
             ],
         )
 
 
 class Rejections:
-    """Records refused when they came, from the log into `<feed>Rejected`."""
+    """Copies records that were refused on arrival from the log into `<feed>Rejected`."""
 
     counted = False
     asks_spark = False
@@ -165,13 +174,13 @@ class Rejections:
 
     def land(self, entries: Sequence[LandableBatch]) -> int:
         after = entries[-1].end
-        found = [
-            (entry.first + one["index"], one["field"], one["reason"], one["record"], None)
+        rejections = [
+            (entry.first + refusal["index"], refusal["field"], refusal["reason"], refusal["record"], None)
             for entry in entries
-            for one in refused_in(entry.payload)
+            for refusal in refused_in(entry.payload)
         ]
-        if found:
-            keep_rejected(self._rejected, self._feed, found, {self._name: after})
+        if rejections:
+            keep_rejected(self._rejected, self._feed, rejections, {self._name: after})
         self.position = after
         return after
 

@@ -1,4 +1,8 @@
-"""From a feed's log into one of its datasets, batch by batch. What fails is tried again, and can be seen."""
+"""Lands a feed's log in one of its datasets, batch by batch, and retries a batch that fails.
+
+Each dataset has its own worker, so that a dataset that fails does not hold up the others. A failure becomes a
+`LandingTrouble`, which statements, publishers and the health endpoint can show.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ log = structlog.get_logger()
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 32 << 20
 RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
-# Each batch is a commit, whatever is in it. Where few records come all the time, landing rests for this many times as
-# long as the last batch took, so that what channels and queries need of the machine does not go into commits.
+# Each batch is one commit, whatever its size. When records trickle in, the worker pauses after a batch for this many
+# times as long as the batch took. Otherwise small commits would take the CPU that channels and queries need.
 _REST: Final = 2.0
 _LONGEST_REST_S: Final = 0.2
 _FEW_ROWS: Final = 2_000
@@ -33,10 +37,11 @@ _FEW_ROWS: Final = 2_000
 
 class LandingTarget(Protocol):
     counted: bool
-    """Whether it is a dataset that the feed is connected to."""
+    """Whether this is a dataset that the feed is connected to, and not the one for rejected records."""
     position: int
     halted: bool
-    """Whether the feed ends: what fails from now on fails because of that."""
+    """Whether the feed is ending. A failure after that is a consequence of the end, and says nothing about the
+    records."""
 
     @property
     def dataset(self) -> Ref: ...
@@ -49,18 +54,18 @@ class LandingTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LandingTrouble:
-    """What does not work, why, and since when."""
+    """Which work fails, why, and since when."""
 
     what: str
     reason: str
     since: datetime
     since_s: float
-    """The same by the loop's clock."""
+    """The same instant by the event loop's clock."""
     disk_full: bool = False
 
 
 class LandingProgress(Protocol):
-    """What brings a feed's records into one of its datasets."""
+    """Brings a feed's records into one of its datasets."""
 
     trouble: LandingTrouble | None
 
@@ -78,7 +83,7 @@ class LandingProgress(Protocol):
 
 
 class LandingWorker:
-    """`landed` is called with nothing after each batch, in the thread that landed it; `changed` after each attempt."""
+    """Calls `landed` after each batch, in the thread that landed it, and `changed` after each attempt."""
 
     def __init__(
         self,
@@ -111,11 +116,11 @@ class LandingWorker:
             self._task = asyncio.create_task(self._run(), name=f"landing {self._feed}")
 
     def hurry(self) -> None:
-        """Somebody waits for it: the next batch, or the next try, is at once."""
+        """Runs the next batch, or the next retry, at once, because a caller waits for it."""
         self._hurry.set()
 
     async def end(self) -> None:
-        """A batch on its way is waited for."""
+        """Ends the worker after the batch that is landing."""
         self.target.halted = True
         if self._task is not None:
             self._task.cancel()
@@ -152,18 +157,17 @@ class LandingWorker:
                 await self._hurry.wait()
 
     def _failed(self, error: Exception) -> None:
-        now = datetime.now(UTC), asyncio.get_running_loop().time()
-        since, since_s = now if self.trouble is None else (self.trouble.since, self.trouble.since_s)
+        failed_at = datetime.now(UTC), asyncio.get_running_loop().time()
+        since, since_s = failed_at if self.trouble is None else (self.trouble.since, self.trouble.since_s)
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         what = f"landing in {self.target.dataset}"
         self.trouble = LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
-        # Landing goes on whether or not it can be told.
         with suppress(Exception):
-            told = {"feed": self._feed, "dataset": str(self.target.dataset)}
+            context = {"feed": self._feed, "dataset": str(self.target.dataset)}
             if isinstance(error, TocsinError):
-                log.warning("landing must wait", **told, reason=reason)
+                log.warning("landing must wait", **context, reason=reason)
             else:
-                log.error("landing failed", **told, exc_info=error)
+                log.error("landing failed", **context, exc_info=error)
 
     def _batch(self) -> None:
         entries = self._log.read(self.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)

@@ -1,7 +1,7 @@
-"""What feeds have done and how far behind they are, in numbers for Prometheus.
+"""Exports what the feeds did, and how far behind they are, as Prometheus metrics.
 
-Counts are kept by feed for as long as it exists, through STOP and START and through changes of its connections. The
-series are made from the catalog when somebody asks, so there are as many as there are feeds, and a dropped feed's go.
+Counts belong to a feed for as long as it exists, across STOP, START and changes of its connections. The series are
+built from the catalog at each scrape, so the series of a dropped feed disappear.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from prometheus_client.registry import Collector
 
 @dataclass(slots=True)
 class FeedCounts:
-    """Since the cluster started."""
+    """Counts since the cluster started."""
 
     accepted: int = 0
     rejected: int = 0
     taken_bytes: int = 0
     refused: Counter[int] = field(default_factory=Counter)
-    """Requests that kept nothing, by the status of their answer."""
+    """Requests of which no record was stored, by the status of the response."""
     batches: int = 0
     landing_s: float = 0.0
     failures: int = 0
@@ -38,13 +38,13 @@ class FeedCounts:
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """Of a feed that runs, now."""
+    """The current state of a running feed."""
 
     unlanded_bytes: int
     lag: int
     lag_age_s: float
     connections: int | None
-    """To its sockets; None where it has none."""
+    """Open connections to the feed's sockets; None for a feed without sockets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ _STATES: Final[dict[str, tuple[str, Callable[[FeedState], float | None]]]] = {
 
 
 class FeedCollector(Collector):
-    """`figures` may be asked from any thread."""
+    """Calls `figures` at each scrape, from any thread."""
 
     def __init__(self, figures: Callable[[], Iterable[FeedMetrics]]) -> None:
         self._figures = figures
@@ -89,21 +89,21 @@ class FeedCollector(Collector):
         return self._collected(tuple(self._figures()))
 
     def _collected(self, figures: tuple[FeedMetrics, ...]) -> Iterator[Metric]:
-        for name, (said, count) in _COUNTS.items():
-            counted = CounterMetricFamily(name, said, labels=["feed"])
-            for one in figures:
-                counted.add_metric([one.feed], count(one.counts))
-            yield counted
+        for name, (help_text, count) in _COUNTS.items():
+            counter = CounterMetricFamily(name, help_text, labels=["feed"])
+            for metrics in figures:
+                counter.add_metric([metrics.feed], count(metrics.counts))
+            yield counter
         refused = CounterMetricFamily(
             "tocsin_feed_requests_refused", "Requests of which nothing was kept.", labels=["feed", "status"]
         )
-        for one in figures:
-            for status, times in sorted(one.counts.refused.copy().items()):
-                refused.add_metric([one.feed, str(status)], times)
+        for metrics in figures:
+            for status, times in sorted(metrics.counts.refused.copy().items()):
+                refused.add_metric([metrics.feed, str(status)], times)
         yield refused
-        for name, (said, state) in _STATES.items():
-            now = GaugeMetricFamily(name, said, labels=["feed"])
-            for one in figures:
-                if one.state is not None and (value := state(one.state)) is not None:
-                    now.add_metric([one.feed], value)
-            yield now
+        for name, (help_text, state) in _STATES.items():
+            gauge = GaugeMetricFamily(name, help_text, labels=["feed"])
+            for metrics in figures:
+                if metrics.state is not None and (value := state(metrics.state)) is not None:
+                    gauge.add_metric([metrics.feed], value)
+            yield gauge

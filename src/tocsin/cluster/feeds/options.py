@@ -1,4 +1,4 @@
-"""What `CREATE FEED … WITH {…}` may say, in the original's words."""
+"""Parses and checks the options of `CREATE FEED … WITH {…}`. The names are those of AsterixDB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOCKET: Final = "socket_adapter"
 URL: Final = "url_adapter"
 FILES: Final = "localfs"
 
-# Every option by adapter; those of the format come on top.
+# The options of each adapter; the options of the format come on top.
 ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
     HTTP: (),
     SOCKET: ("sockets", "address-type"),
@@ -27,7 +27,7 @@ ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
 COMMON: Final = ("adapter-name", "type-name", "format")
 LINES: Final = ("csv", "delimited-text")
 STREAMED: Final = ("json", "adm", *LINES)
-_SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET, "url": URL}  # the short names newer scripts use
+_SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET, "url": URL}  # short names of newer scripts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class FeedOptions:
     type_name: str
     format: str
     reading: Mapping[str, str]
-    """Options of the format."""
+    """The options of the format."""
     sockets: tuple[tuple[str, int], ...] = ()
     polling: UrlOptions | None = None
     files: FileOptions | None = None
 
     @property
     def by_lines(self) -> bool:
-        """Whether a record of a stream is a line; elsewhere it ends with its last brace."""
+        """Whether a record of a stream is a line. Otherwise a record ends at its closing brace."""
         return self.format in LINES
 
     @property
@@ -52,15 +52,15 @@ class FeedOptions:
         return self.by_lines and self.reading.get("header", str(self.format == "csv")).strip().lower() == "true"
 
     def written(self) -> dict[str, Any]:
-        """How its records are written, as far as one who cuts a text into them must know."""
-        said: dict[str, Any] = {"adapter": self.adapter, "format": self.format}
+        """Describes the format, as far as a client needs it to split a text into records."""
+        description: dict[str, Any] = {"adapter": self.adapter, "format": self.format}
         if self.by_lines:
-            said |= {"header": self.has_header, "quote": self.reading.get("quote", '"')}
-        return said
+            description |= {"header": self.has_header, "quote": self.reading.get("quote", '"')}
+        return description
 
 
 def feed_options(given: Mapping[str, Any]) -> FeedOptions:
-    """The options, checked; InputError names the one that is wrong."""
+    """Checks the options. InputError names the wrong option."""
     texts = {name: _text(name, value) for name, value in given.items()}
     adapter = texts.get("adapter-name", "")
     adapter = _SAME_ADAPTER.get(adapter, adapter)
@@ -96,10 +96,10 @@ def _text(name: str, value: Any) -> str:
 
 
 def _sockets(text: str) -> tuple[tuple[str, int], ...]:
-    found = []
-    for one in text.split(","):
-        host, _, port = one.strip().rpartition(":")
+    addresses = []
+    for address in text.split(","):
+        host, _, port = address.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
             raise InputError(f'sockets: must be "host:port", got "{text}"')
-        found.append((host.strip("[]"), int(port)))
-    return tuple(found)
+        addresses.append((host.strip("[]"), int(port)))
+    return tuple(addresses)

@@ -1,4 +1,11 @@
-"""A started feed: it takes records, keeps them in its log, and lands them in its datasets."""
+"""A started feed: accepts records, appends them to its intake log and lands them in its datasets.
+
+A record is acknowledged when the log has it on the disk. One landing worker per dataset then copies it from the log, so
+a slow or failing dataset delays neither the publisher nor the other datasets.
+
+    accept ─▶ decode ─▶ intake log (fsync, acknowledge) ─▶ LandingWorker ─▶ dataset
+                                                        └▶ LandingWorker ─▶ dataset
+"""
 
 from __future__ import annotations
 
@@ -34,21 +41,22 @@ from tocsin.wire.errors import (
     UnavailableError,
 )
 
-_SHOWN_REFUSALS: Final = 1_000  # in one answer; all of them are kept
-# A body so small is read in less time than a thread takes to begin, and to have its turn among others.
+_SHOWN_REFUSALS: Final = 1_000  # per answer; `<feed>Rejected` keeps all of them
+# Decoding a body of this size takes less time than handing it to a thread.
 _SMALL_BYTES: Final = 4096
-# How long a statement waits for records to land while landing fails; while it goes on, as long as the statement may.
+# A statement waits this long for records to land while landing fails. While landing makes progress, it waits up to the
+# deadline of the statement.
 PATIENCE_S = 5.0
-# The same for a publisher: longer than it takes to try again once all is mended.
+# The same for a publisher that waits for visibility: longer than the landing worker's longest pause between retries.
 VISIBLE_PATIENCE_S = 15.0
 
 
 class FeedAdapter(Protocol):
-    """Brings records to a feed by itself."""
+    """Brings records to a feed by itself, for example from sockets or by polling a URL."""
 
     @property
     def open(self) -> int | None:
-        """How many are connected, where that is how records come."""
+        """The number of open connections; None for an adapter that nobody connects to."""
         ...
 
     async def close(self) -> None: ...
@@ -62,7 +70,8 @@ class AcceptedRecords:
 
 
 class RunningFeed:
-    """Made closed, with its log open: `begin` lets it land, and `open` take records."""
+    """One started feed. The constructor opens nothing: `begin` starts landing, and `open` also starts accepting
+    records."""
 
     def __init__(
         self, entry: FeedEntry, intake: IntakeLog, decode: Decode, engine: Engine, *, counts: FeedCounts
@@ -83,8 +92,9 @@ class RunningFeed:
     # ------------------------------------------------------------ its datasets
 
     def add(self, target: LandingTarget) -> LandingProgress:
-        """One more place to land in, once its mover starts; from now on the log keeps what that one needs."""
-        # What was trimmed from the log had landed everywhere.
+        """Adds a dataset to land in. Its worker starts later, but from now on the log keeps the records that it
+        needs."""
+        # The log trims a record only after it has landed in every dataset, so a new one starts after them.
         target.position = max(target.position, self._log.first)
         mover = LandingWorker(
             self.entry.name,
@@ -115,7 +125,7 @@ class RunningFeed:
 
     @property
     def end(self) -> int:
-        """The log's position: what comes now comes after it."""
+        """The end of the log: the next record gets this offset."""
         return self._log.end
 
     @property
@@ -123,7 +133,7 @@ class RunningFeed:
         return self._log.unlanded_bytes
 
     def lag(self) -> tuple[int, float]:
-        """How many acknowledged records are not yet in every dataset, and how long the oldest of them waits."""
+        """Returns how many acknowledged records are not yet in every dataset, and the age of the oldest in seconds."""
         landed = min(mover.position for mover in list(self._movers))
         records = self._log.end - landed
         if records <= 0:
@@ -131,12 +141,12 @@ class RunningFeed:
         try:
             (oldest,) = self._log.read(landed, max_rows=1, max_bytes=1)
         except StoreError:
-            return records, 0.0  # it has landed meanwhile, and its segment is gone
+            return records, 0.0  # the record has landed meanwhile, and its segment is deleted
         return records, max(0.0, time.time() - oldest.at_s)
 
     @property
     def connections(self) -> int | None:
-        """To its sockets; None where it has none."""
+        """Open connections to the feed's sockets; None for a feed without sockets."""
         open_ = [source.open for source in self.sources if source.open is not None]
         return sum(open_) if open_ else None
 
@@ -152,11 +162,11 @@ class RunningFeed:
         self._door.set()
 
     async def opened(self) -> None:
-        """Returns when records are taken."""
+        """Returns when the feed accepts records."""
         await self._door.wait()
 
     async def accept(self, body: bytes, key: str | None = None) -> AcceptedRecords:
-        """Takes what is in a body; when this returns, the accepted records are durable."""
+        """Accepts the records of a request body. When this returns, the accepted records are durable."""
         async with self._let_in():
             if len(body) <= _SMALL_BYTES:
                 payload, rows, status, answer = self._read(body)
@@ -165,8 +175,8 @@ class RunningFeed:
             if rows == 0:
                 return AcceptedRecords(status, answer, self._log.end)
             digest = "" if key is None else blake2b(body, digest_size=16).hexdigest()
-            kept = orjson.dumps([status, answer, digest])
-            appended = await self._log.append(payload, rows, key=key, answer=kept)
+            stored_answer = orjson.dumps([status, answer, digest])
+            appended = await self._log.append(payload, rows, key=key, answer=stored_answer)
         if appended.repeated:
             status, answer, *others = orjson.loads(appended.answer)
             if others not in ([], [digest]):
@@ -181,11 +191,12 @@ class RunningFeed:
         return AcceptedRecords(status, answer, appended.position)
 
     async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
-        """Takes what a poll found; records and marks of the items are durable, as one, when this returns."""
+        """Accepts the items of a poll. When this returns, the records and the marks of their items are durable, in one
+        write."""
         async with self._let_in():
             payload = await asyncio.to_thread(packed, decoded, self.entry.type, seen)
             await self._log.append(payload, len(decoded))
-        accepted = sum(one.record is not None for one in decoded)
+        accepted = sum(item.record is not None for item in decoded)
         self.counts.accepted += accepted
         self.counts.rejected += len(decoded) - accepted
 
@@ -208,11 +219,11 @@ class RunningFeed:
         for batch in self._decode(body):
             packing.add(batch)
             rows += len(batch)
-            bad = [one for one in batch if one.record is None]
+            bad = [item for item in batch if item.record is None]
             refused += len(bad)
             shown += [
-                {"index": one.index, "field": one.field, "reason": one.reason}
-                for one in bad[: _SHOWN_REFUSALS - len(shown)]
+                {"index": item.index, "field": item.field, "reason": item.reason}
+                for item in bad[: _SHOWN_REFUSALS - len(shown)]
             ]
         answer: dict[str, Any] = {"accepted": rows - refused, "rejected": shown}
         if refused > _SHOWN_REFUSALS:
@@ -222,15 +233,15 @@ class RunningFeed:
     # ------------------------------------------------------------ out
 
     async def until_landed(self, position: int) -> None:
-        """Returns when a query would see everything below the position; UnavailableError if the feed ends before, or
-        where landing fails and goes on failing."""
+        """Returns when a query sees every record below the position. Raises UnavailableError if the feed ends before
+        that, or if landing keeps failing."""
         for mover in self._movers:
             mover.hurry()
         await self._until(position, self._movers, VISIBLE_PATIENCE_S, _invisible)
 
     async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
-        """Returns when all that was acknowledged has landed there. Where landing fails and goes on failing, the error
-        says what is `impossible`, and what to do `otherwise`."""
+        """Returns when every acknowledged record has landed in the datasets of these workers. If landing keeps failing,
+        the error says what is `impossible`, and what the user can do `otherwise`."""
         for mover in movers:
             mover.hurry()
         await self._until(self._log.end, movers, PATIENCE_S, partial(_refusal, impossible, otherwise))
@@ -254,7 +265,7 @@ class RunningFeed:
                 troubles = [mover.trouble for mover in behind if mover.trouble is not None]
                 give_up_s = None
                 if troubles:
-                    give_up_s = patience_s + max(began_s, min(one.since_s for one in troubles))
+                    give_up_s = patience_s + max(began_s, min(trouble.since_s for trouble in troubles))
                     if clock() >= give_up_s:
                         raise refusal(troubles[0], position - min(mover.position for mover in behind))
                 with suppress(TimeoutError):
@@ -268,16 +279,16 @@ class RunningFeed:
     # ------------------------------------------------------------ end
 
     async def drain(self, impossible: str, otherwise: str = "") -> None:
-        """No record is taken any more, and everything acknowledged is in its datasets when this returns.
+        """Stops accepting records, and returns when every acknowledged record is in its datasets.
 
-        Where it cannot be, or where the caller is cancelled, the feed goes on as before.
+        If that fails, or if the caller is cancelled, the feed accepts records again as before.
         """
         was_open = self._door.is_set()
         self._state = "stopping"
         self._door.clear()
         try:
             async with self._moved:
-                # Whoever was let in before is answered first, so that what it sent lands too.
+                # Let requests that are under way finish first, so that their records land too.
                 await self._moved.wait_for(lambda: not self._taking)
             await self.drained(self._movers, impossible, otherwise)
         except BaseException:
@@ -286,7 +297,7 @@ class RunningFeed:
             raise
 
     async def stop(self) -> None:
-        """The end. What has not landed is in the log, and lands when the feed is started again."""
+        """Ends the feed. Records that have not landed stay in the log, and land when the feed starts again."""
         self._state = "stopping"
         self._door.clear()
         for source in self.sources:

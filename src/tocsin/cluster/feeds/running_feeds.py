@@ -1,4 +1,4 @@
-"""The started feeds of a cluster: brought to life, found, and ended. What a feed cannot do for now is tried again."""
+"""Starts, finds and ends the running feeds of a cluster. A feed whose sockets are in use retries in the background."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = structlog.get_logger()
 AnyFeed: TypeAlias = RunningFeed | FileFeed
 
 _RETRY_S: Final = (1.0, 5.0, 30.0)
-# A file with which an operator says that a lost log may begin where its datasets are.
+# An operator creates this file to accept the loss of a log: the new log then begins at the position of its datasets.
 _BEGIN_ANEW: Final = "begin-anew"
 
 
@@ -68,31 +68,32 @@ class RunningFeeds:
         self._enrich = enrich
         self._running: dict[Ref, AnyFeed] = {}
         self.standstill = BackupBarrier()
-        """Of the feeds whose files are their log."""
+        """Holds back the feeds of files during a backup: they have a checkpoint and no log."""
         self._troubles: dict[Ref, LandingTrouble] = {}
         self._counts: dict[str, FeedCounts] = {}
-        """By the folder of their log, which is never another feed's."""
+        """By the folder of the feed's log; no other feed ever gets the same folder."""
         self._retrying: dict[Ref, asyncio.Task[None]] = {}
 
     # ------------------------------------------------------------ life
 
     async def start(self, lost: LostFolder) -> None:
-        """Feeds that were started go on; logs of dropped ones go, and logs that nothing explains are set aside."""
+        """Resumes the feeds that were started, deletes the logs of dropped feeds, and moves unexplained logs to the
+        lost folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.sweep()
         known = {entry.folder for entry in self._catalog.catalog.feeds}
-        strange = await self._catalog.removals.find_unexplained(FEED, self._folder, known)
-        await asyncio.to_thread(lost.set_aside, strange, FEED)
+        unexplained = await self._catalog.removals.find_unexplained(FEED, self._folder, known)
+        await asyncio.to_thread(lost.set_aside, unexplained, FEED)
         for entry in self._catalog.catalog.feeds:
             if entry.started:
                 try:
                     await self.resumed(entry)
                 except Exception as error:
-                    # One feed's trouble is not everybody's.
+                    # A feed that cannot start must not stop the others.
                     log.error("a feed could not be started", feed=entry.name, reason=str(error))
 
     async def sweep(self) -> None:
-        """Remove the logs of dropped feeds that have ended."""
+        """Deletes the logs of dropped feeds that have ended."""
         known = {entry.folder for entry in self._catalog.catalog.feeds}
         used = known | {feed.entry.folder for feed in self._running.values()}
         await self._catalog.removals.carry_out(FEED, self._folder, lambda removal: removal.name not in used)
@@ -106,7 +107,7 @@ class RunningFeeds:
         return self._folder / entry.folder
 
     def checkpoint(self, entry: FeedEntry) -> Checkpoint:
-        """Of a feed of files, in the place of a log."""
+        """The checkpoint of a feed of files, which takes the place of a log."""
         return Checkpoint(self.folder(entry))
 
     # ------------------------------------------------------------ what there is
@@ -118,16 +119,16 @@ class RunningFeeds:
         return list(self._running)
 
     def troubles(self, ref: Ref) -> list[LandingTrouble]:
-        """What a started feed cannot do for now; empty where all is well."""
-        found = [] if ref not in self._troubles else [self._troubles[ref]]
+        """Lists which work of a started feed fails at the moment; empty if all is well."""
+        troubles = [] if ref not in self._troubles else [self._troubles[ref]]
         feed = self._running.get(ref)
-        return found if feed is None else found + feed.troubles
+        return troubles if feed is None else troubles + feed.troubles
 
     def counts(self, entry: FeedEntry) -> FeedCounts:
         return self._counts.setdefault(entry.folder, FeedCounts())
 
     def figures(self) -> list[FeedMetrics]:
-        """Of every feed in the catalog. May be asked from any thread."""
+        """Returns the metrics of every feed in the catalog. Thread-safe."""
         return [
             FeedMetrics(f"{entry.dataverse}.{entry.name}", self.counts(entry), self._state(entry.ref))
             for entry in self._catalog.catalog.feeds
@@ -141,15 +142,15 @@ class RunningFeeds:
         return FeedState(feed.unlanded_bytes, lag, lag_age_s, feed.connections)
 
     def is_started(self, entry: FeedEntry) -> bool:
-        """Whether the catalog says so, now."""
-        kept = self._catalog.catalog.find(entry.ref)
-        return isinstance(kept, FeedEntry) and kept.folder == entry.folder and kept.started
+        """Whether the catalog says, now, that the feed is started."""
+        current = self._catalog.catalog.find(entry.ref)
+        return isinstance(current, FeedEntry) and current.folder == entry.folder and current.started
 
     # ------------------------------------------------------------ beginning
 
     async def resumed(self, entry: FeedEntry) -> AnyFeed:
-        """A feed that the catalog calls started, running. Where its sockets are taken it goes on without them, and
-        takes them as soon as they are free."""
+        """Returns a feed that the catalog calls started, running. If its sockets are in use, the feed runs without them
+        and retries until they are free."""
         feed = self._running.get(entry.ref)
         if feed is not None:
             return feed
@@ -169,7 +170,7 @@ class RunningFeeds:
         return feed
 
     async def prepared(self, entry: FeedEntry) -> AnyFeed:
-        """With its log and datasets open; it neither takes nor lands anything yet. Known from now on."""
+        """Registers a feed with its log and datasets open. It neither accepts nor lands records yet."""
         options = feed_options(dict(entry.options))
         targets = await self._engine.work(lambda: self._targets(entry), asks_spark=False)
         feed: AnyFeed
@@ -192,7 +193,7 @@ class RunningFeeds:
         intake = await self._opened(entry, max(target.position for target in targets), seen)
         feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
         if options.polling is not None and seen is not None:
-            # It asks nobody before the feed is open.
+            # The poller sends no request before the feed is open.
             judge, counts = polled_items.judge(entry.type), self.counts(entry)
             poller = UrlPoller(feed, options.polling, seen, judge, counts, guard=self._guard)
             poller.start()
@@ -200,9 +201,9 @@ class RunningFeeds:
         return feed
 
     def _targets(self, entry: FeedEntry) -> list[LandingTarget]:
-        """Blocks while somebody writes to one of the datasets."""
+        """Blocks while another thread writes to one of the datasets."""
         rejected = self._tables.table(self._dataset(entry.rejected))
-        return [Rejections(entry, 0, rejected), *(self.target(entry, one) for one in entry.connections)]
+        return [Rejections(entry, 0, rejected), *(self.target(entry, connection) for connection in entry.connections)]
 
     def target(self, entry: FeedEntry, connection: FeedConnection) -> LandingTarget:
         dataset = self._dataset(connection.dataset)
@@ -215,7 +216,8 @@ class RunningFeeds:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
 
     async def _opened(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
-        """The feed's log, which is never behind its datasets: what it would take up to there would never land."""
+        """Opens the feed's log. The log must not end before its datasets' positions: records with those offsets would
+        never land."""
         folder = self.folder(entry)
 
         def opened() -> IntakeLog:
@@ -231,9 +233,9 @@ class RunningFeeds:
                     hint=f"bring it back from a copy of the disk; to go on without it, mkdir -p {folder} and "
                     f"touch {folder / _BEGIN_ANEW}, then START FEED {entry.name}",
                 )
-            begun = open_log(landed=landed)
+            intake = open_log(landed=landed)
             (folder / _BEGIN_ANEW).unlink(missing_ok=True)
-            return begun
+            return intake
 
         intake = await asyncio.to_thread(opened)
         if intake.end < landed:
@@ -245,7 +247,7 @@ class RunningFeeds:
         return intake
 
     async def listen(self, feed: AnyFeed) -> None:
-        """Begins whatever brings records to it by itself."""
+        """Starts the sockets of a feed that has some."""
         options = feed_options(dict(feed.entry.options))
         if isinstance(feed, RunningFeed) and options.sockets and not feed.sources:
             try:
@@ -279,7 +281,7 @@ class RunningFeeds:
     # ------------------------------------------------------------ the end
 
     async def end(self, ref: Ref) -> None:
-        """Of a feed that runs, and of what is known about one that does not. Not interrupted by being cancelled."""
+        """Ends a feed if it runs, and forgets its troubles. A cancellation does not interrupt this."""
         await to_the_end(self._end(ref))
 
     async def _end(self, ref: Ref) -> None:
@@ -294,7 +296,7 @@ class RunningFeeds:
 
 
 def decoder_of(options: FeedOptions, kind: ObjectType) -> Decode:
-    """For the bodies that publishers send; InputError where the options do not fit the type."""
+    """Returns the decoder for the bodies that publishers send. Raises InputError if the options do not fit the type."""
     if options.polling is not None:
         return polled_items.decoder(options.format, kind)
     return decoder(options.format, kind, options=options.reading)

@@ -1,4 +1,4 @@
-"""What a feed of files may say: where they are, and how often it looks there."""
+"""Checks the options of a feed of files: which paths it watches, and how often."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FileOptions:
     period_s: float = PERIOD_S
 
     def check(self) -> None:
-        """NotFoundError where a path leads nowhere; a pattern may match nothing yet."""
+        """Raises NotFoundError if a path does not exist. A pattern may match nothing yet."""
         for path in self.paths:
             if not glob.has_magic(path) and not Path(path).exists():
                 raise NotFoundError(
@@ -35,13 +35,13 @@ class FileOptions:
 
 
 def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) -> FileOptions:  # noqa: A002
-    """The options, checked; InputError names the one that is wrong."""
+    """Checks the options. InputError names the wrong option."""
     _check_hosts(texts.get("path", ""))
     paths = tuple(_absolute(path) for path in without_hosts(texts.get("path", "")))
     if not paths:
         raise InputError('path: must name a file or a folder, such as "localhost:///data/incoming"')
-    for place, path in enumerate(paths):
-        for other in paths[:place] + paths[place + 1 :]:
+    for index, path in enumerate(paths):
+        for other in paths[:index] + paths[index + 1 :]:
             if PurePosixPath(path).is_relative_to(other):
                 raise InputError(f"path: {path} is in {other}: its files would be taken twice")
     period_s = periods.period_s(texts["period"], LEAST_PERIOD_S) if "period" in texts else PERIOD_S
@@ -55,9 +55,9 @@ def _absolute(path: str) -> str:
 
 
 def _check_hosts(text: str) -> None:
-    """A host before a path is this machine: files of another one would never be found."""
-    for written in text.split(","):
-        host, separator, _ = written.strip().partition("://")
+    """Requires that a host in a path is this machine: the cluster cannot read files of another."""
+    for address in text.split(","):
+        host, separator, _ = address.strip().partition("://")
         if separator and host.lower() not in _HERE:
             raise InputError(
                 f'path: must be on the cluster\'s machine, got the host "{host}"', hint='write "localhost:///…"'

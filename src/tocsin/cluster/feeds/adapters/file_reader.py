@@ -1,11 +1,11 @@
-"""Reads the files that Spark finds, piece by piece, until it is told to end.
+"""Reads the files that Spark finds, piece by piece, and hands the pieces to the feed.
 
-    Spark names new files ─▶ a batch ─▶ read in pieces ─▶ landed, with the position of the last piece
+    Spark lists new files ─▶ a batch ─▶ pieces ─▶ landed, with the position after the last piece
 
-A position is the number of a batch, of a file in it, and of a piece of that file; it means that all before it is in the
-dataset. Which files a batch has is noted, and synced, before any of it lands, and a file gives the same pieces each
-time. So a batch that comes again goes on where it was, in each dataset for itself, and does not look again at files
-that are in all of them.
+A position is the number of a batch, of a file in the batch, and of a piece of the file. It means that everything before
+it is in the dataset. Spark's checkpoint names the files of a batch and is synced before any piece lands, and a file
+always gives the same pieces. So a repeated batch continues at the position of each dataset, and skips the files that
+are in all of them.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ from tocsin.wire.errors import TocsinError
 
 GROUP_ROWS: Final = 20_000
 GROUP_BYTES: Final = 32 << 20
-# A position has 63 bits: a batch a second for 68 years, 65,536 files in each, as many pieces (half a terabyte) of each.
+# A position has 63 bits: one batch a second for 68 years, 65,536 files in each, 65,536 pieces (half a terabyte) of
+# each.
 _FILE_BITS: Final = 16
 _PART_BITS: Final = 16
-_PLACE_BITS: Final = 20  # more than a piece has records
+_PLACE_BITS: Final = 20  # more than the records of a piece
 
 
 def position(batch: int, file: int = 0, part: int = 0) -> int:
-    """All before this part of this file of this batch."""
+    """The position just before this part of this file of this batch."""
     if file >> _FILE_BITS or part >> _PART_BITS:
         raise ValueError(f"there is no position for part {part} of file {file}")
     return (((batch << _FILE_BITS) + file) << _PART_BITS) + part
 
 
 def after_last(checkpoint: Checkpoint) -> int:
-    """What is found from now on comes after it."""
+    """The position after the last known batch: newly found files come after it."""
     return position(checkpoint.last_batch + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """Records of one file that land together: from position `start` to `end`."""
+    """Records of one file that land together, from position `start` to `end`."""
 
     start: int
     end: int
@@ -61,19 +62,20 @@ class FilePiece:
 
     @property
     def first(self) -> int:
-        """A place for its first record, and for as many as follow."""
+        """The number of its first record; the others follow."""
         return self.start << _PLACE_BITS
 
 
 class ReaderStopped(Exception):
-    """It is to end: what has not landed comes again."""
+    """Ends the reader's run. Pieces that have not landed come again at the next start."""
 
 
 Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
 
 
 class FileReader:
-    """One run, from `start` to `end`. What it is given runs on the event loop that made it."""
+    """One run of the reader, from `start` to `finish` or `halt`. It calls its callbacks on the event loop that created
+    it."""
 
     def __init__(
         self,
@@ -97,8 +99,8 @@ class FileReader:
         self._loop = asyncio.get_running_loop()
         self._arrivals = Arrivals(checkpoint, wanted.paths, wanted.period_s)
         self._thread = threading.Thread(target=self._run, name=f"files of {name}", daemon=True)
-        self._ending = threading.Event()  # with the file that is being read
-        self._halting = threading.Event()  # with the piece
+        self._ending = threading.Event()  # end after the current file
+        self._halting = threading.Event()  # end after the current piece
         self._in_batch = threading.Lock()
 
     @property
@@ -109,22 +111,22 @@ class FileReader:
         self._thread.start()
 
     def finish(self) -> None:
-        """Let the file that is being read be the last one."""
+        """Ends after the file that is being read."""
         self._ending.set()
 
     def halt(self) -> None:
-        """Let the piece that is landing be the last one."""
+        """Ends after the piece that is landing."""
         self._halting.set()
         self._ending.set()
 
     def join(self) -> None:
-        """Blocks until it has ended."""
+        """Blocks until the reader has ended."""
         with self._in_batch:
-            pass  # Spark is not interrupted amid one
+            pass  # do not interrupt Spark within a batch
         self._arrivals.end()
         self._thread.join()
 
-    # ------------------------------------------------------------ a thread that waits for Spark
+    # ------------------------------------------------------------ the thread that waits for Spark
 
     def _run(self) -> None:
         failures = 0
@@ -146,7 +148,7 @@ class FileReader:
     def _tell(self, error: TocsinError | None) -> None:
         self._loop.call_soon_threadsafe(self._troubled, error)
 
-    # ------------------------------------------------------------ a thread of Spark's, for each batch
+    # ------------------------------------------------------------ a thread of Spark, for each batch
 
     def _taken(self, batch: int, files: Sequence[Path]) -> None:
         with self._in_batch:
@@ -163,7 +165,7 @@ class FileReader:
             faults.reach("files.batch.landed")
 
     def _groups(self, batch: int, files: Sequence[Path]) -> Iterator[list[FilePiece]]:
-        """Pieces of one or many files, as many as land well together."""
+        """Groups pieces of one or many files into batches of a good size for landing."""
         landed = self._landed()
         group: list[FilePiece] = []
         for number, path in enumerate(files):
@@ -176,8 +178,8 @@ class FileReader:
             for count, part in enumerate(parts(path, self._wanted.reading, self._kind)):
                 group.append(self._piece(batch, number, count, part))
                 if (
-                    sum(one.rows for one in group) >= GROUP_ROWS
-                    or sum(len(one.payload) for one in group) >= GROUP_BYTES
+                    sum(piece.rows for piece in group) >= GROUP_ROWS
+                    or sum(len(piece.payload) for piece in group) >= GROUP_BYTES
                 ):
                     yield group
                     group = []
@@ -186,7 +188,7 @@ class FileReader:
 
     def _piece(self, batch: int, file: int, count: int, part: FilePart) -> FilePiece:
         end = position(batch, file + 1) if part.is_last else position(batch, file, count + 1)
-        refused = sum(one.record is None for one in part.records)
+        refused = sum(item.record is None for item in part.records)
         payload = packed(part.records, self._kind)
         return FilePiece(position(batch, file, count), end, len(part.records), refused, payload)
 

@@ -1,7 +1,7 @@
-"""A started feed of files: each file that arrives lands once, whatever is killed whenever.
+"""A started feed of files: each file that arrives lands exactly once, across crashes.
 
-It has no log, for the files are one, and nothing of it is acknowledged to anybody: who stops it waits for the file that
-is being read, and the next one is read when it is started again.
+It needs no intake log, because the files are the log, and it acknowledges nothing. STOP waits for the file that is
+being read; the next file is read after the next START.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class FileReceiver:
-    """One dataset of a feed of files. Nothing lands anywhere while one of them is not started."""
+    """One dataset of a feed of files. No piece lands in any dataset until all of them have started."""
 
     def __init__(self, target: LandingTarget) -> None:
         self.target = target
@@ -38,7 +38,7 @@ class FileReceiver:
         self.started = asyncio.Event()
         self.ended = False
         self.turn = asyncio.Lock()
-        """Held while something lands in it."""
+        """Held while a piece lands in the dataset."""
 
     @property
     def position(self) -> int:
@@ -48,10 +48,10 @@ class FileReceiver:
         self.started.set()
 
     def hurry(self) -> None:
-        """Nobody waits for a file."""
+        """Does nothing: no caller waits for a file."""
 
     async def end(self) -> None:
-        """What is landing is waited for."""
+        """Waits for the piece that is landing."""
         self.ended = True
         self.target.halted = True
         self.started.set()
@@ -60,7 +60,7 @@ class FileReceiver:
 
 
 class FileFeed:
-    """Made closed: `open` lets it take files."""
+    """One started feed of files. It takes no file before `open`."""
 
     sources: Final = ()
     connections: Final = None
@@ -81,7 +81,7 @@ class FileFeed:
         self._checkpoint = checkpoint
         self._engine = engine
         self._standstill = standstill
-        # Rejected records come first: what is in every dataset is wholly done.
+        # The receiver for rejected records is the first: a position that all datasets have reached is then wholly done.
         self._receivers: list[FileReceiver] = []
         self._watch: FileReader | None = None
         self._trouble: LandingTrouble | None = None
@@ -89,26 +89,26 @@ class FileFeed:
     # ------------------------------------------------------------ its datasets
 
     def add(self, target: LandingTarget) -> LandingProgress:
-        """One more place to land in, from its position on."""
+        """Adds a dataset to land in, from its position on."""
         receiver = FileReceiver(target)
         self._receivers.append(receiver)
         return receiver
 
     async def remove(self, mover: LandingProgress) -> None:
-        self._receivers = [one for one in self._receivers if one is not mover]
+        self._receivers = [receiver for receiver in self._receivers if receiver is not mover]
         await mover.end()
 
     def mover(self, dataset: Ref) -> LandingProgress:
-        return next(one for one in self._receivers if one.target.dataset == dataset)
+        return next(receiver for receiver in self._receivers if receiver.target.dataset == dataset)
 
     @property
     def troubles(self) -> list[LandingTrouble]:
-        found = [self._trouble, *(one.trouble for one in self._receivers)]
-        return [one for one in found if one is not None]
+        troubles = [self._trouble, *(receiver.trouble for receiver in self._receivers)]
+        return [trouble for trouble in troubles if trouble is not None]
 
     @property
     def end(self) -> int:
-        """What is found from now on comes after it."""
+        """The position after the last known batch: newly found files come after it."""
         return after_last(self._checkpoint)
 
     @property
@@ -116,7 +116,7 @@ class FileFeed:
         return 0
 
     def lag(self) -> tuple[int, float]:
-        """Nothing of it was acknowledged."""
+        """Returns zero: the feed acknowledges nothing."""
         return 0, 0.0
 
     # ------------------------------------------------------------ in
@@ -144,13 +144,13 @@ class FileFeed:
         )
 
     async def until_landed(self, _position: int) -> None:
-        """Nobody has a position to wait for."""
+        """Does nothing: no publisher has a position to wait for."""
 
     # ------------------------------------------------------------ out
 
     def _landed(self) -> int:
-        """What is below is in every dataset, and wholly done."""
-        return min(one.position for one in list(self._receivers) if one.target.counted)
+        """The position that every dataset has reached."""
+        return min(receiver.position for receiver in list(self._receivers) if receiver.target.counted)
 
     async def _land(self, group: Sequence[FilePiece]) -> None:
         receivers = list(self._receivers)
@@ -188,22 +188,21 @@ class FileFeed:
 
     def _told(self, what: str, error: Exception, known: LandingTrouble | None) -> LandingTrouble:
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
-        unforeseen = None if isinstance(error, TocsinError) else error
-        # Files are taken whether or not it can be told.
+        unexpected = None if isinstance(error, TocsinError) else error
         with suppress(Exception):
-            log.warning("a feed must wait", feed=self.entry.name, what=what, reason=reason, exc_info=unforeseen)
-        now = datetime.now(UTC), asyncio.get_running_loop().time()
-        since, since_s = now if known is None else (known.since, known.since_s)
+            log.warning("a feed must wait", feed=self.entry.name, what=what, reason=reason, exc_info=unexpected)
+        failed_at = datetime.now(UTC), asyncio.get_running_loop().time()
+        since, since_s = failed_at if known is None else (known.since, known.since_s)
         return LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
 
     # ------------------------------------------------------------ end
 
     async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
-        """Nothing was acknowledged that would have to land."""
+        """Does nothing: no acknowledged record has to land."""
 
     async def drain(self, impossible: str, otherwise: str = "") -> None:  # noqa: ARG002
-        """No file is taken any more, and the one that is being read has landed wholly when this returns; where landing
-        fails, it comes again when the feed is opened. Where the caller is cancelled, the feed goes on as before."""
+        """Stops taking files, and returns when the file that is being read has landed. If landing fails, the file comes
+        again when the feed opens. If the caller is cancelled, the feed continues as before."""
         watch = self._watch
         if watch is None:
             return
@@ -213,23 +212,23 @@ class FileFeed:
             raise asyncio.CancelledError
 
     async def stop(self) -> None:
-        """The end. What has not landed is found again when the feed is started again."""
+        """Ends the feed. Files that have not landed are found again when the feed starts again."""
         if self._watch is not None:
             self._watch.halt()
             await self._ended(self._watch)
         await asyncio.gather(*(receiver.end() for receiver in self._receivers))
 
     async def _ended(self, watch: FileReader) -> bool:
-        """Waits for its end, in any case; whether it was let to."""
+        """Waits until the reader has ended, even if cancelled; returns False if the caller was cancelled meanwhile."""
         ending = asyncio.ensure_future(asyncio.to_thread(watch.join))
-        patient = True
+        undisturbed = True
         while not ending.done():
             try:
                 await asyncio.wait((ending,))
             except asyncio.CancelledError:
-                patient = False
+                undisturbed = False
                 watch.halt()
         ending.result()
         self._watch = None
         self._trouble = None
-        return patient
+        return undisturbed

@@ -1,10 +1,10 @@
-"""Which items a polled feed has taken, so that it takes each once, whatever is killed whenever.
+"""Remembers which items a polled feed has taken, so that it takes each item once, across crashes.
 
-An item's mark becomes durable in the same write as its record: it is part of what the feed's log keeps. The log does
-not keep it for ever. Before a segment goes, all marks are written to a file beside it, with the position up to which
-that file speaks for the log; whoever opens the feed again reads that file, and the marks of the log from there on.
+An item's mark is durable in the same write as its record, because both are in one entry of the feed's log. The log does
+not keep entries for ever. Before it deletes a segment, it writes all marks to a file, with the log position that the
+file covers. On opening, the feed reads the file, and then the marks of the log from that position on.
 
-    seen   magic  check  version  position │ marks, those that were longest in no answer first
+    seen   magic  check  version  position │ marks, least recently answered first
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tocsin.cluster.intake.frames import LogEntry
 from tocsin.pipeline.datasets.delta.durability import sync_folder
 from tocsin.wire.errors import StoreError
 
-# More than an answer may hold: what is in the newest one is never forgotten.
+# More than one answer may hold, so an item of the newest answer is never forgotten.
 LIMIT: Final = 200_000
 VERSION: Final = 1
 NAME: Final = "seen"
@@ -37,16 +37,16 @@ _CHECKED_FROM: Final = 12
 
 
 def mark(identity: str) -> bytes:
-    """An item's identity in few bytes; no two that anyone will ever see have the same."""
+    """Hashes an item's identity to a few bytes; a collision is practically impossible."""
     return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=MARK_BYTES).digest()
 
 
 class SeenItems:
-    """The marks of one feed; the witness of its log. From any thread."""
+    """The marks of one feed, and an observer of its log. Thread-safe."""
 
     @classmethod
     def open(cls, folder: Path, *, limit: int = LIMIT) -> Self:
-        """What the file in the log's folder says; the log itself tells the rest when it is opened with this."""
+        """Reads the file in the log's folder. The log adds the later marks when it is opened with this observer."""
         seen = cls(folder, limit)
         try:
             content = (folder / NAME).read_bytes()
@@ -54,51 +54,58 @@ class SeenItems:
             return seen
         seen._position = seen._kept = _position(content, folder / NAME)
         marks = memoryview(content)[_HEAD.size :]
-        seen._marks = dict.fromkeys(bytes(marks[at : at + MARK_BYTES]) for at in range(0, len(marks), MARK_BYTES))
+        seen._marks = dict.fromkeys(
+            bytes(marks[start : start + MARK_BYTES]) for start in range(0, len(marks), MARK_BYTES)
+        )
         return seen
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
         self._limit = limit
-        # Guards all that follows; never held over the disk.
+        # Guards all fields below; never held during disk I/O.
         self._lock = threading.Lock()
         self._marks: dict[bytes, None] = {}
         self._position = 0
         self._kept = 0
         self._unkept = 0
-        # One writes at a time.
+        # Only one thread writes the file at a time.
         self._keeping = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._marks)
 
     def unseen(self, marks: Sequence[bytes]) -> list[int]:
-        """The places of those that were never taken; of equal ones, the first."""
+        """Returns the indexes of the items that were never taken; of equal items only the first."""
         with self._lock:
-            places = {one: place for place, one in reversed(list(enumerate(marks))) if one not in self._marks}
-        return sorted(places.values())
+            indexes = {
+                item_mark: index
+                for index, item_mark in reversed(list(enumerate(marks)))
+                if item_mark not in self._marks
+            }
+        return sorted(indexes.values())
 
     def answered(self, marks: Iterable[bytes]) -> None:
-        """These are in the newest answer, all of them taken. Of too many, those that were longest in none go.
+        """Marks these items as part of the newest answer, all of them taken. Above the limit, the marks that were in no
+        answer for longest go.
 
-        Nothing is forgotten at any other time: when the log is read again, it is not known which ones still come.
+        Only an answer forgets marks: while the log is replayed, nobody knows which items the server still sends.
         """
         with self._lock:
-            for one in marks:
-                self._marks.pop(one, None)
-                self._marks[one] = None
-            for one in list(islice(self._marks, max(0, len(self._marks) - self._limit))):
-                del self._marks[one]
-            many = self._unkept >= _KEEP_EVERY
-        if many:
-            # So that what is read when the feed is opened again is bounded too.
+            for item_mark in marks:
+                self._marks.pop(item_mark, None)
+                self._marks[item_mark] = None
+            for item_mark in list(islice(self._marks, max(0, len(self._marks) - self._limit))):
+                del self._marks[item_mark]
+            is_due = self._unkept >= _KEEP_EVERY
+        if is_due:
+            # This bounds the marks that the feed must read from the log when it opens again.
             self.keep(self._position)
 
-    # ------------------------------------------------------------ the log's witness
+    # ------------------------------------------------------------ as observer of the log
 
     def recall(self, entry: LogEntry) -> None:
         if entry.end <= self._position:
-            return  # the file speaks for it
+            return  # the file covers this entry
         marks = seen_in(entry.payload)
         with self._lock:
             self._marks.update(dict.fromkeys(marks))
@@ -110,10 +117,10 @@ class SeenItems:
             if position <= self._kept:
                 return
             with self._lock:
-                content, upto, unkept = b"".join(self._marks), self._position, self._unkept
-            self._write(_head(upto, content) + content)
+                content, covered, unkept = b"".join(self._marks), self._position, self._unkept
+            self._write(_head(covered, content) + content)
             with self._lock:
-                self._kept = upto
+                self._kept = covered
                 self._unkept -= unkept
 
     def _write(self, content: bytes) -> None:
@@ -138,7 +145,7 @@ def _head(position: int, marks: bytes) -> bytes:
 
 
 def _position(content: bytes, path: Path) -> int:
-    """What the head says, if the file is as it was written."""
+    """Returns the position in the header, after the checks."""
     if len(content) >= _HEAD.size:
         magic, check, version, position = _HEAD.unpack_from(content)
         if magic == _MAGIC and version > VERSION:

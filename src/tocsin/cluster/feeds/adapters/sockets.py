@@ -1,4 +1,8 @@
-"""The socket adapter: whoever connects sends records, one after another. A socket has no way to acknowledge them."""
+"""The socket adapter: clients connect and send one record after another.
+
+A socket has no way to acknowledge records. Backpressure is the TCP connection: the adapter reads on only after the
+feed's log has the records.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,20 @@ from tocsin.wire.errors import ConflictError, InputError, TocsinError
 log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
-# For a record to be whole, once it is begun. Between records a connection may be silent for ever, but see `_make_room`.
+# Time limit for the rest of a record that has begun. Between records a connection may be silent for ever, but see
+# `_make_room`.
 RECORD_TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 1 << 18
 _RETRY_S: Final = 1.0
-# How a web page would begin that makes its browser send records here, among the lines of what it posts.
+# An HTTP request line. A web page could make a browser post records here, so a connection that begins like this is
+# dropped.
 _REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
 
 
 @dataclass(frozen=True, slots=True)
 class SocketLimits:
-    """Connections to the sockets of one feed, and those of one address; this machine's own are not counted."""
+    """Limits for the sockets of one feed: all connections, and those of one address. Local addresses have no limit of
+    their own."""
 
     connections: int = 1_000
     address_connections: int = 250
@@ -41,8 +48,8 @@ USUAL_LIMITS: Final = SocketLimits()
 
 
 class SocketServer:
-    """Listens for one feed. Reading goes on only when what was read is in the feed's log, so a sender that is too fast
-    is slowed by its own connection."""
+    """Listens for one feed. It reads more only after the feed's log has what was read, which slows a sender that is too
+    fast."""
 
     def __init__(
         self,
@@ -56,7 +63,7 @@ class SocketServer:
         self._by_lines = options.by_lines
         self._has_header = options.has_header
         self._servers: list[asyncio.Server] = []
-        # Where each comes from, in the order in which they last brought a record: the first was silent for longest.
+        # The address of each connection, ordered by its last record: the first one has been silent for longest.
         self._connections: OrderedDict[asyncio.Task[None], str] = OrderedDict()
         self._open_of: Counter[str] = Counter()
 
@@ -70,11 +77,11 @@ class SocketServer:
 
     @property
     def ports(self) -> list[int]:
-        return [one.getsockname()[1] for server in self._servers for one in server.sockets]
+        return [socket.getsockname()[1] for server in self._servers for socket in server.sockets]
 
     @property
     def open(self) -> int:
-        """How many are connected."""
+        """The number of open connections."""
         return len(self._connections)
 
     async def close(self) -> None:
@@ -111,18 +118,19 @@ class SocketServer:
                 writer.close()
 
     def _make_room(self, place: str, *, is_counted: bool) -> None:
-        """Of an address that has all it may, the one that has been silent for longest goes; where all connections are
-        taken, one of the address that has most of them. So nobody can take them from others."""
+        """Makes room for a new connection, so that no client can take all connections from the others. If an address is
+        at its limit, its longest silent connection is dropped. If all connections are taken, the longest silent
+        connection of the address with the most connections is dropped."""
         of_all, of_one = self._limits.connections, self._limits.address_connections
         if is_counted and self._open_of[place] >= of_one:
             self._drop_silent(place, f"{place} may have {of_one}")
         elif len(self._connections) >= of_all:
             most = max(self._open_of.values())
-            silent = next(each for each in self._connections.values() if self._open_of[each] == most)
+            silent = next(address for address in self._connections.values() if self._open_of[address] == most)
             self._drop_silent(silent, f"there may be {of_all}, and {silent} has most of them")
 
     def _drop_silent(self, place: str, reason: str) -> None:
-        silent = next(task for task, each in self._connections.items() if each == place)
+        silent = next(task for task, address in self._connections.items() if address == place)
         self._forget(silent)
         silent.cancel()
         self._dropped(f"{reason}; this one has been silent for longest")
@@ -139,7 +147,6 @@ class SocketServer:
         self._told("a socket was dropped", reason)
 
     def _told(self, event: str, reason: str) -> None:
-        # Records are taken whether or not it can be told.
         with suppress(Exception):
             log.warning(event, feed=self._feed.entry.name, reason=reason)
 
@@ -156,7 +163,7 @@ class SocketServer:
                 if _REQUEST_LINE.fullmatch(records[0]) is not None:
                     raise FrameError(1, "this is HTTP: records are posted to /v1/feeds/NAME of the cluster", [])
             if records and self._has_header and not header:
-                # The first line of a connection names the columns of all that follow.
+                # The first line of a connection names the columns of all following lines.
                 header.append(records.pop(0))
             if records:
                 await self._take([*header, *records])
@@ -186,7 +193,7 @@ class SocketServer:
 
     async def _take(self, records: Sequence[bytes]) -> None:
         while True:
-            # While a statement waits for the feed's records to land, senders wait too.
+            # While a statement drains the feed, senders wait too.
             await self._feed.opened()
             try:
                 await self._feed.accept(b"\n".join(records))

@@ -1,4 +1,4 @@
-"""Asking an address for its newest answer: politely, within bounds, and only for what has changed."""
+"""Fetches the newest answer of a URL: with conditional requests, a body limit and respect for Retry-After."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ACCEPT: Final = {
 
 
 class FetchError(Exception):
-    """There is no answer this time. `what` is the kind of trouble in few words, `retry_after_s` what the server asks
+    """A request without a usable answer. `what` is a short kind of trouble, `retry_after_s` is what the server asked
     for."""
 
     def __init__(self, what: str, detail: str = "", retry_after_s: float = 0.0) -> None:
@@ -42,11 +42,11 @@ class FetchError(Exception):
 class UrlAnswer:
     body: bytes
     validators: dict[str, str]
-    """Headers with which the server is asked whether this is still its answer."""
+    """Request headers that ask the server whether its answer has changed."""
 
 
 class UrlClient:
-    """One address. Use it as a context manager."""
+    """A client for one URL; an async context manager."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class UrlClient:
                 hdrs.ACCEPT: _ACCEPT[self._polling.format],
                 hdrs.ACCEPT_ENCODING: "gzip, deflate",
             },
-            # Who is asked again and again must not be able to make us carry something from one time to the next.
+            # Ignore cookies: a server that is polled again and again must not be able to store state in the client.
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
@@ -83,7 +83,8 @@ class UrlClient:
         await self._session.close()
 
     async def fetch(self) -> UrlAnswer | None:
-        """The answer; None where it is still the one that `done` was told of. FetchError says why there is none."""
+        """Returns the answer, or None if it is the same as the one passed to `done`. FetchError says why there is
+        none."""
         try:
             async with self._session.get(
                 self._polling.url, headers=self._validators, max_redirects=REDIRECTS
@@ -102,7 +103,7 @@ class UrlClient:
                 raise FetchError("is not allowed", error.os_error.strerror or "") from None
             raise FetchError("cannot be reached", str(error.os_error.strerror or error.os_error)) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Its text may hold the address, and that a secret.
+            # Do not show the error's text: it may contain the URL, and that may contain a secret.
             raise FetchError("cannot be asked", type(error).__name__) from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> UrlAnswer | None:
@@ -121,24 +122,24 @@ class UrlClient:
         return UrlAnswer(bytes(body), _validators(response))
 
     def done(self, fetched: UrlAnswer) -> None:
-        """All of this answer is kept: from now on only another one is wanted."""
+        """Records that all items of this answer are durable. The next requests ask only for a newer answer."""
         self._validators = fetched.validators
 
 
 def _validators(response: aiohttp.ClientResponse) -> dict[str, str]:
-    found = {
+    headers = {
         hdrs.IF_NONE_MATCH: response.headers.get(hdrs.ETAG, ""),
         hdrs.IF_MODIFIED_SINCE: response.headers.get(hdrs.LAST_MODIFIED, ""),
     }
-    return {name: value for name, value in found.items() if value and len(value) <= _VALIDATOR_CHARACTERS}
+    return {name: value for name, value in headers.items() if value and len(value) <= _VALIDATOR_CHARACTERS}
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
-    said = response.headers.get(hdrs.RETRY_AFTER, "").strip()
-    if said.isascii() and said.isdigit():
-        return min(float(said), _RETRY_AFTER_LIMIT_S)
+    header = response.headers.get(hdrs.RETRY_AFTER, "").strip()
+    if header.isascii() and header.isdigit():
+        return min(float(header), _RETRY_AFTER_LIMIT_S)
     try:
-        until = parsedate_to_datetime(said)
+        until = parsedate_to_datetime(header)
     except (ValueError, TypeError, IndexError, OverflowError):
         return 0.0
     left_s = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()

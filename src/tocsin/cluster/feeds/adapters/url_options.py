@@ -1,4 +1,4 @@
-"""What a feed that polls an address may say of it: where it is, and how often it is asked."""
+"""Checks the options of a feed that polls a URL: the address, the format and the period."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.pipeline.sources import items
 from tocsin.wire.errors import InputError
 
 POLLED: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(items.FORMATS, ())
-"""Each format of an answer, and the options that it takes: none."""
+"""The formats of an answer, with the options of each: none."""
 PERIOD_S: Final = 60.0
 LEAST_PERIOD_S: Final = 1.0
 _ADDRESS_CHARACTERS: Final = 8_000
@@ -26,22 +26,22 @@ class UrlOptions:
 
     @property
     def host(self) -> str:
-        """What may be told of the address: the rest of it may hold a secret."""
+        """The part of the URL that may be logged: the rest may contain a secret."""
         return urlsplit(self.url).hostname or ""
 
 
 def polling(texts: Mapping[str, str], format: str) -> UrlOptions:  # noqa: A002 - what it is everywhere
-    """The options, checked; InputError names the one that is wrong."""
+    """Checks the options. InputError names the wrong option."""
     period_s = periods.period_s(texts["period"], LEAST_PERIOD_S) if "period" in texts else PERIOD_S
     return UrlOptions(_address(texts.get("url", "").strip()), format, period_s)
 
 
 def _address(text: str) -> str:
     try:
-        found = urlsplit(text)
-        named = found.scheme in ("http", "https") and bool(found.hostname) and (found.port is None or found.port > 0)
+        parts = urlsplit(text)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        named = False
-    if not named or len(text) > _ADDRESS_CHARACTERS or not text.isprintable() or " " in text:
+        is_valid = False
+    if not is_valid or len(text) > _ADDRESS_CHARACTERS or not text.isprintable() or " " in text:
         raise InputError('url: must be an address such as "https://example.org/items.json"')
     return text

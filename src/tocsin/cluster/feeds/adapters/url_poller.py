@@ -1,4 +1,4 @@
-"""The URL adapter: asks an address at a period, and takes each item of its answers once."""
+"""The URL adapter: polls a URL periodically, and takes each item of the answers once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tocsin.wire.errors import ConflictError, TocsinError
 
 log = structlog.get_logger()
 
-# Items in one write: an answer may hold very many, and none of them needs to wait for the others.
+# Items per write. An answer may hold very many, and the first items need not wait for the last.
 CHUNK: Final = 1_000
 _FIRST_BACK_OFF_S: Final = 5.0
 _LAST_BACK_OFF_S: Final = 900.0
@@ -39,27 +39,28 @@ _LEAST_PAUSE_S: Final = 1.0
 
 
 class ItemReceiver(Protocol):
-    """What takes the items: a started feed."""
+    """Takes the items: a started feed."""
 
     entry: FeedEntry
 
     async def opened(self) -> None:
-        """Returns when records are taken."""
+        """Returns when the feed accepts records."""
 
     async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
-        """Keeps the records and the marks of the items that they are, as one; ConflictError while none are taken."""
+        """Makes the records and the marks of their items durable, in one write. Raises ConflictError while the feed is
+        closed."""
 
 
 def back_off_s(failures: int, period_s: float, retry_after_s: float, rng: Random) -> float:
-    """How long to wait after so many failures in a row: at most the period or a quarter of an hour, whichever is
-    longer, and never less than the server asked for. Spread, so that those who fail together do not return together."""
+    """Returns the back-off after this many failures in a row: exponential with jitter, at most the period or 15 minutes
+    (the longer), and at least what the server asked for."""
     first_s, last_s = min(period_s, _FIRST_BACK_OFF_S), max(period_s, _LAST_BACK_OFF_S)
     wait_s = min(first_s * 2.0 ** min(failures - 1, 30), last_s)
     return max(wait_s, retry_after_s) * rng.uniform(1.0, 1.0 + _SPREAD)
 
 
 class UrlPoller:
-    """Polls for one feed from `start` to `close`; one poll at a time."""
+    """Polls for one feed from `start` to `close`, one request at a time."""
 
     def __init__(
         self,
@@ -93,10 +94,10 @@ class UrlPoller:
 
     @property
     def open(self) -> None:
-        """Nobody connects to it."""
+        """None: nobody connects to a poller."""
 
     async def close(self) -> None:
-        """No poll is under way when this returns, and none comes. What was being kept is kept."""
+        """Ends polling. A write that is under way finishes first."""
         self._closing = True
         if self._task is not None:
             self._task.cancel()
@@ -112,28 +113,28 @@ class UrlPoller:
                 began_s = loop.time()
                 pause_s = await self._polled()
                 if pause_s is None:
-                    # From beginning to beginning, but a server that takes long is left alone for a moment.
+                    # The period counts from start to start, but a slow server gets a moment of rest.
                     left_s = self._polling.period_s - (loop.time() - began_s)
                     pause_s = max(left_s, min(self._polling.period_s, _LEAST_PAUSE_S))
                 await asyncio.sleep(pause_s)
 
     async def _polled(self) -> float | None:
-        """One poll; how long to wait where it failed."""
+        """Polls once. Returns None, or how long to wait after a failure."""
         self._counts.polls += 1
         try:
             fetched = await self._fetcher.fetch()
             if fetched is None:
                 self._counts.polls_unchanged += 1
             else:
-                # Not broken off by a STOP: what is being written then is taken, and lands.
+                # A STOP does not cancel the write: records that are being written are taken, and land.
                 self._taking = asyncio.create_task(self._take(fetched))
                 await asyncio.shield(self._taking)
         except ConflictError:
-            return 0.0  # it is being stopped; should it go on, what was not kept is asked for again
+            return 0.0  # the feed is stopping; if it opens again, the next poll brings the rest
         except FetchError as error:
             return self._failed(error.what, str(error), error.retry_after_s)
         except TocsinError as error:
-            # Its answer cannot be read, or its records cannot be kept now.
+            # The answer is unreadable, or the log cannot take records now.
             return self._failed(error.code, str(error), float(error.details.get("retry_after_s", 0.0)))
         except Exception as error:
             if not self._trouble:
@@ -147,7 +148,7 @@ class UrlPoller:
         chunks = self._chunks(fetched.body, fresh)
         while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
             if self._closing:
-                return  # the rest comes when the feed is started again
+                return  # the rest comes when the feed starts again
             decoded = await asyncio.to_thread(self._judge, [item for _, item in chunk])
             await self._taker.take(decoded, [marks[place] for place, _ in chunk])
         self._counts.taken_bytes += len(fetched.body) if fresh else 0
@@ -155,27 +156,28 @@ class UrlPoller:
         self._fetcher.done(fetched)
 
     def _unseen(self, body: bytes) -> tuple[list[bytes], set[int]]:
-        """The marks of all items, and the places of those that were never taken."""
+        """Returns the marks of all items, and the indexes of the items that were never taken."""
         marks = [mark(identity) for identity, _ in items(body, self._polling.format)]
         return marks, set(self._seen.unseen(marks))
 
     def _chunks(self, body: bytes, places: set[int]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-        """The items at these places. They are parsed once more: all of them at once would take too much memory."""
+        """Yields the items at these indexes, chunk by chunk. It parses the body a second time, because all items at
+        once would take too much memory."""
         if not places:
             return
-        found = enumerate(record for _, record in items(body, self._polling.format))
-        wanted = (item for item in found if item[0] in places)
-        while chunk := list(islice(wanted, CHUNK)):
+        numbered = enumerate(record for _, record in items(body, self._polling.format))
+        unseen = (item for item in numbered if item[0] in places)
+        while chunk := list(islice(unseen, CHUNK)):
             yield chunk
 
-    # ------------------------------------------------------------ how it goes
+    # ------------------------------------------------------------ success and failure
 
     def _failed(self, what: str, reason: str, retry_after_s: float) -> float:
         self._counts.polls_failed += 1
         self._failures += 1
         wait_s = back_off_s(self._failures, self._polling.period_s, retry_after_s, self._rng)
         if what != self._trouble:
-            # Once, not each time: what goes on for a day is one trouble.
+            # Log a trouble once, not at each poll.
             self._trouble = what
             self._told("warning", "polling fails", host=self._polling.host, reason=reason)
         return wait_s
@@ -186,6 +188,5 @@ class UrlPoller:
         self._trouble, self._failures = "", 0
 
     def _told(self, level: str, event: str, **about: Any) -> None:
-        # Polling goes on whether or not it can be told.
         with suppress(Exception):
             getattr(log, level)(event, feed=self._name, **about)
