@@ -1,8 +1,8 @@
-"""Whether the wall clock can be believed: nothing is deleted by age while it cannot.
+"""Detects a wrong wall clock. While the clock is suspect, nothing is deleted by age.
 
-A clock that is set wrong (a bad battery, a resumed machine) would make everything look old at once. So the wall clock
-is compared with the clock that counts since the machine started, sleep included, which nobody can set; and with the
-newest time on record. What is suspect stays so until the clock is right again, or somebody accepts it.
+A clock that is set wrong (a bad battery, a resumed machine) would make everything look old at once. So the guard
+compares the wall clock with the clock since boot, sleep included, which nobody can set, and with the newest time on
+record. The suspicion lasts until the clock is right again, or until an operator accepts it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORD: Final = "clock.json"
 STEP_US: Final = 3600 * 1_000_000
 _RECORD_EVERY_US: Final = 60 * 1_000_000
 _LOOK_EVERY_S: Final = 5.0
-# A process that was killed may have written this much after its last record, at most.
+# The longest time that a killed process may have run after its last record.
 _UNRECORDED_US: Final = 2 * _RECORD_EVERY_US
 
 
@@ -42,11 +42,11 @@ class ClockSuspicion(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """The state of the guard that the file keeps, so that the next process goes on with it.
+    """The state of the guard in its file, so that the next process continues with it.
 
     `base_us` (wall clock) and `boot_us` (clock since boot) are the same moment, the last at which the guard believed
-    the wall clock. They can be compared only until the machine boots again, which changes `boot_id`. `stepped_to_us` is
-    the time that a suspect wall clock was set to.
+    the wall clock. They are comparable until the machine boots again, which changes `boot_id`. `stepped_to_us` is the
+    time that a suspect wall clock was set to.
     """
 
     newest_us: int
@@ -58,7 +58,7 @@ class ClockRecord:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The wall clock, and one that nobody sets: since the machine started, which `boot_id` names."""
+    """The wall clock, and the clock since boot, which nobody can set; `boot_id` names the boot."""
 
     wall_us: Callable[[], int]
     boot_us: Callable[[], int]
@@ -75,8 +75,8 @@ def machine_clocks() -> Clocks:
 
 
 class ClockGuard:
-    """Thread-safe. Its record is a file in the data folder. `committed_us`: the time of the newest commit, which a
-    process that was killed did not live to put on record."""
+    """Thread-safe. The record is a file in the data folder. `committed_us` is the time of the newest commit: a process
+    that was killed may not have recorded it."""
 
     def __init__(self, folder: Path, clocks: Clocks, committed_us: int = 0) -> None:
         self._path = folder / RECORD
@@ -87,16 +87,16 @@ class ClockGuard:
         self._written_us = 0
         self._start(_read(self._path, clocks.wall_us()), committed_us)
 
-    # ------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------ reading the clock
 
     def age_us(self) -> int:
-        """The time by which ages are told. It stands still while the clock is suspect, so that nothing grows old."""
+        """The time that ages are measured by. It stands still while the clock is suspect, so that nothing grows old."""
         with self._lock:
             wall_us = self._look()
             return wall_us if self._suspicion is None else self._stopped_us
 
     def now_us(self) -> int:
-        """The time of what happens now. While the clock is suspect it goes on from the last that was believed."""
+        """The time of events that happen now. While the clock is suspect it continues from the last believed time."""
         with self._lock:
             wall_us = self._look()
             return wall_us if self._suspicion is None else self._expected_us()
@@ -107,7 +107,7 @@ class ClockGuard:
             return self._suspicion
 
     def accept(self) -> int:
-        """The wall clock is right, says somebody who knows; from now on everything is told by it."""
+        """Accepts the wall clock on an operator's word, and clears the suspicion."""
         with self._lock:
             wall_us = self._clocks.wall_us()
             self._record = ClockRecord(wall_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
@@ -118,13 +118,13 @@ class ClockGuard:
             return wall_us
 
     async def watch(self) -> None:
-        """Notice steps, and keep the record, although nobody asks."""
+        """Detects steps, and updates the record, even if nobody reads the clock."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await asyncio.to_thread(self.record)
 
     def record(self) -> None:
-        """Put the newest time on record, unless it has been lately."""
+        """Records the newest time, unless that happened recently."""
         with self._lock:
             self._look()
             self._move_base()
@@ -137,16 +137,16 @@ class ClockGuard:
             self._move_base()
             self._write()
 
-    # ------------------------------------------------------------ how it is known; the caller has the lock
+    # ------------------------------------------------------------ deciding; the caller holds the lock
 
     def _start(self, known: ClockRecord | None, committed_us: int) -> None:
         wall_us, boot_us, boot_id = self._clocks.wall_us(), self._clocks.boot_us(), self._clocks.boot_id
         self._record = record = known or ClockRecord(wall_us, wall_us, boot_us, boot_id)
-        # Later commits are not of that minute: they have the times of a clock that was ahead, and somebody knows.
+        # Ignore later commit times: they come from a clock that was ahead and that an operator has since accepted.
         if self._record_us() < committed_us <= self._record_us() + _UNRECORDED_US:
             self._record = record = replace(record, newest_us=committed_us)
         if record.stepped_to_us is None or record.boot_id != boot_id:
-            # Time that passed while nobody looked is no step.
+            # Time that passed while no process ran is not a step.
             base_us = wall_us
             if wall_us < record.newest_us:
                 base_us = self._record_us()
@@ -162,24 +162,24 @@ class ClockGuard:
         return self._record.base_us + self._clocks.boot_us() - self._record.boot_us
 
     def _record_us(self) -> int:
-        """The latest time on record, that of a suspect clock's stand-in too."""
+        """The latest time on record, including the time that replaces a suspect clock."""
         return max(self._record.newest_us, self._record.base_us)
 
     def _move_base(self) -> None:
-        """Put on record how far the time has gone on without the wall clock: after a boot it goes on from there."""
+        """Records how far time went on without the wall clock, so that it continues from there after a boot."""
         if self._suspicion is not None:
             self._record = replace(self._record, base_us=self._expected_us(), boot_us=self._clocks.boot_us())
 
     def _step_known(self, wall_us: int, expected_us: int) -> int | None:
-        """What a suspect clock was set ahead to. Of several such times it is the first: after a boot, a clock that
-        shows any later time may be set wrong still. A clock that was set back is before the newest time then."""
+        """Returns the time that a suspect clock was set ahead to: the first of several, because after a boot any later
+        time may still be wrong. A clock that was set back shows then as before the newest time."""
         known_us = self._record.stepped_to_us
         if wall_us <= expected_us:
             return known_us
         return wall_us if known_us is None else min(known_us, wall_us)
 
     def _look(self) -> int:
-        """Believe the wall clock, or suspect it; what it says."""
+        """Updates the suspicion, and returns the wall clock."""
         wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
         if self._suspicion in (None, ClockSuspicion.STEPPED) and abs(wall_us - expected_us) > STEP_US:
             stepped_to_us = self._step_known(wall_us, expected_us)
@@ -234,10 +234,10 @@ class ClockGuard:
 
 
 def parse_record(content: bytes) -> ClockRecord:
-    """The record in the file; ValueError where it is damaged."""
-    said = json.loads(content)
+    """Parses the record. Raises ValueError if it is damaged."""
+    fields = json.loads(content)
     try:
-        record = ClockRecord(**said)
+        record = ClockRecord(**fields)
     except TypeError as error:
         raise ValueError(str(error)) from None
     times = (record.newest_us, record.base_us, record.boot_us, record.stepped_to_us or 0)
@@ -247,7 +247,7 @@ def parse_record(content: bytes) -> ClockRecord:
 
 
 def _read(path: Path, wall_us: int) -> ClockRecord | None:
-    """What is on record; None where nothing is. A damaged record is set aside, and that is told."""
+    """Reads the record; None if there is none. A damaged record goes to the lost folder, with a log line."""
     try:
         return parse_record(path.read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,8 @@
-"""The datasets' tables of one data folder: opened when first needed, looked after while open, removed when dropped."""
+"""Opens, maintains and removes the Delta tables of the datasets in one data folder.
+
+A table opens at its first use. A background task compacts open tables and removes dropped ones when readers outside of
+Tocsin had time to finish.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ log = structlog.get_logger()
 
 
 class DatasetTables:
-    """Thread-safe. A dataset's folder has a name of its own, so a new dataset never meets an old one's files."""
+    """Thread-safe. Each dataset's folder has a unique name, so a new dataset never sees an old one's files."""
 
     def __init__(
         self,
@@ -55,33 +59,38 @@ class DatasetTables:
 
     @property
     def clock(self) -> TableClock:
-        """Which time it is for whatever is kept, and by which ages are told."""
+        """The clock for times on record and for ages."""
         return self._clock
 
     @property
     def folder(self) -> Path:
-        """Each dataset's table is a folder in here."""
+        """The folder that holds each dataset's table as a subfolder."""
         return self._folder
 
     def kept_for_readers(self) -> tuple[int, int, int]:
-        """What is kept for readers outside: removed data files, their bytes, and entries of logs."""
+        """Returns what is kept for readers outside: the number of removed data files, their bytes, and the entries of
+        logs."""
         with self._lock:
             tables = list(self._open.values())
-        kept = [table.past.tombstones for table in tables]
+        tombstone_lists = [table.past.tombstones for table in tables]
         entries = sum(len(table.log_files.entries) for table in tables if table.log_files is not None)
-        return sum(len(tombstones) for tombstones in kept), sum(tombstones.size_bytes for tombstones in kept), entries
+        return (
+            sum(len(tombstones) for tombstones in tombstone_lists),
+            sum(tombstones.size_bytes for tombstones in tombstone_lists),
+            entries,
+        )
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start, end and upkeep
 
     async def start(self, known: set[str], removals: Removals, lost: LostFolder) -> None:
-        """What a crash left of a CREATE or a DROP goes; a folder that nothing explains is set aside."""
+        """Removes what a crash left of a CREATE or a DROP, and moves unexplained folders to the lost folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._removals = removals
         await removals.carry_out(
             DATASET, self._folder, lambda removal: removal.name not in known and self._is_due(removal)
         )
-        strange = await removals.find_unexplained(DATASET, self._folder, known)
-        await asyncio.to_thread(lost.set_aside, strange, DATASET)
+        unexplained = await removals.find_unexplained(DATASET, self._folder, known)
+        await asyncio.to_thread(lost.set_aside, unexplained, DATASET)
         self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
 
     async def close(self) -> None:
@@ -99,7 +108,7 @@ class DatasetTables:
             with self._lock:
                 due = [(name, table) for name, table in self._open.items() if table.upkeep_due()]
             for name, table in due:
-                # The next one has its turn even where this one's failure cannot be told.
+                # A failure, even one in logging, must not stop the upkeep of the other tables.
                 with suppress(Exception):
                     await self._kept_up(name, table)
             try:
@@ -130,7 +139,8 @@ class DatasetTables:
     # ------------------------------------------------------------ tables
 
     def create(self, entry: DatasetEntry) -> None:
-        """Its folder must be named by an intent: where this fails, or the catalog does not get the entry, `discard`."""
+        """Creates the table. An intent must name its folder first. If this fails, or the catalog does not get the
+        entry, call `discard`."""
         faults.reach("create-dataset.intended")
         with self._lock:
             self._open[entry.folder] = DatasetTable.create(
@@ -144,24 +154,25 @@ class DatasetTables:
         with self._lock:
             if entry.folder in self._dropped:
                 raise NotFoundError(f"the dataset {entry.dataverse}.{entry.name} was dropped meanwhile")
-            found = self._open.get(entry.folder)
-            if found is None:
-                found = self._open[entry.folder] = DatasetTable.open(
+            table = self._open.get(entry.folder)
+            if table is None:
+                table = self._open[entry.folder] = DatasetTable.open(
                     self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
                     retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
                     outside_readers=self._outside_readers, clock=self._clock,
                 )  # fmt: skip
-            return found
+            return table
 
     async def drop(self, *folders: str) -> None:
-        """After the catalog forgot them. They are removed when readers outside of Tocsin had time to end."""
+        """Closes tables that the catalog has dropped. Their files are removed when readers outside of Tocsin had time
+        to finish."""
         if folders:
             faults.reach("drop-dataset.catalog-done")
             await asyncio.to_thread(self._close, folders)
             await self._remove_dropped()
 
     async def discard(self, folder: str) -> None:
-        """Of a CREATE that came to nothing: nobody has seen it."""
+        """Removes the table of a CREATE that failed, at once: nobody has seen it."""
         await asyncio.to_thread(self._close, (folder,))
         assert self._removals is not None, "the tables are not started"
         await self._removals.carry_out(DATASET, self._folder, lambda removal: removal.name == folder)
@@ -175,13 +186,14 @@ class DatasetTables:
                     table.close()
 
     async def _remove_dropped(self) -> None:
-        """Not what a CREATE is making at this moment: that has an intent, too, and was not dropped."""
+        """Removes dropped tables that are due. A table that a CREATE is making also has an intent, but was not
+        dropped."""
         assert self._removals is not None, "the tables are not started"
         with self._lock:
-            opened = set(self._open)
+            open_folders = set(self._open)
 
         def is_due(removal: Removal) -> bool:
-            return removal.dropped_at is not None and removal.name not in opened and self._is_due(removal)
+            return removal.dropped_at is not None and removal.name not in open_folders and self._is_due(removal)
 
         await self._removals.carry_out(DATASET, self._folder, is_due)
 
@@ -189,7 +201,8 @@ class DatasetTables:
         assert self._removals is not None, "the tables are not started"
         if removal.dropped_at is None:
             return True
-        now = min(self._removals.clock(), from_us(self._clock.age_us()))  # which stands still with a suspect clock
+        # the age clock stands still while the wall clock is suspect
+        now = min(self._removals.clock(), from_us(self._clock.age_us()))
         return removal.dropped_at + timedelta(seconds=self._outside_readers.keep_s) <= now
 
 

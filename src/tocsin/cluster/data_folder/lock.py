@@ -1,8 +1,8 @@
-"""A data folder belongs to one process at a time.
+"""Locks a data folder, so that one process at a time works on it.
 
-The lock is the operating system's (`flock`), so it ends with its holder however that ends. The file says who holds it,
-for the message to whoever comes second; and which Java process works for the holder, because that one outlives a killed
-holder for a moment and may still be writing: the next holder waits for it.
+The lock is the operating system's (`flock`), so it ends with its owner, however the owner ends. The file names the
+owner, for the error message that a second process shows. It also names the owner's Java process: that one outlives a
+killed owner for a moment and may still be writing, so the next owner waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READ_LIMIT_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ProcessMark:
-    """One process for good: a pid alone is given out again after a while."""
+    """Identifies a process for ever by pid and start time; the system reuses a pid alone."""
 
     pid: int
     created_s: float
@@ -44,10 +44,10 @@ class ProcessMark:
     def is_alive(self) -> bool:
         try:
             process = psutil.Process(self.pid)
-            # Its start is told relative to the clock, which may have been set since: better to wait once in vain for
-            # a stranger than to overlook the one that still writes.
-            same = abs(process.create_time() - self.created_s) < _CLOCK_S
-            return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+            # The start time is relative to the wall clock, which may have been set since. Tolerate a difference:
+            # waiting for an unrelated process is better than overlooking a process that still writes.
+            is_same = abs(process.create_time() - self.created_s) < _CLOCK_S
+            return is_same and bool(process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 
@@ -57,7 +57,7 @@ class ProcessMark:
 
 @dataclass(slots=True)
 class FolderLock:
-    """The hold on one data folder, from `take` to `release`."""
+    """The lock on one data folder, from `take` to `release`."""
 
     folder: Path
     _descriptor: int
@@ -68,10 +68,10 @@ class FolderLock:
     async def take(
         folder: Path, *, address: str | None = None, wait_s: float = 60.0, say: Callable[[str], None] = lambda _: None
     ) -> FolderLock:
-        """Hold the folder, made if need be. `address`: where the holder can be reached, if it serves.
+        """Takes the lock, and creates the folder if necessary. `address` is where the owner serves, if it does.
 
-        Refused with `ConflictError` while another process holds it. What a dead holder left running is waited for, and
-        said so; `UnavailableError` when it has not ended after `wait_s`.
+        Raises `ConflictError` while another process owns the lock. Waits for processes that a dead owner left running,
+        and says so; raises `UnavailableError` if they have not ended after `wait_s`.
         """
         descriptor = _open(folder)
         try:
@@ -87,22 +87,28 @@ class FolderLock:
         return lock
 
     def record_child(self, pid: int) -> None:
-        """A process that works on the folder for the holder and may outlive it. Those that have ended are forgotten."""
+        """Records a process that works on the folder for the owner and may outlive it. Forgets those that have
+        ended."""
         with suppress(psutil.NoSuchProcess):
             living = [child for child in self._children if child.is_alive()]
             self._children = [*living, ProcessMark.of(pid)]
             self._write()
 
     def release(self) -> None:
-        """Let go. What is written stays: a child may still be ending, and the next holder must wait for it."""
+        """Releases the lock. The file keeps its content: a child may still be ending, and the next owner must wait for
+        it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _write(self) -> None:
-        said = {"pid": os.getpid(), "address": self._address, "children": [one.to_json() for one in self._children]}
-        # In place: a new file under the same name would be another lock.
-        content = json.dumps(said).encode() + b"\n"
+        content_fields = {
+            "pid": os.getpid(),
+            "address": self._address,
+            "children": [child.to_json() for child in self._children],
+        }
+        # Write in place: a new file under the same name would be another lock.
+        content = json.dumps(content_fields).encode() + b"\n"
         os.pwrite(self._descriptor, content, 0)
         os.ftruncate(self._descriptor, len(content))
 
@@ -118,7 +124,7 @@ def _open(folder: Path) -> int:
 
 
 async def _locked(descriptor: int) -> bool:
-    """Whether the lock is ours now. Tried for a moment: one who only looks whether somebody holds it does so too."""
+    """Whether this process got the lock. Retries for a moment, because `lock_owner.find` also takes it briefly."""
     for _ in range(_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,17 +136,17 @@ async def _locked(descriptor: int) -> bool:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
-    """What the file says; nothing if its writer died over it."""
+    """Parses the file; returns an empty dict if its writer died while writing."""
     try:
-        said = json.loads(os.pread(descriptor, READ_LIMIT_BYTES, 0))
+        owner = json.loads(os.pread(descriptor, READ_LIMIT_BYTES, 0))
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _children_of(said: dict[str, Any]) -> list[ProcessMark]:
     try:
-        return [ProcessMark(int(one["pid"]), float(one["created_s"])) for one in said.get("children", [])]
+        return [ProcessMark(int(child["pid"]), float(child["created_s"])) for child in said.get("children", [])]
     except (TypeError, KeyError, ValueError):
         return []
 
@@ -155,15 +161,15 @@ def _held(folder: Path, said: dict[str, Any]) -> ConflictError:
 
 
 async def _wait_for(left: list[ProcessMark], wait_s: float, say: Callable[[str], None]) -> None:
-    alive = [one for one in left if one.is_alive()]
+    alive = [process for process in left if process.is_alive()]
     if not alive:
         return
-    pids = ", ".join(str(one.pid) for one in alive)
+    pids = ", ".join(str(process.pid) for process in alive)
     say(f"waiting for process {pids}, left by a cluster that was killed, to end")
     try:
         async with asyncio.timeout(wait_s):
-            # They are no children of ours: nobody tells us when they end.
-            while any(one.is_alive() for one in alive):  # noqa: ASYNC110
+            # These are not children of this process, so no signal announces their end.
+            while any(process.is_alive() for process in alive):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_EVERY_S)
     except TimeoutError:
         raise UnavailableError(

@@ -1,4 +1,4 @@
-"""Who works on a data folder, for somebody who does not want to hold it."""
+"""Finds the process that owns a data folder, without taking its lock."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tocsin.wire.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class LockOwner:
-    """`address` is None where it serves nobody: another command that works on the folder."""
+    """The owner. `address` is None if it serves nobody, such as another command that works on the folder."""
 
     pid: int | None
     address: str | None
 
 
 def find(folder: Path) -> LockOwner | None:
-    """The process that holds the folder now."""
+    """Returns the process that owns the folder now, or None."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -29,7 +29,7 @@ def find(folder: Path) -> LockOwner | None:
     except OSError as error:
         raise InputError(f"the data folder {folder} cannot be used: {error.strerror}") from None
     try:
-        # Shared, so that two who only look do not take each other for a holder.
+        # Take a shared lock, so that two processes that only look do not see each other as owners.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:
@@ -40,7 +40,7 @@ def find(folder: Path) -> LockOwner | None:
 
 def _said(content: bytes) -> LockOwner:
     try:
-        said = json.loads(content)
-        return LockOwner(said.get("pid"), said.get("address"))
+        fields = json.loads(content)
+        return LockOwner(fields.get("pid"), fields.get("address"))
     except (ValueError, AttributeError):
         return LockOwner(None, None)

@@ -1,4 +1,4 @@
-"""Where a start puts what it finds in the data folder and cannot explain: nothing is deleted that nobody named.
+"""Where a start moves files that it cannot explain. Tocsin deletes only what a record names.
 
 lost/20261116T131500Z-dataset-3f2a…    a folder of datasets/ that the catalog does not know
 lost/20261116T131500Z-feed-81bc…       a feed's log that the catalog does not know
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class LostFolder:
-    """The folder `lost` of one data folder. What was put there has a date and its old name, and is never replaced."""
+    """The folder `lost` of one data folder. Each item has a date and its old name, and is never overwritten."""
 
     def __init__(self, data: Path, clock: Callable[[], datetime], say: Callable[[str], None] = lambda _: None) -> None:
         self._folder = data / LOST
@@ -37,31 +37,31 @@ class LostFolder:
         self._say = say
 
     def choose_place(self, name: str) -> Path:
-        """A new path in it, for something that was called so."""
+        """Returns a new path in the folder for an item of this name."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_folder(self._folder.parent)
         stamp = self._clock().strftime("%Y%m%dT%H%M%SZ")
-        place, tries = self._folder / f"{stamp}-{name}", 1
-        while os.path.lexists(place):
+        destination, tries = self._folder / f"{stamp}-{name}", 1
+        while os.path.lexists(destination):
             tries += 1
-            place = self._folder / f"{stamp}-{name}-{tries}"
-        return place
+            destination = self._folder / f"{stamp}-{name}-{tries}"
+        return destination
 
     def set_aside(self, paths: Iterable[Path], kind: str) -> None:
-        """Move these there, and say what each is. One that cannot be moved stays where it is."""
+        """Moves these paths there and reports each. A path that cannot be moved stays."""
         for path in paths:
             about = describe(path, kind)
             try:
-                place = self.choose_place(f"{kind}-{path.name}")
-                path.rename(place)
+                destination = self.choose_place(f"{kind}-{path.name}")
+                path.rename(destination)
                 faults.reach("lost.set-aside")
-                sync_folder(place.parent)
+                sync_folder(destination.parent)
                 sync_folder(path.parent)
             except OSError as error:
                 log.error("the catalog does not know this, and it cannot be set aside", path=str(path), about=about)
                 self._say(f"the catalog does not know {path} ({about}); it stays where it is: {error.strerror}")
                 continue
-            self.report(str(path), about, place)
+            self.report(str(path), about, destination)
 
     def report(self, what: str, about: str, place: Path) -> None:
         log.warning("set aside, because the catalog does not know it", path=what, about=about, now=str(place))
@@ -69,12 +69,12 @@ class LostFolder:
 
 
 def describe(path: Path, kind: str) -> str:
-    """What it is, for a person who looks for something that is missing."""
-    files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    """Describes a path for a person who looks for missing data."""
+    files = [child for child in path.rglob("*") if child.is_file()] if path.is_dir() else [path]
     size_bytes = 0
-    for each in files:
+    for file in files:
         try:
-            size_bytes += each.stat().st_size
+            size_bytes += file.stat().st_size
         except OSError:
             continue
     about = f"{len(files):,} files, {size_bytes:,} bytes"
@@ -89,13 +89,13 @@ def describe(path: Path, kind: str) -> str:
 
 
 def refuse_lost_catalog(data: Path, catalog: Path, beside: Iterable[Path]) -> None:
-    """StoreError where data lie beside a catalog that is not there, or knows nothing."""
-    found = list(beside)
-    if not found:
+    """Raises StoreError if there are data beside a catalog that is missing or empty."""
+    data_paths = list(beside)
+    if not data_paths:
         return
     state = "knows nothing of them" if catalog.exists() else "is missing"
-    shown = ", ".join(str(path.relative_to(data)) for path in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    shown = ", ".join(str(path.relative_to(data)) for path in data_paths[:3])
+    more = f" and {len(data_paths) - 3} more" if len(data_paths) > 3 else ""
     raise StoreError(
         f"the data folder {data} holds data ({shown}{more}), and its catalog {catalog.name} {state}",
         hint=f"put {catalog.name} back together with its -wal file, or restore a backup into a new folder (tocsin "

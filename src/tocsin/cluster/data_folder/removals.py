@@ -1,10 +1,10 @@
-"""What may be removed from the data folder. Nothing else is, whatever a start finds there.
+"""Records which folders may be deleted. Nothing else is deleted, whatever a start finds in the data folder.
 
-    CREATE   intent ─▶ folder ─▶ catalog: the entry comes and the intent goes, in one transaction
-    DROP     catalog: the entry goes and an intent comes, in one transaction ─▶ the folder goes ─▶ the intent goes
+    CREATE   intent ─▶ folder ─▶ catalog: one transaction adds the entry and removes the intent
+    DROP     catalog: one transaction removes the entry and adds an intent ─▶ delete the folder ─▶ remove the intent
 
-So a crash at any place leaves a folder that either an entry or an intent names. A folder that neither names was not
-made by this catalog: the start sets it aside (see `lost_folder`).
+So a crash at any point leaves a folder that either an entry or an intent names. A folder that neither names was not
+made by this catalog: the start moves it to the lost folder (see `lost_folder`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATASET: Final = "dataset"
 FEED: Final = "feed"
 CHANNEL: Final = "channel"
 
-# A file system's own, where a folder is one.
+# Belongs to the file system, if the folder is a mount point.
 _NOT_OURS: Final = frozenset({"lost+found"})
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ Step: TypeAlias = Callable[[StoreTransaction], Awaitable[object]]
 
 
 def removal_of(entry: CatalogEntry) -> Removal | None:
-    """What an entry has beside the catalog, as it would be removed."""
+    """Returns the intent to remove what an entry has on the disk; None if it has nothing there."""
     match entry:
         case DatasetEntry():
             return Removal(DATASET, entry.folder)
@@ -49,18 +49,19 @@ def removal_of(entry: CatalogEntry) -> Removal | None:
 
 
 def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry], now: datetime) -> list[Step]:
-    """What a change of the catalog records: what went may be removed, what came may not be any more."""
+    """Returns the store steps for a change of the catalog: intents for entries that go, and no intents for entries that
+    come."""
     had, has = _possessions(before), _possessions(after)
-    gone = [Removal(*key, dropped_at=now) for key in had if key not in has]
+    removals = [Removal(*key, dropped_at=now) for key in had if key not in has]
     return [
-        *(_adding(removal) for removal in gone),
+        *(_adding(removal) for removal in removals),
         *(_forgetting(*key) for key in has if key not in had),
     ]
 
 
 def _possessions(entries: Iterable[CatalogEntry]) -> Mapping[tuple[str, str], None]:
-    found = (removal_of(entry) for entry in entries)
-    return dict.fromkeys((removal.kind, removal.name) for removal in found if removal is not None)
+    removals = (removal_of(entry) for entry in entries)
+    return dict.fromkeys((removal.kind, removal.name) for removal in removals if removal is not None)
 
 
 def _adding(removal: Removal) -> Step:
@@ -72,7 +73,7 @@ def _forgetting(kind: str, name: str) -> Step:
 
 
 class Removals:
-    """The recorded intents, and how they are carried out."""
+    """The recorded intents, and their execution."""
 
     def __init__(self, store: ClusterStore, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._store = store
@@ -82,7 +83,8 @@ class Removals:
         return [removal for removal in await self._store.removals() if removal.kind == kind]
 
     async def intend(self, entry: CatalogEntry) -> None:
-        """Before a CREATE makes anything of this entry's on the disk: what it makes goes unless the catalog gets it."""
+        """Records an intent before a CREATE makes the entry's files. They are removed unless the catalog gets the
+        entry."""
         removal = removal_of(entry)
         assert removal is not None, "only what is on the disk can be removed"
         await self.record([removal])
@@ -93,7 +95,7 @@ class Removals:
                 await transaction.add_removal(removal)
 
     async def forget(self, kind: str, names: Collection[str]) -> None:
-        """They are removed. A full disk leaves the records, which harm nothing: a later start forgets them."""
+        """Forgets intents whose folders are removed. On a full disk they stay, harmlessly, until a later start."""
         if not names:
             return
         try:
@@ -104,29 +106,29 @@ class Removals:
             log.warning("what was removed stays recorded for now", kind=kind, names=list(names), reason=error.message)
 
     async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
-        """Remove those folders in `folder` that an intent names and that are due. One that cannot be removed now stays
-        recorded, and is tried again."""
+        """Deletes the folders in `folder` that an intent names and that are due. If a deletion fails, its intent stays
+        for the next try."""
         due = [removal.name for removal in await self.list_for(kind) if is_due(removal)]
-        done = [name for name in due if await asyncio.to_thread(_remove, folder / name, folder)]
-        if done:
-            # The folders' names are gone for good before the intents are.
+        removed = [name for name in due if await asyncio.to_thread(_remove, folder / name, folder)]
+        if removed:
+            # Make the deletions durable before the intents are forgotten.
             await asyncio.to_thread(sync_folder, folder)
             faults.reach("removal.carried-out")
-            await self.forget(kind, done)
+            await self.forget(kind, removed)
 
     async def find_unexplained(self, kind: str, folder: Path, known: Collection[str]) -> list[Path]:
-        """What lies in the folder though neither the catalog (`known`) nor an intent names it."""
+        """Lists the paths in the folder that neither the catalog (`known`) nor an intent names."""
         named = {removal.name for removal in await self.list_for(kind)} | set(known)
         return [path for path in await asyncio.to_thread(list_paths, folder) if path.name not in named]
 
 
 def list_paths(folder: Path) -> list[Path]:
-    """What lies in a folder of datasets or of feeds' logs, if there is one."""
+    """Lists the content of a folder of datasets or of feeds' logs; empty if there is no folder."""
     return sorted(path for path in folder.iterdir() if path.name not in _NOT_OURS) if folder.is_dir() else []
 
 
 def _remove(path: Path, folder: Path) -> bool:
-    """Whether it is gone."""
+    """Deletes the folder, and returns whether it is gone."""
     if path.parent != folder or path.name in ("", ".", ".."):
         raise ValueError(f"{path} is not a folder in {folder}")
     shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,8 @@
-"""Spark as statements use it: jobs that can be stopped, answers as Arrow, errors as people read them."""
+"""Runs Spark work for statements, feeds and channels: cancellable jobs, results as Arrow, readable errors.
+
+Work runs on thread pools, one pool per kind, so that statements, landings and executions cannot starve each other. Each
+piece of work has a Spark job group, which is how it is cancelled.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +45,12 @@ from tocsin.wire.errors import (
 T = TypeVar("T")
 
 LANDING_THREADS: Final = 4
-CHANNEL_THREADS: Final = 16  # a thread waits while its job runs: few long executions leave room for short ones
+CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long executions leave room for short ones
 _GONE_S: Final = 1.0
 
 
 class VirtualDatasetReader(Protocol):
-    """Reads datasets that are no tables: what channels have, and what procedures did."""
+    """Reads datasets that are not tables: the state of channels and the runs of procedures."""
 
     def rows(self, shown: Any) -> pa.Table: ...
 
@@ -57,7 +61,7 @@ class VirtualDatasetReader(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _EngineWork:
-    """What a thread carries out."""
+    """One piece of work on a thread."""
 
     group: str
     asker: str | None = None
@@ -67,11 +71,11 @@ class _EngineWork:
 
 
 class Engine:
-    """The present session, and the threads that use it.
+    """Owns the current Spark session and the threads that use it.
 
-    A session can be replaced by another at any time. Work keeps the one that it began with: when that is lost, the work
-    fails with UnavailableError and is repeated with the next one, by those who repeat it. Nothing here asks the JVM on
-    the event loop.
+    The watch can replace the session at any time. Work keeps the session that it began with. If that session is lost,
+    the work fails with UnavailableError, and callers that may repeat it do so in the next session. The engine never
+    calls the JVM on the event loop.
     """
 
     def __init__(
@@ -84,15 +88,16 @@ class Engine:
         lost_limit: int,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
-        """`lost_limit`: so many may lose threads before the session is replaced; there are as many to spare."""
+        """`lost_limit` callers may lose threads before the session is replaced; each pool has as many spare threads."""
         self._make_python = make_python
         self._scratch = scratch
         self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
-        # Of their own: however many statements run or wait, records land, and the other way round.
+        # Separate pools: records land however many statements run or wait, and vice versa.
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
         self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
-        # One: with each more thread that computes in Python the event loop waits longer for its turn.
+        # A single thread: each further thread that computes in Python makes the event loop wait longer for the
+        # interpreter lock.
         self._bodies = ThreadPoolExecutor(1, thread_name_prefix="body")
         self._needed = ((self._threads, threads), (self._channels, CHANNEL_THREADS))
         self._work_threads = WorkThreads(give_up_s)
@@ -101,16 +106,16 @@ class Engine:
         self._pauses: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._session: EngineSession | None = None
         self.has_cancelled = False
-        """Whether work was stopped in this session: Spark may have tasks of it that cannot be."""
+        """Whether work was cancelled in this session. Spark may still run tasks of it that cannot be stopped."""
         self.trouble: Callable[[], str | None] = lambda: None
-        """Why the engine should not be given work now, as far as the one knows who watches it."""
+        """Says why the engine should get no work now, or None. The engine's watch replaces this function."""
         self.shows: VirtualDatasetReader | None = None
         self.adopt(spark)
 
-    # ------------------------------------------------------------ the session
+    # ------------------------------------------------------------ session
 
     def adopt(self, spark: SparkSession) -> None:
-        """Work that begins from now on uses this session."""
+        """Uses this session for work that begins from now on."""
         self._generations += 1
         self.has_cancelled = False
         self._session = EngineSession(
@@ -121,7 +126,8 @@ class Engine:
                 loop.call_soon_threadsafe(over.set)
 
     def abandon(self) -> None:
-        """There is no session until `adopt`: work fails with UnavailableError, also that which goes on."""
+        """Drops the session until `adopt`. Until then all work fails with UnavailableError, including work that is
+        under way."""
         if self._session is not None:
             self._session.is_lost = True
         self._session = None
@@ -129,18 +135,18 @@ class Engine:
 
     @property
     def session(self) -> EngineSession:
-        """Of the work that this thread carries out, or else the present one."""
+        """The session of the work that this thread runs, or else the current session."""
         work: _EngineWork | None = getattr(self._bound, "work", None)
         if work is not None and work.is_given_up:
             raise UnavailableError("the work was given up")
-        found = self._session if work is None else work.session
-        if found is None:
+        current = self._session if work is None else work.session
+        if current is None:
             raise engine_lost()
-        return found
+        return current
 
     @property
     def generation(self) -> int:
-        """Of the session: what was made with another one is gone."""
+        """The number of the session. Views and other objects of an older session no longer exist."""
         return self.session.generation
 
     @property
@@ -160,26 +166,27 @@ class Engine:
         return self.session.views
 
     def is_alive(self) -> bool:
-        """Whether there is a session whose JVM runs; it may hang."""
-        found = self._session
-        return found is not None and not found.has_ended()
+        """Whether there is a session whose JVM process runs. The JVM may hang nevertheless."""
+        current = self._session
+        return current is not None and not current.has_ended()
 
     @property
     def lost_threads(self) -> int:
-        """Threads that were given up in this session and have not ended."""
+        """The threads that were given up in this session and have not ended."""
         return self._work_threads.lost
 
     @property
     def lost_askers(self) -> int:
-        """Who has such threads: one asker counts once, and work that nobody asked for counts each time."""
+        """The number of callers with lost threads. Each caller counts once; work without a caller counts each time."""
         return self._work_threads.lost_askers
 
     def is_exhausted(self) -> bool:
-        """Whether such threads leave no more than the spare ones."""
+        """Whether lost threads have used up all but the spare threads of a pool."""
         return any(self._work_threads.lost_of(threads) >= needed for threads, needed in self._needed)
 
     def asked_by(self, asker: str) -> AbstractContextManager[None]:
-        """What this task asks of the engine within the block is the asker's; LimitError while it has such threads."""
+        """Attributes the work of this task within the block to the asker. Raises LimitError while the asker has lost
+        threads."""
         return self._work_threads.asked_by(asker)
 
     def close(self) -> None:
@@ -187,32 +194,32 @@ class Engine:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def pause(self, seconds: float) -> None:
-        """Waits before work is tried again: so long, or until there is a new session."""
-        own = (asyncio.get_running_loop(), asyncio.Event())
-        self._pauses.add(own)
+        """Waits before a retry, for this time or until there is a new session."""
+        waiter = (asyncio.get_running_loop(), asyncio.Event())
+        self._pauses.add(waiter)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await own[1].wait()
+                    await waiter[1].wait()
         finally:
-            self._pauses.discard(own)
+            self._pauses.discard(waiter)
 
     # ------------------------------------------------------------ work
 
     async def land(self, work: Callable[[], T], what: str, *, asks_spark: bool) -> T:
-        """As `work`, on the threads of the feeds, and never given up."""
+        """Runs work on the threads of the feeds, like `work`. It is never given up."""
         if not asks_spark:
             return await self._work_threads.carry_out(self._landing, work, stop=lambda: False)
         return await self._carry_out(self._landing, work, what, always_awaited=True)
 
     async def execution(self, work: Callable[[], T], what: str, *, deadline_s: float | None = None) -> T:
-        """As `work`, on the threads of the channels. The work must change nothing.
+        """Runs work on the threads of the channels, like `work`. The work must change nothing.
 
-        If it has run for `deadline_s` (the time in which it waits for a thread is not its own) it is stopped as if it
-        were cancelled. DeadlineError then says that its time was over, soon after the deadline, whether or not Spark
-        could be stopped. A thread that could not be is given up: it gets nothing from the engine any more, and its jobs
-        are cancelled, those to come as well; so it ends with an error, some day, and its result goes nowhere. While the
-        engine as a whole does not answer, no work is said to have overrun: EngineLostError asks to repeat it.
+        After `deadline_s` of running time (waiting for a thread does not count) the work is cancelled, and soon after
+        that DeadlineError is raised, whether or not Spark could stop the jobs. A thread that does not stop is given up:
+        the engine refuses all its calls and cancels its jobs, including later ones, so it ends with an error at some
+        time, and its result is dropped. While the whole engine does not answer, no deadline counts: EngineLostError
+        asks the caller to repeat the work.
         """
         try:
             return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
@@ -229,23 +236,23 @@ class Engine:
         stop: Callable[[], bool] | None = None,
         asks_spark: bool = True,
     ) -> T:
-        """Runs blocking work on a thread of its own. Cancelled, it stops the Spark jobs the work has started or will
-        start, and waits for the work to end. Work that does not end soon all the same is given up: Spark can stop jobs,
-        but neither its optimizer nor a task that never looks up.
+        """Runs blocking work on a thread. A cancellation stops the Spark jobs that the work has started or will start,
+        and waits for the work to end. Work that does not end soon is given up: Spark can stop jobs, but not its
+        optimizer, nor a task that never checks for interruption.
 
-        Work that changes something brings `stop`, which tells it to end before it has, and says whether it will. If it
-        says no, the work is waited for, and the caller learns what it did: the result is returned, and the task's
-        `cancelling()` says that it should go no further.
+        Work that changes data passes `stop`, which asks the work to end before it changes anything, and returns whether
+        it will. If `stop` returns False, the caller waits and gets the result, and the task's `cancelling()` says that
+        it should not continue.
 
-        Work that does not ask Spark needs no session, and is always waited for.
+        Work that does not use Spark needs no session, and is always waited for.
         """
         if not asks_spark:
             return await self._work_threads.carry_out(self._threads, work, stop=lambda: False)
         return await self._carry_out(self._threads, work, what, stop=stop)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Runs what Python does by itself and changes nothing, on the threads of `work`: it needs no session, and is
-        given up when the caller is cancelled."""
+        """Runs pure Python work that changes nothing, on the threads of `work`. It needs no session, and a cancellation
+        gives it up."""
 
         def run() -> T:
             try:
@@ -259,8 +266,8 @@ class Engine:
         return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
 
     async def read_body(self, work: Callable[[], T]) -> T:
-        """Runs what Python does by itself with a large body, to its end. Bodies wait for each other, and nothing else
-        waits for them."""
+        """Decodes a large body in Python, to its end. Bodies have a single thread, so they wait for each other but
+        delay nothing else."""
         return await self._work_threads.carry_out(self._bodies, work, stop=lambda: False)
 
     async def _carry_out(
@@ -273,19 +280,19 @@ class Engine:
         always_awaited: bool = False,
         deadline_s: float | None = None,
     ) -> T:
-        own = _EngineWork(uuid4().hex, self._work_threads.current_asker())
+        engine_work = _EngineWork(uuid4().hex, self._work_threads.current_asker())
 
         def stop_all() -> bool:
-            self.has_cancelled = own.is_stopped = True
+            self.has_cancelled = engine_work.is_stopped = True
             may_be_given_up = stop is None or stop()
-            self._errand(partial(self._cancel_jobs, own))
+            self._errand(partial(self._cancel_jobs, engine_work))
             return may_be_given_up and not always_awaited
 
         def give_up() -> None:
-            own.is_given_up = True
+            engine_work.is_given_up = True
 
         return await self._work_threads.carry_out(
-            threads, partial(self._run, own, what, work, changes=stop is not None or always_awaited),
+            threads, partial(self._run, engine_work, what, work, changes=stop is not None or always_awaited),
             stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
         )  # fmt: skip
 
@@ -299,11 +306,11 @@ class Engine:
         self._bound.work = own
         try:
             context.setJobGroup(own.group, what[:200], interruptOnCancel=True)
-            # Spark is fair between pools. One for each asker, so that who asks much at once gets no more than others;
-            # what nobody asked for, executions and landings, has one for each thread.
+            # Spark schedules fairly between pools. Each caller has a pool, so a caller with many jobs gets no more than
+            # others. Executions and landings have no caller, so they have a pool for each thread.
             pool = threading.current_thread().name if own.asker is None else current.pool_of(own.asker)
             context.setLocalProperty("spark.scheduler.pool", pool)
-            done = work()
+            result = work()
         except Exception as error:
             explained = self.explain(error)
             if explained is error:
@@ -314,35 +321,35 @@ class Engine:
             with suppress(Exception):  # the JVM may be gone
                 context._jsc.sc().clearJobGroup()
         if current.is_lost and not changes:
-            raise engine_lost()  # some of it may have come from the session after
-        return done
+            raise engine_lost()  # part of the result may come from the next session
+        return result
 
     def _cancel_jobs(self, own: _EngineWork) -> None:
         if own.session is not None and not own.session.has_ended():
             own.session.spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(own.group, "cancelled")
 
     def drop_views(self, names: Sequence[str]) -> None:
-        """Soon, on a thread: the caller may be the event loop."""
+        """Drops the views soon, on a thread, because the caller may be the event loop."""
         if names and (current := self._session) is not None:
             self._errand(partial(current.drop_views, list(names)))
 
     def _errand(self, errand: Callable[[], None]) -> None:
         def run() -> None:
-            with suppress(Exception):  # the JVM may be gone, and with it what was asked for
+            with suppress(Exception):  # the JVM may be gone, and the views with it
                 errand()
 
         with suppress(RuntimeError):  # the engine is closed
             self._errands.submit(run)
 
     def explain(self, error: Exception) -> Exception:
-        """The error as people read it. While the session is lost none is taken for the fault of what was asked."""
+        """Translates an error for users. While the session is lost, no error counts as the fault of the statement."""
         if isinstance(error, UnavailableError | StoreError | InputError) and not isinstance(error, StatementError):
-            return error  # which is so, whatever the session does
+            return error  # these errors are right whatever the state of the session
         work: _EngineWork | None = getattr(self._bound, "work", None)
         current = self._session if work is None else work.session
         if current is None or (work is not None and work.is_given_up):
             return engine_lost()
-        # A connection breaks a moment before its JVM is seen to be gone.
+        # A connection breaks a moment before its JVM process is seen to be gone.
         broken = isinstance(error, EOFError | ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
         if current.has_ended(_GONE_S if broken else 0.0):
             return engine_lost()
@@ -351,7 +358,7 @@ class Engine:
         return _explained(error)
 
     def asked(self, work: Callable[[], T]) -> T:
-        """What the work yields, with Spark's errors as people read them."""
+        """Runs the work and translates Spark's errors."""
         try:
             return work()
         except (PySparkException, Py4JError, EOFError, ConnectionError) as error:
@@ -361,24 +368,24 @@ class Engine:
             raise explained from error
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
-        """The whole answer in memory; with a limit, at most so many rows of it."""
+        """Returns the whole result in memory; with a limit, at most that many rows."""
         return self.asked(lambda: self._collected(sql, limit))
 
     def _collected(self, sql: str, limit: int | None) -> pa.Table:
         frame = analyse_query(self.spark, sql)
         frame = _nullable(frame if limit is None else frame.limit(limit))
-        # Planned here and not by the thread that serves the rows: if that one lacks memory it ends without a word, and
-        # whoever waits for its rows waits for ever.
+        # Plan the query here and not in the thread that serves the rows: if that thread runs out of memory, it ends
+        # silently, and the reader waits for ever.
         planned: Any = frame
         planned._jdf.queryExecution().executedPlan()
         return frame.toArrow()
 
     def discard(self, sql: str) -> None:
-        """Runs a query to its end; its rows go nowhere."""
+        """Runs a query to its end and drops its rows."""
         analyse_query(self.spark, sql).write.format("noop").mode("overwrite").save()
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """An answer of any size: Spark puts it on the disk, from where it is read in order, a little at a time."""
+        """Yields a result of any size: Spark writes it to the disk, and this reads it in order, a batch at a time."""
         folder = self._scratch / f"answer-{uuid4().hex}"
         try:
             analyse_query(self.spark, sql).write.parquet(str(folder), compression="zstd")
@@ -401,14 +408,15 @@ class Engine:
 
 
 def _nullable(frame: DataFrame) -> DataFrame:
-    """The same rows. Spark says of a struct of constants that its fields are never NULL, and Arrow, told so, refuses
-    the struct where the whole of it is NULL: nullif, an index beyond the end, an aggregate of nothing."""
+    """Makes all fields of structs nullable. Spark declares the fields of a struct of constants as never NULL; Arrow
+    then refuses a struct that is NULL as a whole, as from nullif, an index beyond the end or an aggregate of no
+    rows."""
     fields = frame.schema.fields
-    loose = [_loose(field.dataType) for field in fields]
-    if all(field.dataType == kind for field, kind in zip(fields, loose, strict=True)):
+    types = [_loose(field.dataType) for field in fields]
+    if all(field.dataType == kind for field, kind in zip(fields, types, strict=True)):
         return frame
     return frame.select(*(
-        frame[f"`{field.name}`"].cast(kind).alias(field.name) for field, kind in zip(fields, loose, strict=True)
+        frame[f"`{field.name}`"].cast(kind).alias(field.name) for field, kind in zip(fields, types, strict=True)
     ))  # fmt: skip
 
 
@@ -419,7 +427,7 @@ def _loose(kind: DataType) -> DataType:
 
 
 def _explained(error: Exception) -> Exception:
-    """The error as one of ours where it tells of Spark, or of a limit that a statement met; else as it is."""
+    """Translates errors of Spark, and of limits that a statement met; returns other errors unchanged."""
     if isinstance(error, PySparkException | Py4JError):
         return told(error)
     if isinstance(error, CallError):

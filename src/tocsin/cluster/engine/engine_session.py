@@ -1,4 +1,4 @@
-"""One life of Spark's, with all that lives and dies with it; and the error of those who lose it."""
+"""One Spark session with everything that lives and dies with it, and the error for work that loses its session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
 
 
 class EngineLostError(UnavailableError):
-    """The session ended before its work was done. Callers whose work may be repeated do so in the next session."""
+    """The session ended before the work was done. Callers whose work may be repeated retry in the next session."""
 
 
 def engine_lost() -> EngineLostError:
@@ -33,7 +33,7 @@ def engine_lost() -> EngineLostError:
 
 @dataclass(eq=False, slots=True)
 class EngineSession:
-    """One life of Spark's, with all that lives and dies with it."""
+    """One Spark session with everything that lives and dies with it."""
 
     generation: int
     spark: SparkSession
@@ -41,12 +41,12 @@ class EngineSession:
     oracle: SparkTypeAnalyser
     views: DatasetViews
     is_lost: bool = False
-    """Set when it is given up, before its JVM is killed."""
+    """Set when the session is abandoned, before its JVM is killed."""
     _pools: set[str] = field(default_factory=set)
 
     def pool_of(self, asker: str) -> str:
-        """The scheduler's pool for the jobs of this asker, which share it fairly. Some askers may have one together:
-        pools are never removed."""
+        """Returns the scheduler pool for the jobs of this caller. Pools share Spark fairly. Several callers may share a
+        pool, because Spark never removes one."""
         name = f"askers {crc32(asker.encode()) % POOLS}"
         if name not in self._pools:
             self._pools.add(name)
@@ -54,7 +54,7 @@ class EngineSession:
         return name
 
     def has_ended(self, within_s: float = 0.0) -> bool:
-        """Whether its JVM is gone. The operating system is asked, never the JVM."""
+        """Whether the JVM process is gone. Asks the operating system, never the JVM."""
         process = session.jvm_process(self.spark)
         if within_s and not self.is_lost:
             with suppress(TimeoutExpired):
@@ -62,12 +62,12 @@ class EngineSession:
         return self.is_lost or process.poll() is not None
 
     def is_stopped(self) -> bool:
-        """Whether Spark's context has ended by itself, for want of memory above all, in a JVM that lives on. Asks the
-        JVM: not on the event loop."""
+        """Whether Spark's context has ended by itself, usually for lack of memory, in a JVM that lives on. Calls the
+        JVM, so it must not run on the event loop."""
         try:
             context: Any = self.spark.sparkContext._jsc.sc()
             return bool(context.isStopped())
-        except Exception:  # a JVM that cannot be asked is as good as gone
+        except Exception:  # a JVM that does not answer is as good as gone
             return True
 
     def drop_views(self, names: Sequence[str]) -> None:

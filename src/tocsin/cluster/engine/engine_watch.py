@@ -1,4 +1,4 @@
-"""The thread that watches the engine: it pings the JVM, and replaces one that is dead or does not answer."""
+"""The thread that watches the engine: pings the JVM, and replaces it when it is dead or does not answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Ping = Callable[[EngineSession], watchdog.PingAnswered]
 
 
 class EngineWatch:
-    """From `start` to `close`. What it says may be asked on any thread, and asks nobody."""
+    """Runs from `start` to `close`. Its properties may be read on any thread, and never call the JVM."""
 
     def __init__(
         self, engine: Engine, sessions: SparkSessions, limits: WatchdogLimits, *, ping: Ping | None = None
@@ -50,26 +50,26 @@ class EngineWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Blocks until it does nothing any more; a start on its way is waited for."""
+        """Blocks until the watch has ended; waits for a start that is under way."""
         self._ending.set()
         self._pings.put(False)
         if self._thread.is_alive():
             self._thread.join()
 
-    # ------------------------------------------------------------ what it says
+    # ------------------------------------------------------------ state
 
     def is_watching(self) -> bool:
         return self._thread.is_alive() or self._ending.is_set()
 
     def trouble(self) -> str | None:
-        """Why scripts cannot be run now."""
-        found = self._watchdog.trouble(time.monotonic())
-        if found is None and not self._engine.is_alive():
+        """Says why scripts cannot run now; None if they can."""
+        trouble = self._watchdog.trouble(time.monotonic())
+        if trouble is None and not self._engine.is_alive():
             return "the engine has stopped and is being replaced"
-        return found
+        return trouble
 
     def asked_by(self, asker: str) -> AbstractContextManager[None]:
-        """As `Engine.asked_by`."""
+        """See `Engine.asked_by`."""
         return self._engine.asked_by(asker)
 
     def retry_after_s(self) -> float:
@@ -88,7 +88,7 @@ class EngineWatch:
         """Threads and tasks that could not be stopped and have not ended."""
         return self._engine.lost_threads + self._watchdog.stuck
 
-    # ------------------------------------------------------------ its thread
+    # ------------------------------------------------------------ the watching thread
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -103,7 +103,7 @@ class EngineWatch:
                 for action in self._watchdog.handle(event, time.monotonic()):
                     self._perform(action)
             except Exception as error:
-                # It watches on, whatever this was.
+                # Keep watching, whatever failed.
                 with suppress(Exception):
                     log.error("the engine's watch failed", exc_info=error)
 
@@ -114,7 +114,8 @@ class EngineWatch:
             case watchdog.KillEngine(reason):
                 with suppress(Exception):
                     log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
-                # First nobody is given it any more, then those who have it get errors.
+                # Abandon the session before killing it: new work must not get it, and its own work must see that it is
+                # lost.
                 self._engine.abandon()
                 self._sessions.kill()
             case watchdog.StartEngine():
@@ -140,7 +141,7 @@ class EngineWatch:
 
     def _send_ping(self, session: EngineSession) -> None:
         if session is not self._pinged:
-            self._pings.put(False)  # to the thread of the session before
+            self._pings.put(False)  # ends the thread of the previous session
             self._pinged, self._pings = session, queue.SimpleQueue()
             arguments = (session, self._pings)
             threading.Thread(target=self._answer_pings, args=arguments, name="engine ping", daemon=True).start()
@@ -165,13 +166,13 @@ class EngineWatch:
 
 
 def task_slots(master: str) -> int | None:
-    """Tasks that a local engine runs at once, if its master says so."""
-    found = re.match(r"local\[(\d+)", master)
-    return int(found[1]) if found else None
+    """Returns how many tasks a local engine runs at once, if its master URL says so."""
+    match = re.match(r"local\[(\d+)", master)
+    return int(match[1]) if match else None
 
 
 def stuck_tasks(context: Any) -> int:
-    """Tasks that run although no stage wants them: their job was cancelled, and they did not end."""
+    """Counts running tasks that belong to no active stage: their job was cancelled, and they did not end."""
     if not context.isLocal():
         return 0
     running = context.taskScheduler().runningTasksByExecutors().get("driver")
@@ -179,12 +180,12 @@ def stuck_tasks(context: Any) -> int:
         return 0
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    wanted = sum(int(stage.get().numActiveTasks()) for stage in stages if stage.isDefined())
-    return max(0, int(running.get()) - wanted)
+    active = sum(int(stage.get().numActiveTasks()) for stage in stages if stage.isDefined())
+    return max(0, int(running.get()) - active)
 
 
 class EngineCollector(Collector):
-    """The engine's figures for Prometheus."""
+    """Exports the engine's state to Prometheus."""
 
     def __init__(self, watch: EngineWatch) -> None:
         self._watch = watch

@@ -1,7 +1,7 @@
-"""Spark's errors as ours.
+"""Translates Spark's errors to ours.
 
-What Spark says quotes data: a record may hold any words. So an error is told by the classes of what Java threw, and by
-the beginnings of Spark's own messages, never by words somewhere in a text.
+Spark's messages quote data, and a record may contain any words. So an error is recognised by the classes of the Java
+exceptions and by the beginnings of Spark's own messages, never by words somewhere in a text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tocsin.pipeline.regular_expressions import regex_problem
 from tocsin.wire.errors import CapacityError, ConflictError, StatementError, StorageFullError, TocsinError
 
 _DEEPEST: Final = 20
-_SPARK: Final = "org.apache.spark.SparkException"  # of Spark itself; statements and records cause others
-# What a task threw, where Java's own chain of causes does not hold it.
+# errors of Spark itself; those of statements and records have other classes
+_SPARK: Final = "org.apache.spark.SparkException"
+# The exception of a task, where Java's chain of causes does not include it.
 _FAILED_TASK: Final = re.compile(
     r"(?:\[\w+\] )?Job aborted due to stage failure: Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: "
     r"(?:Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\n]*\): )?(?P<kind>[\w.$]+)(?:: (?P<message>.*))?",
@@ -48,19 +49,19 @@ _PYTHON: Final = "org.apache.spark.api.python.PythonException"
 
 @dataclass(frozen=True, slots=True)
 class SparkFailure:
-    """One exception of Java's."""
+    """One Java exception."""
 
     kind: str
     message: str
 
 
 def told(error: Exception) -> TocsinError:
-    """What went wrong in Spark, as an error of ours. What a statement can cause is a statement's error."""
+    """Translates an error of Spark. An error that a statement can cause becomes a StatementError."""
     if isinstance(error, Py4JNetworkError):
         return engine_lost()
     try:
         text, causes = str(error), list(_causes(error))
-    except Exception:  # these ask the JVM, and that may be gone
+    except Exception:  # these calls go to the JVM, which may be gone
         return engine_lost()
     if any(cause.kind in _DISK_KINDS and _FULL.search(cause.message) for cause in causes):
         return StorageFullError("there is no room left for the query's intermediate data")
@@ -72,8 +73,8 @@ def told(error: Exception) -> TocsinError:
     for cause in causes:
         if cause.kind == _WRONG_ARGUMENT and (problem := regex_problem(cause.message)) is not None:
             return StatementError(problem[0], hint=problem[1])
-    if (lacked := _capacity(causes)) is not None:
-        return lacked
+    if (capacity_error := _capacity(causes)) is not None:
+        return capacity_error
     if any(cause.message.startswith("Python worker exited unexpectedly") for cause in causes):
         return StatementError(
             "a function in Python has ended its process", hint="it crashed, or took all of the memory"
@@ -82,34 +83,35 @@ def told(error: Exception) -> TocsinError:
         return StatementError(f"a worker in Python failed: {text.strip().splitlines()[-1]}"[:500])
     if isinstance(error, PySparkException):
         return StatementError(reason(text))
-    # What Java threw around the cause says nothing.
-    said = [cause.message for cause in causes if cause.message]
-    return StatementError(reason(said[-1] if said else text or type(error).__name__)[:500])
+    # The outer Java exceptions say nothing, so take the innermost message.
+    messages = [cause.message for cause in causes if cause.message]
+    return StatementError(reason(messages[-1] if messages else text or type(error).__name__)[:500])
 
 
 def called(failed: CallError) -> TocsinError:
-    """A function in Python that failed is the fault of what it was given; one that cannot be called, of nothing."""
+    """Translates an error of a Python function: a failing call is a StatementError, a function that cannot be called a
+    ConflictError."""
     return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)
 
 
 def _capacity(causes: list[SparkFailure]) -> CapacityError | None:
-    """What Spark lacked, rather than what a statement did wrong: the same work in smaller parts may pass."""
+    """Returns the error for a lack of memory or time in Spark. The same work in smaller parts may succeed."""
     for cause in causes:
-        is_sparks = cause.kind == _SPARK
-        if is_sparks and _TOO_LARGE.match(cause.message):
+        is_spark_error = cause.kind == _SPARK
+        if is_spark_error and _TOO_LARGE.match(cause.message):
             return CapacityError("the answer is larger than the engine takes", hint="raise cluster.spark.driver_memory")
         is_large_row = cause.kind in _ROW_KINDS and _LARGE_ROW.match(cause.message)
-        if cause.kind in _NO_MEMORY_KINDS or is_large_row or (is_sparks and _NO_MEMORY.match(cause.message)):
+        if cause.kind in _NO_MEMORY_KINDS or is_large_row or (is_spark_error and _NO_MEMORY.match(cause.message)):
             return CapacityError(
                 "the statement needs more memory than the engine has", hint="raise cluster.spark.driver_memory"
             )
-        if cause.kind in _LOST_KINDS or (is_sparks and _LATE_BROADCAST.match(cause.message)):
+        if cause.kind in _LOST_KINDS or (is_spark_error and _LATE_BROADCAST.match(cause.message)):
             return CapacityError("the engine lost what had been computed", hint="ask again")
     return None
 
 
 def _causes(error: Any) -> Iterator[SparkFailure]:
-    """What Java threw, the outermost first."""
+    """Yields the Java exceptions, the outermost first."""
     thrown = getattr(error, "java_exception", None)
     if thrown is None:
         thrown = getattr(error, "_origin", None)

@@ -1,6 +1,10 @@
-"""When the engine is replaced: a plain state machine, told what was seen of the engine, that says what is to be done.
+"""Decides when to replace the engine: a state machine that takes observations and returns actions.
 
-It knows no thread, no clock and no JVM (`engine_watch` has those).
+It has no thread, no clock and no JVM; `engine_watch` feeds it events and performs its actions. That makes every
+decision testable with plain numbers.
+
+    up ── died, silent, or exhausted by unstoppable work ─▶ starting ─▶ up
+                          too many replacements ─▶ waiting (back-off) ─▶ starting
 """
 
 from __future__ import annotations
@@ -16,23 +20,23 @@ from typing import Literal, TypeAlias
 @dataclass(frozen=True, slots=True)
 class WatchdogLimits:
     ping_timeout_s: float
-    """An engine that has not answered for so long is replaced."""
+    """Replaces an engine that has not answered for this long."""
     lost_limit: int
-    """So many askers and tasks that cannot be stopped, and the engine is replaced: nothing else frees them. That is
-    done once within `window_s` while there are threads left, and does not count among `replacements`: whoever asks for
-    such work could else keep the engine from the others."""
+    """Replaces the engine when this many callers and tasks cannot be stopped, because nothing else frees their threads.
+    While there are threads left, that happens once within `window_s`, and it does not count among `replacements`:
+    otherwise a client with such work could keep the engine from the others."""
     ping_period_s: float = 2.0
     silent_s: float = 5.0
-    """One that has not answered for so long gets no new work."""
+    """Gives no new work to an engine that has not answered for this long."""
     stuck_s: float = 30.0
-    """A task that was told to stop so long ago will not."""
+    """A task that has not stopped this long after its cancellation never will."""
     replacements: int = 3
-    """So many replacements of engines that failed within `window_s`, and the next one has to wait."""
+    """After this many replacements of failed engines within `window_s`, the next one waits (back-off)."""
     window_s: float = 600.0
     first_wait_s: float = 60.0
     longest_wait_s: float = 600.0
     paused_s: float = 5.0
-    """If nothing was seen for so long, this process was stopped itself, and the engine's silence says nothing."""
+    """If no event came for this long, this process itself was suspended, and the engine's silence says nothing."""
 
 
 # ---------------------------------------------------------------- events
@@ -40,8 +44,8 @@ class WatchdogLimits:
 
 @dataclass(frozen=True, slots=True)
 class WatchdogTick:
-    """`has_ended`: the engine's process is gone. `lost`: whose threads were given up and have not ended;
-    `is_exhausted`: they leave too few."""
+    """The state of the engine at a periodic check. `has_ended`: its process is gone. `lost`: callers with threads that
+    were given up and have not ended. `is_exhausted`: too few threads are left."""
 
     has_ended: bool = False
     lost: int = 0
@@ -50,8 +54,8 @@ class WatchdogTick:
 
 @dataclass(frozen=True, slots=True)
 class PingAnswered:
-    """`is_stopped`: Spark's context has ended in a process that lives on. `stuck`: tasks of jobs that are over; of
-    `slots` that there are, if that is known."""
+    """The engine answered. `is_stopped`: Spark's context has ended in a process that lives on. `stuck`: running tasks
+    of jobs that are over. `slots`: the number of task slots, if known."""
 
     is_stopped: bool = False
     stuck: int = 0
@@ -80,7 +84,7 @@ WatchdogEvent: TypeAlias = WatchdogTick | PingAnswered | PingFailed | StartSucce
 
 @dataclass(frozen=True, slots=True)
 class SendPing:
-    """Answered by PingAnswered or PingFailed, or not at all."""
+    """The answer is PingAnswered, PingFailed, or nothing at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class KillEngine:
 
 @dataclass(frozen=True, slots=True)
 class StartEngine:
-    """Answered by StartSucceeded or StartFailed."""
+    """The answer is StartSucceeded or StartFailed."""
 
 
 Action: TypeAlias = SendPing | KillEngine | StartEngine
@@ -99,7 +103,7 @@ State: TypeAlias = Literal["up", "starting", "waiting"]
 
 
 class Watchdog:
-    """Made when the engine runs. `replacements` counts the engines that were started in place of others."""
+    """Starts in the state "up". `replacements` counts the engines that replaced others."""
 
     def __init__(self, limits: WatchdogLimits, now_s: float, chance: Random) -> None:
         self._limits = limits
@@ -114,16 +118,16 @@ class Watchdog:
         self._seen_s = now_s
         self._starts: deque[float] = deque(maxlen=limits.replacements)
         self._up_since_s = now_s
-        self._waits = 0  # since it last was up for as long as the window
+        self._waits = 0  # back-offs since the engine was last up for a whole window
         self._wait_until_s = now_s
         self._stuck: deque[tuple[float, int]] = deque()
         self._slots: int | None = None
         self._freed_s = -math.inf
 
-    # ------------------------------------------------------------ what it says
+    # ------------------------------------------------------------ state
 
     def trouble(self, now_s: float) -> str | None:
-        """Why the engine should not be given work now."""
+        """Says why the engine should get no work now; None if all is well."""
         if self.state == "starting":
             return f"the engine is being replaced: {self.reason}"
         if self.state == "waiting":
@@ -137,7 +141,7 @@ class Watchdog:
 
     @property
     def stuck(self) -> int:
-        """Tasks that were told to stop long ago, and did not."""
+        """The number of tasks that were cancelled long ago and still run."""
         return min((count for _, count in self._stuck), default=0) if self._is_stuck_known() else 0
 
     # ------------------------------------------------------------ events in, actions out
@@ -156,10 +160,10 @@ class Watchdog:
             self.reason = event.reason
             return self._start(now_s)
         if self.state != "up":
-            return ()  # of the engine before
+            return ()  # an event of the previous engine
         self._is_asking = False
         if isinstance(event, PingFailed):
-            return ()  # as if it had not answered
+            return ()  # treated like no answer
         self._silent_since_s, self.last_answer_s = None, now_s
         self._slots = event.slots
         self._stuck.append((now_s, event.stuck))
@@ -182,8 +186,10 @@ class Watchdog:
         is_exhausted = event.is_exhausted or (self._slots is not None and self.stuck >= self._slots)
         if is_exhausted or (unstoppable >= limits.lost_limit and now_s - self._freed_s >= limits.window_s):
             self._freed_s = now_s
-            few = "too few of its threads are left, since others" if is_exhausted else f"{unstoppable} of its threads"
-            self.reason = f"{few} could not be stopped"
+            subject = (
+                "too few of its threads are left, since others" if is_exhausted else f"{unstoppable} of its threads"
+            )
+            self.reason = f"{subject} could not be stopped"
             return (KillEngine(self.reason), *self._start_now())
         if self._silence_s(now_s) >= limits.ping_timeout_s:
             return self._fail(f"it has not answered for {limits.ping_timeout_s:g} s", now_s)
@@ -199,7 +205,7 @@ class Watchdog:
         return (KillEngine(reason), *self._start(now_s))
 
     def _start(self, now_s: float) -> Sequence[Action]:
-        """Now, or after a while if there were too many starts of late."""
+        """Starts an engine now, or after a back-off if there were too many starts recently."""
         limits = self._limits
         while self._starts and self._starts[0] <= now_s - limits.window_s:
             self._starts.popleft()
@@ -209,7 +215,7 @@ class Watchdog:
             wait_s = min(limits.longest_wait_s, limits.first_wait_s * 2**self._waits)
             self._waits += 1
             self.state = "waiting"
-            # Up to half as long again: several clusters on a machine do not start at once.
+            # Jitter: several clusters on one machine should not start at the same time.
             self._wait_until_s = now_s + wait_s * (1 + self._chance.random() / 2)
             return ()
         self._starts.append(now_s)

@@ -1,4 +1,4 @@
-"""Blocking work on threads: stopped when its time is over, and given up where it cannot be stopped."""
+"""Runs blocking work on threads, stops it at its deadline, and gives up on threads that cannot be stopped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tocsin.wire.errors import DeadlineError, LimitError
 T = TypeVar("T")
 
 GIVE_UP_S: Final = 5.0
-LOST_RETRY_AFTER_S: Final = 30  # what an asker is told whose work runs on
+LOST_RETRY_AFTER_S: Final = 30  # what a caller is told while its earlier work still runs
 
 
 class WorkThreads:
-    """Carries work out, and counts the threads that were given up and have not ended since."""
+    """Runs work, and counts the threads that were given up and have not ended."""
 
     def __init__(self, give_up_s: float = GIVE_UP_S) -> None:
-        """`give_up_s`: how long work that was told to stop may take to end."""
+        """`give_up_s`: how long work may take to end after it was told to stop."""
         self._give_up_s = give_up_s
         self._lost: dict[asyncio.Future[Any], tuple[ThreadPoolExecutor, str | None]] = {}
         self._askers: dict[asyncio.Task[Any] | None, str] = {}
@@ -31,22 +31,22 @@ class WorkThreads:
 
     @property
     def lost_askers(self) -> int:
-        """How many have lost threads: one asker counts once, and work that nobody asked for counts each time."""
+        """The number of callers with lost threads. Each caller counts once; work without a caller counts each time."""
         return len({asker or future for future, (_, asker) in self._lost.copy().items()})
 
     def lost_of(self, pool: ThreadPoolExecutor) -> int:
-        return sum(of is pool for of, _ in self._lost.copy().values())
+        return sum(lost_pool is pool for lost_pool, _ in self._lost.copy().values())
 
     @contextmanager
     def asked_by(self, asker: str) -> Iterator[None]:
-        """What this task has carried out within the block is the asker's. LimitError while the asker has a thread that
-        was given up: so it holds no more of them than it had at work at once."""
+        """Attributes the work of this task within the block to the asker. Raises LimitError while the asker has a lost
+        thread, so it cannot lose more threads than it had at work at once."""
         if any(asker == other for _, other in self._lost.values()):
             raise LimitError(
                 f"an earlier statement of {asker} could not be stopped and still runs", status=429,
                 hint="try again when it has ended", retry=True, retry_after_s=LOST_RETRY_AFTER_S,
             )  # fmt: skip
-        # By task, since what a statement starts for good (a channel, a feed) has tasks of its own.
+        # By task, because long-lived work that a statement starts (a channel, a feed) has tasks of its own.
         task = asyncio.current_task()
         self._askers[task] = asker
         try:
@@ -55,11 +55,11 @@ class WorkThreads:
             del self._askers[task]
 
     def current_asker(self) -> str | None:
-        """Whose the present task's work is."""
+        """Returns the caller of the current task's work."""
         return self._askers.get(asyncio.current_task())
 
     def forget_lost(self) -> None:
-        """What held the threads is gone: those that were given up end by themselves."""
+        """Forgets the lost threads when their session is gone: they end by themselves."""
         self._lost.clear()
 
     async def carry_out(
@@ -72,15 +72,15 @@ class WorkThreads:
         keep_result: bool = False,
         deadline_s: float | None = None,
     ) -> T:
-        """What the work yields.
+        """Runs the work and returns its result.
 
-        When the caller is cancelled, or the work has run for `deadline_s`, `stop` tells the work to end, and says
-        whether it may be given up where it does not: then `give_up` is called, and the thread counts as lost until it
-        ends. Work that may not be given up is waited for, however long it takes.
+        When the caller is cancelled, or the work has run for `deadline_s`, `stop` tells the work to end, and returns
+        whether the thread may be given up. If so, and the work does not end, `give_up` is called, and the thread counts
+        as lost until it ends. Otherwise this waits for the work, however long it takes.
 
-        Past the deadline: the result, if the work ended with one while it was being stopped, or else DeadlineError.
-        Cancelled: CancelledError, or with `keep_result` the result if there is one, since what the work did is done;
-        the task's `cancelling()` says then that it should go no further.
+        After the deadline it returns the result if the work still ended with one, or raises DeadlineError. After a
+        cancellation it raises CancelledError, or with `keep_result` it returns the result if there is one, because the
+        work's changes are made; the task's `cancelling()` then says that it should not continue.
         """
         loop = asyncio.get_running_loop()
         began: asyncio.Future[None] = loop.create_future()
@@ -97,7 +97,7 @@ class WorkThreads:
         future = loop.run_in_executor(pool, run)
         try:
             if deadline_s is not None:
-                # The time in which it waits for a thread is not its own.
+                # Waiting for a thread does not count as running time.
                 await asyncio.wait((future, began), return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait((future,), timeout=deadline_s)
         except asyncio.CancelledError:
@@ -117,11 +117,11 @@ class WorkThreads:
         stop: Callable[[], bool],
         give_up: Callable[[], None],
     ) -> bool:
-        """Whether it has ended."""
+        """Stops the work, and returns whether it has ended."""
         loop = asyncio.get_running_loop()
         last_s = loop.time() + self._give_up_s if stop() else None
         while not future.done() and (last_s is None or loop.time() < last_s):
-            # A caller that is cancelled a second time waits on, too.
+            # A second cancellation does not end the wait.
             with suppress(asyncio.CancelledError):
                 await asyncio.wait((future,), timeout=None if last_s is None else last_s - loop.time())
         if future.done():
@@ -138,6 +138,6 @@ class WorkThreads:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Nobody may want its exception: asyncio complains of those that nobody looked at."""
+    """Marks the exception as retrieved: otherwise asyncio logs an exception that no caller looked at."""
     if not future.cancelled():
         future.exception()

@@ -1,1 +1,1 @@
-"""The way in: what a feed acknowledged is kept here until it is in its datasets."""
+"""The intake log: keeps the records that a feed acknowledged until they are in its datasets."""

@@ -1,4 +1,5 @@
-"""Who waits for the intake log, what goes into one write, and how those who wait are told."""
+"""The appends that wait for the log's writer thread: how they are grouped into writes, and how the callers learn the
+outcome."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ _GROUP_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class AppendedRange:
-    """What became of an append.
+    """The outcome of an append.
 
-    `position` is the log's position after the entry: the entry has landed when that one has. `repeated`: the key was
-    known, and position and answer are those of its first request.
+    `position` is the position after the entry: the entry has landed when the datasets have reached it. `repeated` means
+    that the key was known; position and answer are then those of its first request.
     """
 
     position: int
@@ -29,7 +30,7 @@ class AppendedRange:
 
 @dataclass(slots=True, eq=False)
 class PendingAppend:
-    """An append on its way, and who waits for it: more than one where requests share a key."""
+    """An append that is under way, with the futures of its callers: several if requests share a key."""
 
     payload: bytes
     rows: int
@@ -42,7 +43,7 @@ class PendingAppend:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadWaiter:
-    """One who waits for something after a position."""
+    """A caller that waits for an entry after a position."""
 
     after: int
     woken: asyncio.Future[None]
@@ -52,27 +53,27 @@ Outcome = tuple["asyncio.Future[Any]", "AppendedRange | TocsinError | None"]
 
 
 def grouped(asked: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
-    """What goes into one write each."""
+    """Splits the appends into groups; each group becomes one write."""
     group: list[PendingAppend] = []
     size_bytes = 0
-    for each in asked:
-        if group and size_bytes + each.size_bytes > _GROUP_BYTES:
+    for append in asked:
+        if group and size_bytes + append.size_bytes > _GROUP_BYTES:
             yield group
             group, size_bytes = [], 0
-        group.append(each)
-        size_bytes += each.size_bytes
+        group.append(append)
+        size_bytes += append.size_bytes
     if group:
         yield group
 
 
 def tell(outcomes: Iterable[Outcome]) -> None:
-    """One call into each loop, however many wait there."""
+    """Sets the outcomes of all futures, with one call into each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
     for outcome in outcomes:
         by_loop.setdefault(outcome[0].get_loop(), []).append(outcome)
-    for loop, theirs in by_loop.items():
-        with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
-            loop.call_soon_threadsafe(_settle, theirs)
+    for loop, loop_outcomes in by_loop.items():
+        with suppress(RuntimeError):  # the loop has ended, and its futures with it
+            loop.call_soon_threadsafe(_settle, loop_outcomes)
 
 
 def _settle(outcomes: list[Outcome]) -> None:
@@ -80,7 +81,7 @@ def _settle(outcomes: list[Outcome]) -> None:
         if done.done():
             continue
         if isinstance(outcome, TocsinError):
-            # Each gets its own: raising one adds to it.
+            # Give each caller a copy: raising an exception adds a traceback to it.
             done.set_exception(copy.copy(outcome))
         else:
             done.set_result(outcome)

@@ -1,12 +1,12 @@
-"""The bytes of an intake log: a head per segment, a frame per entry.
+"""The file format of an intake log: a header per segment, a frame per entry.
 
     segment   magic  check  version  salt  first
     frame     magic  check of the head  check of the body  first  rows  at_s  synced  lengths │ key  answer  payload
 
-`synced` is how much of the segment was on the disk when the frame was written. It tells a torn tail from damage: a
-write begins only after the one before it was synced, so a whole frame that says "the bytes up to here were synced"
-proves that a broken place below was once whole, and acknowledged. The checks begin from the segment's random salt:
-bytes that a publisher sends can look like a frame, but do not pass for one.
+`synced` is the synced size of the segment when the frame was written. It tells a torn tail from damage. A write begins
+only after the previous write was synced, so a whole frame that says "the bytes up to here were synced" proves that a
+broken frame below was once whole, and acknowledged. The checksums start from the segment's random salt, so bytes that a
+publisher sends cannot pass for a frame.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _NO_KEY: Final = 0xFFFF
 
 
 class DamagedBytesError(Exception):
-    """These bytes are not what was written; the text says in which way."""
+    """The bytes differ from what was written; the text says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """What one append kept: the records `first` … `first + rows - 1`."""
+    """The content of one append: the records `first` … `first + rows - 1`."""
 
     first: int
     rows: int
@@ -50,7 +50,7 @@ class LogEntry:
 
     @property
     def end(self) -> int:
-        """The log's position after it."""
+        """The position after the entry."""
         return self.first + self.rows
 
 
@@ -66,12 +66,12 @@ def new_salt() -> int:
 
 
 def segment_head(first: int, salt: int) -> bytes:
-    checked = _SEGMENT_CHECKED.pack(VERSION, salt, first)
-    return _SEGMENT_MAGIC + crc32(checked).to_bytes(4, "little") + checked
+    fields = _SEGMENT_CHECKED.pack(VERSION, salt, first)
+    return _SEGMENT_MAGIC + crc32(fields).to_bytes(4, "little") + fields
 
 
 def read_segment_head(head: bytes) -> tuple[int, int, int]:
-    """Its version, salt and first position."""
+    """Returns version, salt and first position of a segment."""
     if len(head) < SEGMENT_HEAD_BYTES:
         raise DamagedBytesError("its head is cut short")
     magic, check, version, salt, first = _SEGMENT.unpack(head)
@@ -83,12 +83,13 @@ def read_segment_head(head: bytes) -> tuple[int, int, int]:
 
 
 def encode_key(key: str | None) -> bytes | None:
-    # A header may hold bytes that are no UTF-8; they come back as they went in.
+    # A header may hold bytes that are not UTF-8; they come back unchanged.
     return None if key is None else key.encode("utf-8", "surrogatepass")
 
 
 def frame_parts(entry: LogEntry, key: bytes | None, synced_bytes: int, salt: int) -> tuple[bytes, bytes, bytes, bytes]:
-    """A frame's head, key, answer and payload, to be written one after the other. `key` is the entry's, encoded."""
+    """Returns a frame's head, key, answer and payload, in the order in which they are written. `key` is the encoded
+    key."""
     body_key = key or b""
     body_check = crc32(entry.payload, crc32(entry.answer, crc32(body_key, salt)))
     fields = _FIELDS.pack(
@@ -105,7 +106,7 @@ def frame_parts(entry: LogEntry, key: bytes | None, synced_bytes: int, salt: int
 
 
 def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> LogFrame:
-    """The frame that begins where the file stands and ends within the room."""
+    """Reads the frame at the file's current offset. It must end within `room_bytes`."""
     head = file.read(min(FRAME_HEAD_BYTES, room_bytes))
     if len(head) < FRAME_HEAD_BYTES:
         raise DamagedBytesError("a frame's head is cut short")
@@ -116,13 +117,13 @@ def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> LogFrame:
     if check != crc32(fields, salt):
         raise DamagedBytesError("a frame's head fails its check")
     body_check, first, rows, at_s, synced_bytes, key_bytes, answer_bytes, payload_bytes = _FIELDS.unpack(fields)
-    keyed = key_bytes != _NO_KEY
-    key_bytes = key_bytes if keyed else 0
+    has_key = key_bytes != _NO_KEY
+    key_bytes = key_bytes if has_key else 0
     body_bytes = key_bytes + answer_bytes + payload_bytes
     if body_bytes > room_bytes - FRAME_HEAD_BYTES:
         raise DamagedBytesError("a frame is cut short")
     key, answer, payload = file.read(key_bytes), file.read(answer_bytes), file.read(payload_bytes)
     if body_check != crc32(payload, crc32(answer, crc32(key, salt))):
         raise DamagedBytesError("a frame fails its check")
-    text = key.decode("utf-8", "surrogatepass") if keyed else None
-    return LogFrame(LogEntry(first, rows, payload, text, answer, at_s), synced_bytes, FRAME_HEAD_BYTES + body_bytes)
+    key_text = key.decode("utf-8", "surrogatepass") if has_key else None
+    return LogFrame(LogEntry(first, rows, payload, key_text, answer, at_s), synced_bytes, FRAME_HEAD_BYTES + body_bytes)

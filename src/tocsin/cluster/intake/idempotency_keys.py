@@ -1,4 +1,5 @@
-"""The idempotency keys of late, each with the answer that its first request got."""
+"""Remembers recent idempotency keys, each with the answer of its first request, so that a repeated request has no
+second effect."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-# What a key costs beside its text and its answer, roughly.
+# The approximate cost of a key beside its text and its answer.
 _KEY_COST_BYTES: Final = 400
-# A clock that is set back by less does no harm: a key is forgotten that much late.
+# A clock that is set back by less than this is tolerated: keys expire that much later.
 _CLOCK_S: Final = 5.0
 
 
@@ -21,9 +22,9 @@ class RememberedAnswer:
 
 
 class RememberedKeys:
-    """Keys in the order of their entries, for `remember_s`; for less where more than `limit_bytes` came within it.
+    """Keys in the order of their entries. They expire after `remember_s`, or earlier if they exceed `limit_bytes`.
 
-    A clock that is set back makes no key older than it is: those that would lie in the future count from now on.
+    If the clock is set back, keys with a time in the future count from now, so that none lives for too long.
     """
 
     __slots__ = ("_by_key", "_bytes", "_latest_s", "_limit_bytes", "_remember_s")
@@ -31,7 +32,7 @@ class RememberedKeys:
     def __init__(self, remember_s: float, limit_bytes: int) -> None:
         self._remember_s = remember_s
         self._limit_bytes = limit_bytes
-        # Not a dict: finding its first item again and again while taking items out of the front is quadratic.
+        # Not a dict: deleting the first item of a dict again and again is quadratic.
         self._by_key: OrderedDict[str, RememberedAnswer] = OrderedDict()
         self._bytes = 0
         self._latest_s = 0.0
@@ -40,7 +41,7 @@ class RememberedKeys:
         return len(self._by_key)
 
     def add(self, key: str, kept: RememberedAnswer) -> None:
-        # Out and in again: the order is that of the entries.
+        # Remove and add: the order is that of the entries.
         self._drop(key)
         self._by_key[key] = kept
         self._bytes += _cost(key, kept)
@@ -49,19 +50,22 @@ class RememberedKeys:
             self._drop(next(iter(self._by_key)))
 
     def find(self, key: str, age_s: float) -> RememberedAnswer | None:
-        kept = self._by_key.get(key)
-        return kept if kept is not None and age_s - kept.at_s <= self._remember_s else None
+        remembered = self._by_key.get(key)
+        return remembered if remembered is not None and age_s - remembered.at_s <= self._remember_s else None
 
     def forget(self, now_s: float, age_s: float) -> None:
-        """Drop what is too old at `age_s`, the time by which ages are told; it may stand still behind `now_s`."""
+        """Drops keys that are expired at `age_s`, the time that ages are measured by; it may stand still behind
+        `now_s`."""
         if now_s < self._latest_s - _CLOCK_S:
-            for key, kept in self._by_key.items():
-                if kept.at_s > now_s:
-                    self._by_key[key] = RememberedAnswer(kept.first, kept.position, kept.answer, now_s)
+            for key, remembered in self._by_key.items():
+                if remembered.at_s > now_s:
+                    self._by_key[key] = RememberedAnswer(
+                        remembered.first, remembered.position, remembered.answer, now_s
+                    )
             self._latest_s = now_s
         while self._by_key:
-            key, kept = next(iter(self._by_key.items()))
-            if age_s - kept.at_s <= self._remember_s:
+            key, remembered = next(iter(self._by_key.items()))
+            if age_s - remembered.at_s <= self._remember_s:
                 return
             self._drop(key)
 
@@ -71,9 +75,9 @@ class RememberedKeys:
         return next(iter(self._by_key.values())).first if self._by_key else None
 
     def _drop(self, key: str) -> None:
-        kept = self._by_key.pop(key, None)
-        if kept is not None:
-            self._bytes -= _cost(key, kept)
+        remembered = self._by_key.pop(key, None)
+        if remembered is not None:
+            self._bytes -= _cost(key, remembered)
 
 
 def _cost(key: str, kept: RememberedAnswer) -> int:

@@ -1,10 +1,11 @@
-"""The durable, replayable log behind a feed: what makes "acknowledged" mean kept.
+"""The durable, replayable log behind a feed: an acknowledged record survives a crash, because it is in this log.
 
-    append ─▶ waiting ─▶ writer thread: one write and one sync for all that wait ─▶ acknowledged, readable
-                                                            landing reads ─▶ landed ─▶ old segments go
+    append ─▶ queue ─▶ writer thread: one write and one sync per group ─▶ acknowledged, readable
+                                                           landing reads ─▶ landed ─▶ old segments are deleted
 
-An append returns when its entry is on the disk. Entries have positions, which count records and never go back. Landing
-reads from a position on and says afterwards how far all is safe in the datasets; until then the log keeps it.
+An append returns when its entry is on the disk (group commit: appends that wait share one sync). Offsets count records
+and never go back. Landing reads from an offset on and then reports how far the datasets are; the log keeps everything
+above that offset.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _log = structlog.get_logger("tocsin.cluster")
 
 
 class IntakeLog:
-    """One log, one folder, one process. Appends and waits come from event loops, reads and `landed` from any thread."""
+    """One log in one folder, owned by one process. Event loops append and wait; any thread may read and call
+    `landed`."""
 
     @classmethod
     def open(
@@ -67,13 +69,14 @@ class IntakeLog:
         clock: Callable[[], float] = time.time,
         age_clock: Callable[[], float] | None = None,
     ) -> IntakeLog:
-        """The log in the folder, made if need be. A write that a crash tore is cut off; other damage is a `StoreError`.
+        """Opens the log in the folder, or creates it. Cuts off a torn write of a crash; other damage raises a
+        `StoreError`.
 
-        `landed` is how far the datasets are: a new log begins there, and one that ends before it, or begins behind it,
-        has lost something and is refused. `remember_bytes` bounds the remembered keys with their answers (the oldest
-        are forgotten early where more come), `recent_bytes` the entries that are kept in memory for the next read. The
-        `witness` sees every entry, and no segment goes before it has kept what it knows of it. Keys are forgotten by
-        the `age_clock`, which may stand still (the `clock` where there is none).
+        `landed` is the position of the datasets. A new log begins there. A log that ends before it, or begins after it,
+        has lost entries and is refused. `remember_bytes` bounds the remembered idempotency keys with their answers (the
+        oldest are forgotten early), `recent_bytes` the entries in memory for the next read. The observer (`witness`)
+        sees every entry, and no segment is deleted before the observer has saved what it needs of it. Keys expire by
+        the `age_clock`, which may stand still; it defaults to `clock`.
         """
         keys, recent = RememberedKeys(remember_s, remember_bytes), RecentEntries(recent_bytes)
         log = cls(folder, segment_bytes=segment_bytes, limit_bytes=limit_bytes, keys=keys, recent=recent, clock=clock)
@@ -98,7 +101,7 @@ class IntakeLog:
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._age_clock = clock
-        # Guards all that follows; held for moments only, never over the disk.
+        # Guards all fields below. Held for moments only, never during disk I/O.
         self._lock = threading.Lock()
         self._keys = keys
         self._segments: list[Segment] = []
@@ -114,14 +117,14 @@ class IntakeLog:
         self._sleepers: set[ReadWaiter] = set()
         self._closed = False
         self._witness: LogObserver | None = None
-        # The writer thread's own.
+        # Used by the writer thread only.
         self._writer: SegmentWriter
         self._groups: queue.SimpleQueue[list[PendingAppend] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"intake {folder.name}", daemon=True)
-        # One `landed` at a time.
+        # Serializes `landed`.
         self._trimming = threading.Lock()
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ state
 
     @property
     def end(self) -> int:
@@ -136,24 +139,26 @@ class IntakeLog:
 
     @property
     def size_bytes(self) -> int:
-        """What the log takes on the disk."""
+        """The size of the log on the disk."""
         with self._lock:
             return sum(segment.size_bytes for segment in self._segments)
 
     @property
     def unlanded_bytes(self) -> int:
-        """How much of it is not yet in the datasets."""
+        """The bytes of frames that are not yet in the datasets."""
         with self._lock:
             return self._total_bytes - self._landed_bytes
 
-    # ------------------------------------------------------------ in
+    # ------------------------------------------------------------ appending
 
     async def append(self, payload: bytes, rows: int, *, key: str | None = None, answer: bytes = b"") -> AppendedRange:
-        """Keep the payload, which holds this many records: on the disk when this returns, in the order of the calls.
+        """Appends a payload of this many records. It is on the disk when this returns; entries keep the order of the
+        calls.
 
-        A key that came before, also before a restart, appends nothing and gets the answer of its first request; while
-        that one is still on its way, its outcome. `LimitError` (429) while too much has not landed or the disk is slow,
-        `StorageFullError` when there is no room: then nothing was kept, and the same append may be tried again.
+        A known idempotency key, even from before a restart, appends nothing and returns the answer of its first
+        request; while that request is under way, its outcome. Raises `LimitError` (429) as backpressure while too much
+        has not landed or the disk is slow, and `StorageFullError` when the disk is full. Then nothing is stored, and
+        the caller may retry.
         """
         if rows < 1:
             raise ValueError(f"an entry holds at least one record, not {rows}")
@@ -165,22 +170,22 @@ class IntakeLog:
         with self._lock:
             self._check_open()
             if key is not None:
-                if (kept := self._keys.find(key, self._age_clock())) is not None:
-                    return AppendedRange(kept.position, kept.answer, repeated=True)
-                asked = self._under_way.get(key)
+                if (remembered := self._keys.find(key, self._age_clock())) is not None:
+                    return AppendedRange(remembered.position, remembered.answer, repeated=True)
+                pending = self._under_way.get(key)
             else:
-                asked = None
-            if asked is not None:
-                asked.waiting.append((done, True))
+                pending = None
+            if pending is not None:
+                pending.waiting.append((done, True))
             else:
                 check_room(size_bytes, self._total_bytes - self._landed_bytes, self._waiting_bytes, self._limit_bytes)
-                asked = PendingAppend(payload, rows, key, encoded_key, answer, size_bytes, [(done, False)])
-                self._waiting.append(asked)
+                pending = PendingAppend(payload, rows, key, encoded_key, answer, size_bytes, [(done, False)])
+                self._waiting.append(pending)
                 self._waiting_bytes += size_bytes
                 if key is not None:
-                    self._under_way[key] = asked
+                    self._under_way[key] = pending
                 if not self._handed:
-                    # Whoever else appends in this turn of the loop comes along.
+                    # Hand over in the next turn of the loop, so that other appends of this turn join the group.
                     self._handed = True
                     loop.call_soon(self._hand_over)
         return await done
@@ -196,20 +201,20 @@ class IntakeLog:
         if waiting:
             self._groups.put(waiting)
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ reading
 
     def read(self, after: int, *, max_rows: int, max_bytes: int) -> list[LogEntry]:
-        """The entries from the one that holds this position on: whole ones, and at least one if there is one.
+        """Returns whole entries, beginning with the one that holds this position; at least one if there is any.
 
-        Only what is on the disk. Entries of late come from memory.
+        Returns only entries that are on the disk. Recent entries come from memory.
         """
         with self._lock:
             self._check_held(after)
             if (recent := self._recent.since(after, max_rows, max_bytes)) is not None:
                 return recent
-            # Up to here each is synced; the writer may be at work behind it.
-            known = [(segment, segment.size_bytes) for segment in self._segments if segment.end > after]
-        return list(within(self._stored(known, after), max_rows, max_bytes))
+            # Each segment is synced up to this size; the writer may be writing after it.
+            readable = [(segment, segment.size_bytes) for segment in self._segments if segment.end > after]
+        return list(within(self._stored(readable, after), max_rows, max_bytes))
 
     def _stored(self, known: list[tuple[Segment, int]], after: int) -> Iterator[LogEntry]:
         for segment, size_bytes in known:
@@ -218,7 +223,8 @@ class IntakeLog:
                     yield entry
             except OSError as problem:
                 with self._lock:
-                    self._check_held(after)  # it may have gone while this one read: `landed` passed its end
+                    # `landed` may have passed the segment's end and deleted it during this read
+                    self._check_held(after)
                 raise files.explained(problem, segment.path) from problem
 
     def _check_held(self, position: int) -> None:
@@ -230,7 +236,7 @@ class IntakeLog:
             )
 
     async def wait(self, after: int) -> None:
-        """Returns when there is something to read after this position."""
+        """Returns when there is an entry after this position."""
         with self._lock:
             if self._end > after:
                 return
@@ -243,12 +249,14 @@ class IntakeLog:
             with self._lock:
                 self._sleepers.discard(sleeper)
 
-    # ------------------------------------------------------------ landed
+    # ------------------------------------------------------------ trimming
 
     def landed(self, position: int) -> None:
-        """Everything below is in its datasets, and their files are on the disk. Segments that nobody needs any more go.
+        """Records that everything below the position is durable in its datasets, and deletes segments that are not
+        needed.
 
-        A segment is needed until all of it has landed and every key in it is forgotten. Removes files: not for a loop.
+        A segment is needed until all of it has landed and every key in it has expired. Deletes files, so it must not
+        run on an event loop.
         """
         with self._trimming:
             with self._lock:
@@ -262,12 +270,12 @@ class IntakeLog:
             self._trim()
 
     def _bytes_before(self, position: int) -> int:
-        """How many bytes of frames lie before the entry that holds the position."""
+        """Returns how many bytes of frames lie before the entry that holds the position."""
         with self._lock:
             if position == self._end:
                 return self._total_bytes
-            if (known := self._recent.bytes_before(position)) is not None:
-                return known
+            if (bytes_known := self._recent.bytes_before(position)) is not None:
+                return bytes_known
             segment = next(segment for segment in self._segments if segment.end > position)
             size_bytes = segment.size_bytes
         offset, _ = next(segment.read(position, size_bytes))
@@ -278,39 +286,39 @@ class IntakeLog:
             self._keys.forget(self._clock(), self._age_clock())
             oldest = self._keys.oldest
             needed = self._landed if oldest is None else min(self._landed, oldest)
-            # Never the newest: its name is the promise that positions do not go back.
-            gone = [segment for segment in self._segments[:-1] if segment.end <= needed]
-        if gone and self._witness is not None:
+            # Keep the newest segment: its name guarantees that positions do not go back.
+            unneeded = [segment for segment in self._segments[:-1] if segment.end <= needed]
+        if unneeded and self._witness is not None:
             try:
-                self._witness.keep(gone[-1].end)
+                self._witness.keep(unneeded[-1].end)
             except OSError as problem:
-                # What landed has landed all the same: they go another time.
+                # Landing has succeeded nevertheless; the next call deletes the segments.
                 _log.warning("the intake log cannot be trimmed", folder=str(self._folder), reason=str(problem))
                 return
-        for segment in gone:
+        for segment in unneeded:
             try:
                 segment.path.unlink(missing_ok=True)
                 faults.reach("intake.trim.removed")
-                # Before the next one: whatever a power cut leaves has no hole.
+                # Sync after each file: after a power cut the remaining segments have no gap.
                 sync_folder(self._folder)
             except OSError as problem:
                 raise files.explained(problem, self._folder) from problem
             with self._lock:
                 self._segments.remove(segment)
 
-    # ------------------------------------------------------------ the writer's thread
+    # ------------------------------------------------------------ the writer thread
 
     def _run(self) -> None:
         ending = False
         while not ending:
-            asked: list[PendingAppend] = []
+            pending: list[PendingAppend] = []
             more = self._groups.get()
             with suppress(queue.Empty):
                 while more is not None:
-                    asked += more
+                    pending += more
                     more = self._groups.get_nowait()
                 ending = True
-            for group in grouped(asked):
+            for group in grouped(pending):
                 self._commit(group)
 
     def _commit(self, group: list[PendingAppend]) -> None:
@@ -321,14 +329,14 @@ class IntakeLog:
             self._writer.settle_quietly()
             self._refuse(group, files.explained(problem, self._folder))
         except Exception as problem:
-            # A bug, or no memory: whoever waits must hear of it, and the thread must live.
+            # A bug, or no memory. The callers must get an error, and the thread must survive.
             with suppress(Exception):
                 _log.exception("the intake log failed", folder=str(self._folder))
             self._writer.settle_quietly()
             self._refuse(group, StoreError(f"the intake log {self._folder} failed: {problem!r}"))
         else:
             self._publish(group, entries)
-            # Those who wait have their answer: now is the time for housework. The next group tries again.
+            # The callers have their answers, so roll the segment now. If that fails, the next group tries again.
             with suppress(OSError):
                 self._roll_if_full()
 
@@ -337,11 +345,11 @@ class IntakeLog:
         first, at_s = self._end, self._clock()
         entries: list[LogEntry] = []
         parts: list[bytes] = []
-        for asked in group:
-            entry = LogEntry(first, asked.rows, asked.payload, asked.key, asked.answer, at_s)
-            parts += frame_parts(entry, asked.encoded_key, segment.size_bytes, segment.salt)
+        for pending in group:
+            entry = LogEntry(first, pending.rows, pending.payload, pending.key, pending.answer, at_s)
+            parts += frame_parts(entry, pending.encoded_key, segment.size_bytes, segment.salt)
             entries.append(entry)
-            first += asked.rows
+            first += pending.rows
         self._writer.write(b"".join(parts))
         return entries
 
@@ -349,15 +357,15 @@ class IntakeLog:
         outcomes: list[Outcome] = []
         with self._lock:
             segment = self._segments[-1]
-            for asked, entry in zip(group, entries, strict=True):
+            for pending, entry in zip(group, entries, strict=True):
                 self._recent.add(entry, self._total_bytes)
-                segment.grow(entry.first, entry.rows, asked.size_bytes)
-                self._total_bytes += asked.size_bytes
-                self._waiting_bytes -= asked.size_bytes
+                segment.grow(entry.first, entry.rows, pending.size_bytes)
+                self._total_bytes += pending.size_bytes
+                self._waiting_bytes -= pending.size_bytes
                 self._recall(entry)
-                if asked.key is not None:
-                    self._under_way.pop(asked.key, None)
-                for done, repeated in asked.waiting:
+                if pending.key is not None:
+                    self._under_way.pop(pending.key, None)
+                for done, repeated in pending.waiting:
                     outcomes.append((done, AppendedRange(entry.end, entry.answer, repeated)))
             self._end = entries[-1].end
             self._keys.forget(entries[-1].at_s, self._age_clock())
@@ -366,17 +374,17 @@ class IntakeLog:
 
     def _refuse(self, group: list[PendingAppend], error: TocsinError) -> None:
         with self._lock:
-            for asked in group:
-                self._waiting_bytes -= asked.size_bytes
-                if asked.key is not None:
-                    self._under_way.pop(asked.key, None)
-        tell((done, error) for asked in group for done, _ in asked.waiting)
+            for pending in group:
+                self._waiting_bytes -= pending.size_bytes
+                if pending.key is not None:
+                    self._under_way.pop(pending.key, None)
+        tell((done, error) for pending in group for done, _ in pending.waiting)
 
     def _roll_if_full(self) -> None:
         last = self._segments[-1]
         if last.size_bytes < self._segment_bytes or last.end == last.first:
             return
-        # A failed write must not stay at the end of a segment that is not the newest any more.
+        # Cut off a failed write first: only the newest segment may end in one.
         self._writer.settle()
         segment = files.create(self._folder, last.end, self._total_bytes)
         writer = files.SegmentWriter(segment)
@@ -385,7 +393,7 @@ class IntakeLog:
         self._writer.close()
         self._writer = writer
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ opening and closing
 
     def _recover(self, landed: int | None) -> None:
         for segment in files.recovered(self._folder, landed or 0, self._recall):
@@ -406,7 +414,7 @@ class IntakeLog:
             self._keys.add(entry.key, RememberedAnswer(entry.first, entry.end, entry.answer, entry.at_s))
 
     async def close(self) -> None:
-        """Finish what was asked for, and let the files go. What waits for more is told that none comes."""
+        """Finishes the pending appends and closes the files. Callers of `wait` get an UnavailableError."""
         with self._lock:
             first_time, self._closed = not self._closed, True
             outcomes: list[Outcome] = [

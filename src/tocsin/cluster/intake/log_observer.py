@@ -1,4 +1,4 @@
-"""Whoever must know something of every entry of a log for longer than the log keeps it."""
+"""An observer of a log: keeps a fact about every entry for longer than the log keeps the entry."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tocsin.cluster.intake.frames import LogEntry
 
 class LogObserver(Protocol):
     def recall(self, entry: LogEntry) -> None:
-        """One more entry, in their order: those in the log when it is opened, later each one that has become durable,
-        before whoever appended it is told. The log stands still meanwhile."""
+        """Receives each entry in order: those in the log when it opens, and later each new one when it is durable,
+        before its append returns. The log holds its lock during the call."""
 
     def keep(self, position: int) -> None:
-        """What is known of the entries below the position is on the disk when this returns, and they may go."""
+        """Saves what the observer needs of the entries below the position. The log deletes them when this returns."""

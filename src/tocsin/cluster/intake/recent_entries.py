@@ -1,4 +1,4 @@
-"""The newest entries in memory, so that landing what just arrived reads no file."""
+"""Keeps the newest entries in memory, so that landing them reads no file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from tocsin.cluster.intake.frames import LogEntry
 
-# What an entry costs beside its bytes, roughly.
+# The approximate cost of an entry beside its bytes.
 _ENTRY_COST_BYTES: Final = 400
 
 
 class RecentEntries:
-    """Entries without a gap up to the log's end, as many as the bytes allow."""
+    """Consecutive entries up to the log's end, as many as the limit allows."""
 
     __slots__ = ("_before", "_bytes", "_entries", "_firsts", "_limit_bytes")
 
@@ -25,7 +25,7 @@ class RecentEntries:
         self._before: list[int] = []
 
     def add(self, entry: LogEntry, bytes_before: int) -> None:
-        """The log's next entry; so many bytes of frames lie before it."""
+        """Adds the log's next entry; `bytes_before` is the number of frame bytes before it."""
         self._entries.append(entry)
         self._firsts.append(entry.first)
         self._before.append(bytes_before)
@@ -34,38 +34,40 @@ class RecentEntries:
             self._drop_front(self._excess())
 
     def drop(self, position: int) -> None:
-        """Forget the entries that end at the position or before."""
+        """Drops the entries that end at or below the position."""
         below = bisect_right(self._firsts, position)
         if below and self._entries[below - 1].end > position:
             below -= 1
         self._drop_front(below)
 
     def since(self, position: int, max_rows: int, max_bytes: int) -> list[LogEntry] | None:
-        """From the entry that holds the position on, as `within`; None where that one is not here."""
-        at = self._at(position)
-        if at is None:
+        """Returns entries from the one that holds the position on, limited as by `within`; None if that entry is not in
+        memory."""
+        start = self._at(position)
+        if start is None:
             return None
-        return list(within((self._entries[each] for each in range(at, len(self._entries))), max_rows, max_bytes))
+        return list(within((self._entries[index] for index in range(start, len(self._entries))), max_rows, max_bytes))
 
     def bytes_before(self, position: int) -> int | None:
-        """How many bytes of frames lie before the entry that holds the position; None where that one is not here."""
-        at = self._at(position)
-        return None if at is None else self._before[at]
+        """Returns the frame bytes before the entry that holds the position; None if that entry is not in memory."""
+        index = self._at(position)
+        return None if index is None else self._before[index]
 
     def _at(self, position: int) -> int | None:
-        at = bisect_right(self._firsts, position) - 1
-        return at if at >= 0 and self._entries[at].end > position else None
+        index = bisect_right(self._firsts, position) - 1
+        return index if index >= 0 and self._entries[index].end > position else None
 
     def _excess(self) -> int:
-        """How many to drop: down to half the limit, because taking the front off a list costs its length."""
-        at = len(self._entries) - 1
-        kept_bytes = _held_bytes(self._entries[at])
+        """Returns how many entries to drop. It goes down to half the limit, because deleting the front of a list costs
+        its length."""
+        index = len(self._entries) - 1
+        kept_bytes = _held_bytes(self._entries[index])
         if kept_bytes > self._limit_bytes:
             return len(self._entries)
-        while at and kept_bytes + _held_bytes(self._entries[at - 1]) <= self._limit_bytes // 2:
-            at -= 1
-            kept_bytes += _held_bytes(self._entries[at])
-        return at
+        while index and kept_bytes + _held_bytes(self._entries[index - 1]) <= self._limit_bytes // 2:
+            index -= 1
+            kept_bytes += _held_bytes(self._entries[index])
+        return index
 
     def _drop_front(self, count: int) -> None:
         self._bytes -= sum(_held_bytes(entry) for entry in self._entries[:count])
@@ -73,7 +75,7 @@ class RecentEntries:
 
 
 def within(entries: Iterable[LogEntry], max_rows: int, max_bytes: int) -> Iterator[LogEntry]:
-    """As many as fit, and the first in any case."""
+    """Yields as many entries as fit, and always the first."""
     rows = size_bytes = 0
     for entry in entries:
         rows += entry.rows

@@ -1,7 +1,7 @@
-"""The files of an intake log, each named by the position it begins at.
+"""The segment files of an intake log, each named by its first position.
 
-A segment appears under its name only when its head is on the disk, and the one before it is whole and synced by then.
-Therefore only the newest can end in a torn write.
+A segment gets its name only when its header is on the disk and the segment before it is whole and synced. Therefore
+only the newest segment can end in a torn write.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tocsin.wire.errors import StorageFullError, StoreError, TocsinError
 
 _NAME: Final = re.compile(r"(\d{20})\.log")
 _UNFINISHED: Final = ".new"
-# A reader finds its place by the nearest mark below and reads on from there.
+# A reader starts at the nearest mark below its position and scans from there.
 _MARK_EVERY_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 256 << 10
 _RESTORE: Final = "the log was left as it is; bring the file back from a copy of the disk"
 
-# Not everywhere; it leaves out times that nobody asks for.
+# Some systems have no fdatasync. It skips metadata that the log does not need.
 _sync = getattr(os, "fdatasync", os.fsync)
 _log = structlog.get_logger("tocsin.cluster")
 
@@ -68,7 +68,7 @@ class Segment:
         self.end = first
         self.salt = salt
         self.before_bytes = before_bytes
-        """How many bytes of frames lie in the segments before it."""
+        """The frame bytes in all segments before this one."""
         self.size_bytes = SEGMENT_HEAD_BYTES
         self._marked_positions: list[int] = []
         self._marked_offsets: list[int] = []
@@ -78,7 +78,7 @@ class Segment:
         return self.size_bytes - SEGMENT_HEAD_BYTES
 
     def grow(self, first: int, rows: int, size_bytes: int) -> None:
-        """An entry was written behind the others, and synced."""
+        """Records that an entry was written at the end, and synced."""
         if not self._marked_offsets or self.size_bytes - self._marked_offsets[-1] >= _MARK_EVERY_BYTES:
             self._marked_positions.append(first)
             self._marked_offsets.append(self.size_bytes)
@@ -86,14 +86,15 @@ class Segment:
         self.size_bytes += size_bytes
 
     def near(self, position: int) -> tuple[int, int]:
-        """A place to read from, to find the entry that holds the position: where that is, and the position there."""
-        at = bisect_right(self._marked_positions, position) - 1
-        if at < 0:
+        """Returns an offset from which to scan for the entry that holds the position, and the position at that
+        offset."""
+        index = bisect_right(self._marked_positions, position) - 1
+        if index < 0:
             return SEGMENT_HEAD_BYTES, self.first
-        return self._marked_offsets[at], self._marked_positions[at]
+        return self._marked_offsets[index], self._marked_positions[index]
 
     def read(self, position: int, size_bytes: int) -> Iterator[tuple[int, LogEntry]]:
-        """The entries from the one that holds the position on, each with its place, as far as the given size."""
+        """Yields the entries from the one that holds the position on, each with its offset, up to the given size."""
         offset, expected = self.near(position)
         with self.path.open("rb", buffering=_READ_BYTES) as file:
             file.seek(offset)
@@ -111,7 +112,7 @@ class Segment:
 
 
 def found(folder: Path) -> list[int]:
-    """The positions at which the segments in the folder begin. What a crash left unfinished is removed."""
+    """Returns the first positions of the segments in the folder. Deletes unfinished segments of a crash."""
     firsts = []
     for path in list(folder.iterdir()):
         if path.suffix == _UNFINISHED:
@@ -126,7 +127,7 @@ def path_of(folder: Path, first: int) -> Path:
 
 
 def create(folder: Path, first: int, before_bytes: int) -> Segment:
-    """A new, empty segment; durable, name included, when this returns."""
+    """Creates an empty segment. It is durable, name included, when this returns."""
     path, salt = path_of(folder, first), new_salt()
     unfinished = path.with_suffix(_UNFINISHED)
     try:
@@ -145,15 +146,15 @@ def create(folder: Path, first: int, before_bytes: int) -> Segment:
 
 
 def recovered(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Iterator[Segment]:
-    """The log's segments in order, each after `take` saw its entries; a log that is not there begins at `start`.
+    """Yields the log's segments in order, each after `take` has seen its entries. Creates a missing log at `start`.
 
-    What an interrupted write left behind the last one's known end is still in the file: a `SegmentWriter` cuts it off.
+    A torn write at the end of the last segment is still in the file; a `SegmentWriter` cuts it off.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
         firsts = found(folder)
-        # A crash may have come between a segment's rename, or another's removal, and this.
+        # A crash may have happened after a rename or a deletion and before its sync.
         sync_folder(folder)
         if not firsts:
             yield create(folder, start, 0)
@@ -177,7 +178,7 @@ def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
     path = path_of(folder, first)
     with path.open("rb") as file:
         try:
-            version, salt, said = read_segment_head(file.read(SEGMENT_HEAD_BYTES))
+            version, salt, stored_first = read_segment_head(file.read(SEGMENT_HEAD_BYTES))
         except DamagedBytesError as problem:
             raise damaged(path, 0, str(problem)) from None
     if version > VERSION:
@@ -185,8 +186,8 @@ def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
             f"the intake log {path} was written by a newer Tocsin (format {version}, this one knows {VERSION})",
             hint="start the newer one",
         )
-    if said != first:
-        raise damaged(path, 0, f"it begins at position {said}, its name says {first}")
+    if stored_first != first:
+        raise damaged(path, 0, f"it begins at position {stored_first}, its name says {first}")
     return Segment(path, first, salt, before_bytes)
 
 
@@ -214,32 +215,33 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[L
 
 
 def _was_synced(segment: Segment, offset: int) -> bool:
-    """Whether a whole frame behind this place says that the place was synced before it was written."""
+    """Whether a whole frame after this offset says that the bytes at the offset were synced before it was written."""
     with segment.path.open("rb") as file:
         file.seek(offset)
         tail = file.read()
     reader = BytesIO(tail)
-    at = tail.find(FRAME_MAGIC)
-    while at >= 0:
-        reader.seek(at)
+    start = tail.find(FRAME_MAGIC)
+    while start >= 0:
+        reader.seek(start)
         try:
-            if read_frame(reader, len(tail) - at, segment.salt).synced_bytes > offset:
+            if read_frame(reader, len(tail) - start, segment.salt).synced_bytes > offset:
                 return True
         except DamagedBytesError:
             pass
-        at = tail.find(FRAME_MAGIC, at + 1)
+        start = tail.find(FRAME_MAGIC, start + 1)
     return False
 
 
 def find_first(folder: Path) -> int | None:
-    """The position at which a log begins that another process may be writing to; None where there is none."""
+    """Returns the first position of a log that another process may be writing to; None if there is no log."""
     return min((int(name[1]) for path in folder.glob("*.log") if (name := _NAME.fullmatch(path.name))), default=None)
 
 
 def inspect(folder: Path) -> int:
-    """Reads a log that another process may be writing to, and changes nothing; the position after the last whole entry.
+    """Reads a log that another process may be writing to, without changes. Returns the position after the last whole
+    entry.
 
-    StoreError where it is damaged; FileNotFoundError where files went meanwhile, since all in them had landed.
+    Raises StoreError for damage, and FileNotFoundError if segments were deleted meanwhile because they had landed.
     """
     firsts = sorted(int(name[1]) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)))
     end: int | None = None
@@ -249,7 +251,7 @@ def inspect(folder: Path) -> int:
                 f"the intake log {folder} has a gap: the positions from {end} to {first} are missing", hint=_RESTORE
             )
         segment = _opened(folder, first, 0)
-        # Behind the last whole frame a write may be on its way.
+        # A write may be under way after the last whole frame.
         for _ in _entries(segment, newest=first == firsts[-1], warn=False):
             pass
         end = segment.end
@@ -257,7 +259,7 @@ def inspect(folder: Path) -> int:
 
 
 def writer(segment: Segment) -> SegmentWriter:
-    """Ready to write behind the last frame that is known to be whole."""
+    """Returns a writer that continues after the last whole frame."""
     try:
         return SegmentWriter(segment)
     except OSError as problem:
@@ -265,13 +267,13 @@ def writer(segment: Segment) -> SegmentWriter:
 
 
 class SegmentWriter:
-    """Writes behind the synced end of the newest segment. A failed write leaves nothing in front of the next one."""
+    """Writes at the synced end of the newest segment. The next write overwrites what a failed write left."""
 
     def __init__(self, segment: Segment) -> None:
-        """Cuts off what lies behind the known end, and makes sure that all before it is on the disk.
+        """Cuts off everything after the known end, and syncs everything before it.
 
-        After a crash of the process alone, the last frames may be in the system's memory only. Landing them before they
-        are safe could leave the datasets ahead of the log.
+        After a crash of the process alone, the last frames may only be in the page cache. Landing them before they are
+        on the disk could leave the datasets ahead of the log.
         """
         self._handle = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._end_bytes = segment.size_bytes
@@ -285,21 +287,21 @@ class SegmentWriter:
             raise
 
     def write(self, content: bytes) -> None:
-        """On the disk when this returns; where it raises, nothing of it counts."""
+        """Writes the content; it is on the disk when this returns. If this raises, none of it counts."""
         self.settle()
         self._uncut = True
-        at, view = self._end_bytes, memoryview(content)
+        offset, view = self._end_bytes, memoryview(content)
         while view:
-            written = os.pwrite(self._handle, view, at)
-            at, view = at + written, view[written:]
+            written = os.pwrite(self._handle, view, offset)
+            offset, view = offset + written, view[written:]
         faults.reach("intake.append.written")
         self._flush()
         self._uncut = False
-        self._end_bytes = at
+        self._end_bytes = offset
         faults.reach("intake.append.synced")
 
     def settle_quietly(self) -> None:
-        """Cut off a failed write now if that goes; the next write does it otherwise."""
+        """Cuts off a failed write now if possible; otherwise the next write does it."""
         try:
             self.settle()
         except OSError:
@@ -319,9 +321,11 @@ class SegmentWriter:
             _sync(self._handle)
         except OSError as problem:
             if problem.errno not in NO_ROOM:
-                # What the system could not write it forgets: a second try would succeed without having written.
+                # After a failed sync the kernel drops the dirty pages: a second sync would succeed without having
+                # written them.
                 self._broken = problem
-                # But it may still show it to whoever reads: a restarted process would take what was refused for kept.
+                # Readers may still see those pages, so a restarted process would take refused entries for stored ones.
+                # Truncate.
                 with suppress(OSError):
                     os.ftruncate(self._handle, self._end_bytes)
             raise

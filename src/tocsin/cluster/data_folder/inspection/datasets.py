@@ -1,4 +1,4 @@
-"""A dataset's table: its log with checksums, its checkpoints, and every data file that a kept state names."""
+"""Inspects a dataset's table: its log with checksums, its checkpoints, and every data file that a kept state names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DERIVED: Final = f"stop the cluster and move it away, if all log entries before
 
 
 class DatasetInspection:
-    """Of one folder. `find_damage` may be asked several times: data files that were whole are not read again."""
+    """Inspects one folder. `find_damage` may run several times, and reads a data file only until it was whole once."""
 
     def __init__(self, folder: Path, what: str, report: InspectionReport, *, deep: bool) -> None:
         self._folder = folder
@@ -55,25 +55,25 @@ class DatasetInspection:
     def _damaged(self, path: Path, problem: str, remedy: str = BRING_BACK) -> Finding:
         return Finding("damaged", path, self._what, problem, remedy)
 
-    # ------------------------------------------------------------ the log
+    # ------------------------------------------------------------ log
 
     def _log(self) -> Generator[Finding, None, set[str]]:
-        """Its findings; and the data files that entries name."""
+        """Yields the findings of the log, and returns the data files that its entries name."""
         entries, checkpoints = log_versions(self._folder)
         named: set[str] = set()
         digests: dict[int, str] = {}
         base = max(checkpoints, default=-1)
-        wanted = base + 1
+        expected = base + 1
         for version in entries:
             path = entry_path(self._folder, version)
             if version > base:
-                if version != wanted:
-                    yield self._damaged(entry_path(self._folder, wanted), "is missing, and later entries are there")
-                wanted = version + 1
+                if version != expected:
+                    yield self._damaged(entry_path(self._folder, expected), "is missing, and later entries are there")
+                expected = version + 1
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
-                continue  # clean-up went by
+                continue  # the cluster's clean-up removed it
             self._count(path, len(content))
             state = classify_entry(content)
             if state is EntryState.TORN and version == entries[-1]:
@@ -82,7 +82,7 @@ class DatasetInspection:
                 yield self._damaged(path, "is not as it was written")
             else:
                 named |= list_added_files(content)
-                digests.update([found] if (found := read_checkpoint_mark(content)) is not None else [])
+                digests.update([mark] if (mark := read_checkpoint_mark(content)) is not None else [])
         for version in checkpoints:
             yield from self._checkpoint(checkpoint_path(self._folder, version), digests.get(version))
         if not entries and not checkpoints:
@@ -99,13 +99,13 @@ class DatasetInspection:
             size_bytes = path.stat().st_size
             pq.read_table(path)
         except FileNotFoundError:
-            return  # clean-up went by
+            return  # the cluster's clean-up removed it
         except (pa.ArrowException, ValueError) as error:
             yield self._damaged(path, f"cannot be read as Parquet: {_first_line(error)}", _DERIVED)
             return
         self._count(path, size_bytes)
 
-    # ------------------------------------------------------------ the data
+    # ------------------------------------------------------------ data files
 
     def _state(self, named: set[str]) -> Iterator[Finding]:
         try:
@@ -121,7 +121,7 @@ class DatasetInspection:
         }
         for name, (size_bytes, rows) in current.items():
             yield from self._data_file(self._folder / name, size_bytes, rows, needed=True)
-        # Files of past states go with time: those that are there must be whole.
+        # Files of past states disappear with time; those that exist must be whole.
         for name in sorted(named - set(current)):
             yield from self._data_file(self._folder / name, None, None, needed=False)
 
@@ -129,20 +129,20 @@ class DatasetInspection:
         if path in self._whole:
             return
         try:
-            there_bytes = path.stat().st_size
-            if size_bytes is not None and there_bytes != size_bytes:
-                yield self._damaged(path, f"has {there_bytes:,} bytes instead of {size_bytes:,}")
+            actual_bytes = path.stat().st_size
+            if size_bytes is not None and actual_bytes != size_bytes:
+                yield self._damaged(path, f"has {actual_bytes:,} bytes instead of {size_bytes:,}")
                 return
-            # Not by its name: Arrow would tell a missing file from one that cannot be read by words alone.
+            # Open the file here: Arrow reports a missing file and an unreadable one by the same error class.
             with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
                 if rows is not None and file.metadata.num_rows != rows:
                     yield self._damaged(path, f"has {file.metadata.num_rows:,} rows instead of {rows:,}")
                     return
-                told = checksum_in(path.name)
-                if self._deep and told is None:
+                checksum = checksum_in(path.name)
+                if self._deep and checksum is None:
                     for _ in file.iter_batches(batch_size=64 << 10):
                         pass
-            if self._deep and told is not None and compute_checksum(path) != told:
+            if self._deep and checksum is not None and compute_checksum(path) != checksum:
                 yield self._damaged(path, "is not as it was written: its checksum differs")
                 return
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class DatasetInspection:
             else:
                 yield self._damaged(path, f"cannot be read as Parquet: {_first_line(error)}")
             return
-        self._count(path, there_bytes)
+        self._count(path, actual_bytes)
 
     def _count(self, path: Path, size_bytes: int) -> None:
         if path not in self._whole:
@@ -163,7 +163,7 @@ class DatasetInspection:
             self._report.files += 1
             self._report.size_bytes += size_bytes
 
-    # ------------------------------------------------------------ beside it
+    # ------------------------------------------------------------ set aside
 
     def list_set_aside(self) -> Iterator[Finding]:
         for path in sorted((self._folder / LOST_FOLDER).glob("*")):
@@ -173,8 +173,8 @@ class DatasetInspection:
 
 
 def read_landed_position(folder: Path, feed_folder: str) -> int | None:
-    """How far the feed with this log has landed in the dataset. None where the dataset cannot be opened, which is said
-    of it itself."""
+    """Returns how far the feed of this log has landed in the dataset. None if the dataset cannot be opened, which is a
+    finding of its own."""
     try:
         return DeltaTable(str(folder)).transaction_version(f"tocsin.position.feed.{feed_folder}") or 0
     except (DeltaError, OSError, ValueError):
@@ -182,7 +182,7 @@ def read_landed_position(folder: Path, feed_folder: str) -> int | None:
 
 
 def read_commit_number(folder: Path) -> int | None:
-    """The number of the newest commit. None where the dataset cannot be opened, which is said of it itself."""
+    """Returns the number of the newest commit. None if the dataset cannot be opened, which is a finding of its own."""
     try:
         return DeltaTable(str(folder)).transaction_version("tocsin.commit") or 0
     except (DeltaError, OSError, ValueError):

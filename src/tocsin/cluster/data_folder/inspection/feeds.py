@@ -1,4 +1,5 @@
-"""A feed's folder: its log with checksums, what a polled feed remembers, or Spark's notes of a feed of files."""
+"""Inspects a feed's folder: its log with checksums, the seen items of a polled feed, or Spark's checkpoint of a feed of
+files."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _NOTES_AGAIN: Final = f"{BRING_BACK}; without the feed's notes, DROP and CREATE 
 
 
 def inspect_log(folder: Path, what: str, *, begun: bool, landed: int) -> Iterator[Finding]:
-    """`begun`: the feed was started, so there must be a log. `landed`: how far its datasets are."""
+    """Inspects a log. `begun`: the feed was started, so there must be a log. `landed`: the position of its datasets."""
     if not any(folder.glob("*.log")):
         if begun or landed:
             hint = f"{BRING_BACK}; to go on without it, mkdir -p {folder} and touch {folder / 'begin-anew'}"
@@ -43,7 +44,8 @@ def inspect_log(folder: Path, what: str, *, begun: bool, landed: int) -> Iterato
 
 
 def inspect_positions(folder: Path, what: str, first: int | None, positions: Mapping[str, int]) -> Iterator[Finding]:
-    """`first`: where the log began before the `positions` were read that its datasets are at."""
+    """Compares `first`, the log's begin, with the `positions` of its datasets; `first` must have been read before
+    them."""
     for dataset, position in positions.items():
         if first is not None and position < first:
             problem = (
@@ -63,8 +65,8 @@ def inspect_seen(folder: Path, what: str) -> Iterator[Finding]:
 
 
 def inspect_notes(folder: Path, what: str, *, landed: int = 0) -> Iterator[Finding]:
-    """Spark's notes of which files it found. The newest of each kind may be torn: a start takes it away. `landed`: how
-    far the feed's datasets are."""
+    """Inspects Spark's notes of the files that it found. The newest note of each kind may be torn: a start removes it.
+    `landed`: the position of the feed's datasets."""
     if landed > (end := after_last(Checkpoint(folder))):
         problem = f"ends at position {end}, and its datasets are at {landed}: files that come now would be passed over"
         yield Finding("damaged", folder, what, problem, _NOTES_AGAIN)

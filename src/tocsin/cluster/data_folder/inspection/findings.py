@@ -1,4 +1,4 @@
-"""What an inspection of a data folder found, and how it tells damage from what a living cluster changes meanwhile."""
+"""The findings of an inspection, and how to tell damage from the changes of a running cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 Severity = Literal["damaged", "unchecked", "note"]
 
-# A cluster at work may remove or replace what was just named: what is damaged is so each time.
+# A running cluster may remove or replace a file between two reads; only damage shows at every attempt.
 ATTEMPTS: Final = 4
 PAUSE_S: Final = 0.25
 
@@ -20,7 +20,7 @@ BRING_BACK: Final = "bring the file back from a copy of the disk, or restore a b
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`what` is its name for a person, such as `dataset v.D`."""
+    """One finding. `what` is a name for people, such as `dataset v.D`."""
 
     severity: Severity
     path: Path
@@ -55,27 +55,27 @@ class InspectionReport:
 
     def to_json(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in ("stores", "datasets", "files", "feeds", "size_bytes")}
-        found = {name: [finding.to_json() for finding in self.of(name)] for name in ("damaged", "unchecked")}
+        problems = {name: [finding.to_json() for finding in self.of(name)] for name in ("damaged", "unchecked")}
         notes = [finding.to_json() for finding in self.of("note")]
-        return {"data": str(self.data), "status": self.status, "checked": counts, **found, "notes": notes}
+        return {"data": str(self.data), "status": self.status, "checked": counts, **problems, "notes": notes}
 
 
 def confirm_findings(
     look: Callable[[], Iterable[Finding]], *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep
 ) -> list[Finding]:
-    """What every one of several looks finds. `look` begins anew each time."""
-    found = list(look())
+    """Returns the findings that every one of several attempts finds. `look` starts anew each time."""
+    confirmed = list(look())
     for _ in range(attempts - 1):
-        if not found:
+        if not confirmed:
             break
         pause(PAUSE_S)
         again = {finding.key: finding for finding in look()}
-        found = [again[finding.key] for finding in found if finding.key in again]
-    return found
+        confirmed = [again[finding.key] for finding in confirmed if finding.key in again]
+    return confirmed
 
 
 def unreadable_finding(error: OSError, path: Path, what: str) -> Finding:
-    """An error of the disk is damage; one of rights or of limits leaves the question open."""
+    """Makes a finding of a read error. A disk error is damage; missing rights or limits leave the question open."""
     reason = f"cannot be read: {error.strerror or error}"
     if error.errno == errno.EIO:
         return Finding("damaged", path, what, reason, f"look at the disk; {BRING_BACK}")

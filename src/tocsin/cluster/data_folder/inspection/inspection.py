@@ -1,4 +1,4 @@
-"""Everything durable of a data folder, read beside a cluster that may be at work on it. Nothing is changed."""
+"""Inspects all durable files of a data folder, read-only, also beside a running cluster."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ NOT_CHECKED: Final = {
     "scratch": "made anew at each start",
     "lock": "made anew at each start",
 }
-"""With CHECKED, all that the data folder holds, and why nothing is said of this part of it."""
+"""The rest of the data folder, with the reason why each part is not inspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the catalog says at one moment."""
+    """The state of the catalog at one moment."""
 
     entries: Sequence[CatalogEntry] = ()
     removed: frozenset[tuple[str, str]] = frozenset()
@@ -78,7 +78,7 @@ class _Known:
 
 
 class Inspection:
-    """`layouts`: how the stores of the catalog, of the channels and of brokers are recognised."""
+    """Inspects a data folder. `layouts` are the expected schemas of the stores of catalog, channels and brokers."""
 
     def __init__(self, data: Path, layouts: Mapping[str, StoreLayout], *, deep: bool, on_progress: Progress) -> None:
         self._data = data
@@ -104,15 +104,15 @@ class Inspection:
             ("channels' rows", lambda: confirm_findings(self._channels)),
             ("lost", lambda: [*confirm_findings(self._unexplained), *self._lost()]),
         ]  # fmt: skip
-        found = list(self._unreadable)
-        for place, (what, step) in enumerate(steps):
-            self._on_progress(place, len(steps), what)
-            found += step()
+        findings = list(self._unreadable)
+        for index, (what, step) in enumerate(steps):
+            self._on_progress(index, len(steps), what)
+            findings += step()
         self._on_progress(len(steps), len(steps), "")
-        # What was dropped meanwhile is nobody's loss.
+        # Drop findings about datasets and feeds that were dropped meanwhile.
         after = self._known()
-        gone = known.folders - after.folders if after.readable else set()
-        self._report.findings = [finding for finding in found if gone.isdisjoint(finding.path.parts)]
+        dropped = known.folders - after.folders if after.readable else set()
+        self._report.findings = [finding for finding in findings if dropped.isdisjoint(finding.path.parts)]
         return self._report
 
     def _known(self) -> _Known:
@@ -124,7 +124,7 @@ class Inspection:
                 return _Known()
             rows, removals = read_catalog(path)
         except (sqlite3.DatabaseError, OSError):
-            return _Known()  # what is wrong with it, the look at the store itself says
+            return _Known()  # the inspection of the store reports the problem
         except ValueError as error:
             self._unreadable.append(Finding("damaged", path, "the catalog", f"an entry cannot be read: {error}"))
             return _Known()
@@ -146,7 +146,7 @@ class Inspection:
                         yield Finding("damaged", path, what, "is missing, and there are data", _CATALOG_REMEDY)
                     return
                 if path.stat().st_size == 0:
-                    return  # one that is just being made
+                    return  # a store that is being created
                 for problem in find_problems(path, self._layouts[kind]):
                     yield Finding("damaged", path, what, problem, _CATALOG_REMEDY if kind == "catalog" else BRING_BACK)
             except OSError as error:
@@ -158,31 +158,32 @@ class Inspection:
         return confirm_findings(look)
 
     def _channels(self) -> Iterator[Finding]:
-        """Channels of the catalog whose rows are missing, and datasets that do not go as far as channels have read."""
+        """Finds channels of the catalog without rows, and datasets that end before the commits that channels have
+        read."""
         path = self._data / CHANNELS
         known = self._known()
         try:
             vectors = read_channel_vectors(path) if path.exists() else {}
         except (sqlite3.DatabaseError, OSError):
-            return  # said of the store itself
+            return  # the inspection of the store reports the problem
         except ValueError as error:
             yield Finding("damaged", path, "the channels' store", f"a channel's vector cannot be read: {error}")
             return
-        read: dict[str, tuple[int, str]] = {}
+        newest_read: dict[str, tuple[int, str]] = {}
         for entry in known.channels:
             if entry.channel_id not in vectors:
                 problem = f"has no rows of the channel {_named(entry)}"
                 yield Finding("damaged", path, _named(entry), problem)
             for folder, number in vectors.get(entry.channel_id, {}).items():
-                read[folder] = max(read.get(folder, (0, "")), (number, _named(entry)))
-        # After the vectors: datasets go on.
+                newest_read[folder] = max(newest_read.get(folder, (0, "")), (number, _named(entry)))
+        # Read the datasets after the vectors, because datasets grow.
         for dataset in known.datasets:
-            number, channel = read.get(dataset.folder, (0, ""))
-            place = self._data / DATASETS / dataset.folder
-            newest = read_commit_number(place) if number else None
+            number, channel = newest_read.get(dataset.folder, (0, ""))
+            folder_path = self._data / DATASETS / dataset.folder
+            newest = read_commit_number(folder_path) if number else None
             if newest is not None and newest < number:
                 problem = f"ends at commit {newest}, and the {channel} has read up to commit {number}"
-                yield Finding("damaged", place / LOG_FOLDER, _named(dataset), problem, _NEWEST_GONE)
+                yield Finding("damaged", folder_path / LOG_FOLDER, _named(dataset), problem, _NEWEST_GONE)
 
     def _clock(self) -> Iterator[Finding]:
         path = self._data / CLOCK
@@ -212,7 +213,8 @@ class Inspection:
             return confirm_findings(lambda: inspect_notes(folder, what, landed=self._landed(entry)))
 
         def look() -> Iterator[Finding]:
-            # The log's beginning goes when all has landed, and its end goes on: the positions are read in between.
+            # The log's begin moves up when records have landed, and its end grows: so read first the begin, then the
+            # positions, then the end.
             first = segments.find_first(folder)
             yield from inspect_positions(folder, what, first, self._positions(entry))
             yield from inspect_log(folder, what, begun=entry.started, landed=self._landed(entry))
@@ -222,7 +224,7 @@ class Inspection:
         return confirm_findings(look)
 
     def _folders_alone(self, known: _Known) -> list[Path]:
-        """Where the catalog cannot be read: the folders as they are."""
+        """If the catalog is unreadable, lists the folders as they are."""
         return [] if known.readable else list_paths(self._data / DATASETS) + list_paths(self._data / INTAKE)
 
     def _folder(self, path: Path) -> list[Finding]:
@@ -237,24 +239,24 @@ class Inspection:
         return confirm_findings(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
 
     def _landed(self, feed: FeedEntry) -> int:
-        """How far the furthest of its datasets is."""
+        """Returns the furthest position of the feed's datasets."""
         return max(self._position(feed, feed.rejected) or 0, *self._positions(feed).values(), 0)
 
     def _positions(self, feed: FeedEntry) -> dict[str, int]:
-        """How far each dataset is that takes its records, by name. The one of refused records is not among them: it is
-        told only of batches that hold some."""
-        found = {}
+        """Returns the position of each connected dataset, by name. The dataset of rejected records is not included: it
+        records only positions of batches with rejected records."""
+        positions = {}
         for connection in feed.connections:
             position = self._position(feed, connection.dataset)
             if position is not None:
-                found[str(connection.dataset)] = max(position, connection.since)
-        return found
+                positions[str(connection.dataset)] = max(position, connection.since)
+        return positions
 
     def _position(self, feed: FeedEntry, dataset: Ref) -> int | None:
         folder = next((entry.folder for entry in self._known().datasets if entry.ref == dataset), None)
         return None if folder is None else read_landed_position(self._data / DATASETS / folder, feed.folder)
 
-    # ------------------------------------------------------------ what nobody owns
+    # ------------------------------------------------------------ unknown and lost files
 
     def _unexplained(self) -> Iterator[Finding]:
         known = self._known()
