@@ -1,4 +1,4 @@
-"""What a procedure did by itself."""
+"""The record of one scheduled run of a procedure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tocsin.cluster.catalog.entries import ProcedureEntry
 
 @dataclass(frozen=True, slots=True)
 class ProcedureRun:
-    """A run of a procedure by itself, for a tick; `reason` is there where it failed."""
+    """One run of a procedure at a tick. `reason` is set if the run failed."""
 
     entry: ProcedureEntry
     tick: datetime

@@ -1,6 +1,7 @@
-"""Procedures: statements that run by name with arguments as data, or by themselves once a period.
+"""Runs procedures: stored statements that run by name with arguments, or on schedule once a period.
 
-What a tick changes and the tick itself are one commit of the dataset: killed at any moment, no tick changes it twice.
+A scheduled run commits its changes and its tick number in one commit of the dataset. So after a crash no tick changes
+the dataset twice.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ log = structlog.get_logger()
 
 Summary = Mapping[str, Any]
 ENGINE_RETRY_S: Final = 2.0
-AT_ONCE: Final = 4  # procedures that run by themselves; each takes a thread of the engine's meanwhile
-RUNS_KEPT: Final = 100  # of each procedure, the latest
+AT_ONCE: Final = 4  # scheduled procedures that run at once; each takes an engine thread
+RUNS_KEPT: Final = 100  # the latest runs that are kept, per procedure
 _REASON_LIMIT: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProcedureCall:
-    """A procedure's statement, ready to run; its scope knows the arguments, and is closed by whoever runs it."""
+    """A procedure's statement, ready to run. Its scope has the arguments; the caller closes the scope."""
 
     entry: ProcedureEntry
     statement: st.Statement
@@ -55,7 +56,8 @@ class ProcedureCall:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """What is wrong in the body is told of the procedure: its places are none of the caller's script."""
+        """Attributes errors in the body to the procedure, because their positions are not positions in the caller's
+        script."""
         try:
             yield
         except TranslationError as error:
@@ -85,13 +87,13 @@ class Procedures:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         deadline_s: float | None = None,
     ) -> None:
-        """`deadline_s`: how long a run by itself may take."""
+        """`deadline_s` is how long a scheduled run may take."""
         self._deadline_s = deadline_s
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
         self._changes = changes
-        # The clock of the commits goes on where the wall clock cannot be believed.
+        # The clock guard continues from its last trusted value while the wall clock is suspect.
         self._now = now or (lambda: from_us(tables.clock.now_us()))
         self._sleep = sleep
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -99,13 +101,13 @@ class Procedures:
         self._runs: dict[str, deque[ProcedureRun]] = {}
 
     def runs(self) -> list[ProcedureRun]:
-        """What those with a period have done since the cluster started, as far as it is kept."""
-        return [one for kept in self._runs.values() for one in kept]
+        """Returns the latest scheduled runs since the cluster started."""
+        return [run for procedure_runs in self._runs.values() for run in procedure_runs]
 
     # ------------------------------------------------------------ lifecycle
 
     async def start(self) -> None:
-        """Those with a period go on; of the ticks that passed meanwhile, the latest is made up for."""
+        """Starts the schedules. Of the ticks that were missed during a downtime, only the latest runs."""
         await self._settle()
 
     async def close(self) -> None:
@@ -113,14 +115,14 @@ class Procedures:
 
     @asynccontextmanager
     async def leaving(self, _dataverse: str) -> AsyncIterator[None]:
-        """Around the drop of a dataverse: its procedures end with it."""
+        """Wraps the drop of a dataverse: stops its procedures."""
         try:
             yield
         finally:
             await asyncio.shield(self._settle())
 
     async def _settle(self) -> None:
-        """Those in the catalog that have a period run, and no others."""
+        """Makes the running schedules equal to the catalog: every procedure with a period runs, and no other."""
         known = {entry.procedure_id: entry for entry in self._catalog.catalog.procedures if entry.period is not None}
         for name, entry in known.items():
             if name not in self._running:
@@ -141,7 +143,7 @@ class Procedures:
         assert entry.period is not None
 
         def told(level: str, event: str, **about: Any) -> None:
-            # It goes on whether or not it can be told.
+            # A failing log must not stop the schedule.
             with suppress(Exception):
                 getattr(log, level)(event, procedure=str(entry.ref), **about)
 
@@ -158,13 +160,13 @@ class Procedures:
                 reason = str(error)[:_REASON_LIMIT]
                 if self._catalog.catalog.find(entry.ref) == entry:
                     told("error", "a procedure failed", tick=tick, reason=str(error))
-            kept.append(ProcedureRun(entry, due, started, self._now(), missed, reason))
-            own = asyncio.current_task()
-            if own is not None and own.cancelling():
-                # It was told to end when its change could no longer be stopped.
+            procedure_runs.append(ProcedureRun(entry, due, started, self._now(), missed, reason))
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # The task was cancelled during a commit that could not be stopped.
                 raise asyncio.CancelledError
 
-        kept = self._runs.setdefault(entry.procedure_id, deque(maxlen=RUNS_KEPT))
+        procedure_runs = self._runs.setdefault(entry.procedure_id, deque(maxlen=RUNS_KEPT))
         try:
             done = await self._engine.work(lambda: self._done(entry), asks_spark=False)
         except Exception as error:
@@ -173,17 +175,17 @@ class Procedures:
         await schedule.keep(entry.anchor, entry.period, done, run, self._now, self._sleep)
 
     def _done(self, entry: ProcedureEntry) -> int:
-        """The last tick that is known to have run."""
+        """Returns the last tick that is known to have run."""
         statement = parse_procedure(entry.body)
         if not isinstance(statement, st.Insert | st.Delete):
-            # A query leaves nothing behind: what was missed need not be made up for.
+            # A query changes nothing, so missed ticks need not run.
             assert entry.period is not None
             return last_tick(entry.anchor, entry.period, self._now())
         dataset = self._changes.dataset(statement.dataset, self._scope(entry, self._now()))
         return self._tables.table(dataset).position(_position(entry)) or 0
 
     async def _surely(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
-        """The tick, again with the next engine where one is lost over it, since it has then changed nothing."""
+        """Runs the tick, and retries it on the next engine if the engine is lost: then the tick has changed nothing."""
         while True:
             try:
                 return await self._tick(entry, tick, due)
@@ -216,17 +218,17 @@ class Procedures:
     # ------------------------------------------------------------ EXECUTE
 
     async def called(self, statement: st.Execute, scope: StatementScope) -> ProcedureCall:
-        """The procedure with the values of the arguments, each of which is evaluated once."""
+        """Returns the procedure with its arguments; each argument is evaluated once."""
         dataverse = statement.procedure.dataverse or scope.dataverse
         entry = scope.catalog.procedure(dataverse, statement.procedure.name, len(statement.arguments))
 
         def values() -> list[Any]:
-            return [self._value(one, scope) for one in statement.arguments]
+            return [self._value(argument, scope) for argument in statement.arguments]
 
-        given = await self._engine.work(values, statement.text) if statement.arguments else []
+        arguments = await self._engine.work(values, statement.text) if statement.arguments else []
         body = parse_procedure(entry.body)
         return ProcedureCall(
-            entry, body, self._scope(entry, scope.now, dict(zip(entry.parameters, given, strict=True)))
+            entry, body, self._scope(entry, scope.now, dict(zip(entry.parameters, arguments, strict=True)))
         )
 
     def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
@@ -261,24 +263,25 @@ class Procedures:
         try:
             after = await self._catalog.apply([Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")])
         finally:
-            # Also for one who was cancelled when the catalog had it already.
+            # Also settle if the statement was cancelled after the catalog took the entry.
             await asyncio.shield(self._settle())
         return {"name": name} if after.find(entry.ref) is entry else {"name": name, "existed": True}
 
     def _uses(self, statement: st.CreateProcedure, scope: StatementScope) -> tuple[Ref, ...]:
-        """The body, translated with untyped parameters: what it names exists, and these things it uses."""
+        """Translates the body with untyped parameters. This checks that all names exist, and returns what the body
+        uses."""
         dataverse = statement.name.dataverse or scope.dataverse
         untyped = dict.fromkeys(statement.parameters, MISSING)
-        own = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now, values=untyped)
-        translator = own.translator()
+        own_scope = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now, values=untyped)
+        translator = own_scope.translator()
         target: DatasetEntry | None = None
         query: exp.Expr | None = None
         try:
             match parse_procedure(statement.body):
                 case st.Insert(dataset=dataset, source=source):
-                    target, query = self._changes.dataset(dataset, own), source
+                    target, query = self._changes.dataset(dataset, own_scope), source
                 case st.Delete(dataset=dataset) as delete:
-                    target = self._changes.dataset(dataset, own)
+                    target = self._changes.dataset(dataset, own_scope)
                     query = doomed(delete, target)
                 case st.Query(query=asked):
                     query = asked
@@ -287,7 +290,7 @@ class Procedures:
         except TranslationError as error:
             raise TranslationError(error.message, statement.body_offset + (error.offset or 0), error.hint) from None
         finally:
-            own.close()
+            own_scope.close()
         used = {Ref(kind, where, name) for kind, where, name in translator.uses}
         if target is not None:
             used.add(target.ref)
@@ -297,14 +300,14 @@ class Procedures:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         arity = statement.arity
         if arity is None:
-            named = scope.catalog.procedures_named(dataverse, name)
-            if len(named) > 1:
+            procedures = scope.catalog.procedures_named(dataverse, name)
+            if len(procedures) > 1:
                 raise TranslationError(
                     f"there are several procedures {statement.name}",
                     statement.name.offset,
-                    f"write {statement.name}@{named[0].arity}",
+                    f"write {statement.name}@{procedures[0].arity}",
                 )
-            arity = named[0].arity if named else 0
+            arity = procedures[0].arity if procedures else 0
         ref = procedure_ref(dataverse, name, arity)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
             return {"name": name, "existed": False}
@@ -316,5 +319,5 @@ class Procedures:
 
 
 def _position(entry: ProcedureEntry) -> str:
-    """The name under which a dataset keeps the last tick that changed it."""
+    """Returns the name under which a dataset stores the last tick that changed it."""
     return f"procedure.{entry.procedure_id}"

@@ -1,4 +1,4 @@
-"""INSERT, UPSERT, DELETE and LOAD: each is one commit of its dataset."""
+"""Executes INSERT, UPSERT, DELETE and LOAD: each statement is one atomic commit of its dataset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class CancellationToken:
-    """Whether a change may still go on: until its commit begins, it can be stopped and has changed nothing."""
+    """Lets a statement be stopped until its commit begins. A stopped statement has changed nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,8 @@ class CancellationToken:
         self._is_committing = False
 
     def stop(self) -> bool:
-        """Whether it will change nothing. If not, its commit has begun: that is short, and to be waited for."""
+        """Stops the statement and returns True, or returns False if its commit has begun. A commit is short, so the
+        caller waits for it."""
         with self._lock:
             self._is_stopped = not self._is_committing
             return self._is_stopped
@@ -54,7 +55,7 @@ class CancellationToken:
             raise StoppedError("the statement was stopped; it changed nothing")
 
     def commit(self) -> None:
-        """Its commit begins: from now on it cannot be stopped."""
+        """Marks the beginning of the commit. From now on the statement cannot be stopped."""
         with self._lock:
             self.on()
             self._is_committing = True
@@ -64,14 +65,14 @@ class DmlHandler:
     def __init__(self, tables: DatasetTables, engine: Engine) -> None:
         self._tables = tables
         self._engine = engine
-        # A DELETE reads what it removes: nobody may write to its dataset in between.
+        # One lock per dataset: a DELETE first reads the keys that it removes, so nobody may write in between.
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def run(
         self, statement: st.Statement, scope: StatementScope, positions: Mapping[str, int] = NO_POSITIONS
     ) -> Summary | None:
-        """What it did, or None when it is no change. With rows that INSERT, UPSERT or DELETE change, the positions are
-        committed; a change of nothing is no commit."""
+        """Executes the statement and returns a summary, or returns None for other statements. INSERT, UPSERT and DELETE
+        commit the positions together with their rows. A statement that changes no row makes no commit."""
         match statement:
             case st.Insert():
                 return await self._insert(statement, scope, positions)
@@ -83,12 +84,12 @@ class DmlHandler:
 
     def dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
         dataverse = name.dataverse or scope.dataverse
-        found = scope.find_dataset(dataverse, name.name)
-        if found is not None and dataverse == "Metadata":
+        dataset = scope.find_dataset(dataverse, name.name)
+        if dataset is not None and dataverse == "Metadata":
             raise ConflictError("the dataverse Metadata is changed by CREATE and DROP only")
-        if isinstance(found, VirtualDataset):
+        if isinstance(dataset, VirtualDataset):
             raise ConflictError(
-                f"{name.name} is shown by the channel {found.channel.name} and cannot be changed",
+                f"{name.name} is shown by the channel {dataset.channel.name} and cannot be changed",
                 hint="SUBSCRIBE and UNSUBSCRIBE change a channel's subscriptions",
             )
         return scope.catalog.dataset(dataverse, name.name)
@@ -99,10 +100,10 @@ class DmlHandler:
     async def _carried_out(
         self, work: Callable[[CancellationToken], Commit], entry: DatasetEntry, statement: st.Statement
     ) -> Commit:
-        going = CancellationToken()
-        stored = _stored(lambda: work(going), self._tables, entry)
+        token = CancellationToken()
+        guarded_work = _stored(lambda: work(token), self._tables, entry)
         async with self._turn(entry):
-            return await self._engine.work(stored, statement.text, stop=going.stop)
+            return await self._engine.work(guarded_work, statement.text, stop=token.stop)
 
     # ------------------------------------------------------------ INSERT, UPSERT
 
@@ -115,26 +116,27 @@ class DmlHandler:
             rows = layout.to_arrow(records, entry.type)
             table = self._tables.table(entry)
             going.commit()
-            kept = positions if rows.num_rows else NO_POSITIONS
+            new_positions = positions if rows.num_rows else NO_POSITIONS
             if statement.upsert:
-                return table.upsert(rows, positions=kept)
-            return table.insert(rows, keys_are_new=generated, positions=kept)
+                return table.upsert(rows, positions=new_positions)
+            return table.insert(rows, keys_are_new=generated, positions=new_positions)
 
         commit = await self._carried_out(work, entry, statement)
         return {"upserted" if statement.upsert else "inserted": commit.rows, "commit": commit.number}
 
     def _values(self, source: exp.Expr, scope: StatementScope) -> list[Any]:
         try:
-            found = evaluate(with_values(source, scope.values), scope.now)
+            values = evaluate(with_values(source, scope.values), scope.now)
         except ConstantError as error:
             raise TranslationError(str(error), error.offset) from None
         except NotConstantError:
             translated = scope.translated(source)
-            found = decoded(self._engine.rows(translated.sql), translated)
-            # `INSERT INTO d [r, s]` and `INSERT INTO d (SELECT …)` mean the same: the records, not a record of records.
-            if not isinstance(source, exp.Query | exp.Subquery) and len(found) == 1 and isinstance(found[0], list):
-                found = found[0]
-        return list(found) if isinstance(found, list) else [found]
+            values = decoded(self._engine.rows(translated.sql), translated)
+            # `INSERT INTO d [r, s]` and `INSERT INTO d (SELECT …)` both insert the records, not one record that is a
+            # list.
+            if not isinstance(source, exp.Query | exp.Subquery) and len(values) == 1 and isinstance(values[0], list):
+                values = values[0]
+        return list(values) if isinstance(values, list) else [values]
 
     # ------------------------------------------------------------ DELETE
 
@@ -161,34 +163,36 @@ class DmlHandler:
         generate = entry.keys[0] if entry.autogenerated else None
 
         def work(going: CancellationToken) -> Commit:
-            # Wrong options and missing files are known here, before any writer has to wait.
-            found = load_files.batches(statement.options, entry.type, adapter=statement.adapter, generate=generate)
-            return self._tables.table(entry).load(_arrow(found, entry, going))
+            # Opening the files here reports wrong options and missing files before the load blocks other writers.
+            batches = load_files.batches(statement.options, entry.type, adapter=statement.adapter, generate=generate)
+            return self._tables.table(entry).load(_arrow(batches, entry, going))
 
         commit = await self._carried_out(work, entry, statement)
         return {"loaded": commit.rows, "commit": commit.number}
 
 
 def doomed(statement: st.Delete, entry: DatasetEntry) -> exp.Expr | None:
-    """The query for the keys of what a DELETE removes; None when it removes everything."""
+    """Returns the query for the keys that a DELETE removes, or None if it removes everything."""
     if statement.where is None:
         return None
     alias = statement.alias or entry.name
-    wanted = [exp.alias_(_path(alias, path), f"k{i}") for i, path in enumerate(entry.keys)]
+    key_columns = [exp.alias_(_path(alias, path), f"k{i}") for i, path in enumerate(entry.keys)]
     source = exp.Table(
         this=exp.to_identifier(entry.name, quoted=True), db=exp.to_identifier(entry.dataverse, quoted=True),
         alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
     )  # fmt: skip
-    return exp.Select(expressions=wanted, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy()))
+    return exp.Select(
+        expressions=key_columns, from_=exp.From(this=source), where=exp.Where(this=statement.where.copy())
+    )
 
 
 def decoded(rows: pa.Table, translated: TranslatedQuery) -> list[Any]:
-    """An answer's rows as values."""
+    """Returns the rows of a query's result as values."""
     decode = layout.decoder(translated.type)
     try:
         values = rows.column("value").to_pylist() if translated.is_value else rows.to_pylist()
     except (OverflowError, ValueError) as error:
-        # Spark counts to the year 294,247, Python to 9,999.
+        # Spark's dates reach the year 294,247, Python's only 9,999.
         raise StatementError(f"a value is outside of what can be told: {error}") from None
     return [decode(value) for value in values]
 
@@ -203,7 +207,7 @@ def _arrow(
 
 
 def _records(values: Sequence[Any], entry: DatasetEntry, going: CancellationToken) -> tuple[list[dict[str, Any]], bool]:
-    """The checked records, and whether all their keys were generated just now."""
+    """Returns the checked records, and whether all their keys were generated here."""
     check = checker(entry.type)
     records, generated = [], entry.autogenerated
     for i, value in enumerate(values, start=1):
@@ -223,14 +227,14 @@ def _records(values: Sequence[Any], entry: DatasetEntry, going: CancellationToke
 
 
 def _path(alias: str, path: tuple[str, ...]) -> exp.Expr:
-    found: exp.Expr = exp.column(exp.to_identifier(path[0], quoted=True), table=exp.to_identifier(alias, quoted=True))
+    node: exp.Expr = exp.column(exp.to_identifier(path[0], quoted=True), table=exp.to_identifier(alias, quoted=True))
     for name in path[1:]:
-        found = exp.Dot(this=found, expression=exp.to_identifier(name, quoted=True))
-    return found
+        node = exp.Dot(this=node, expression=exp.to_identifier(name, quoted=True))
+    return node
 
 
 def _key_rows(found: pa.Table, entry: DatasetEntry) -> pa.Table:
-    """The keys k0, k1, … in the shape in which the table holds them: nested where they are nested."""
+    """Returns the keys k0, k1, … in the table's shape: nested keys become nested structs."""
     schema = layout.record_schema(entry.type)
     columns: dict[str, Any] = {}
     for i, path in enumerate(entry.keys):
@@ -250,12 +254,12 @@ def _put(columns: dict[str, Any], path: Sequence[str], values: pa.Array) -> None
 
 def _array(inside: Any) -> pa.Array:
     if isinstance(inside, dict):
-        return pa.StructArray.from_arrays([_array(one) for one in inside.values()], names=list(inside))
+        return pa.StructArray.from_arrays([_array(child) for child in inside.values()], names=list(inside))
     return inside
 
 
 def _stored(work: Callable[[], T], tables: DatasetTables, entry: DatasetEntry) -> Callable[[], T]:
-    """Work that writes: a full disk is told as such, wherever it is noticed, and so is a dataset that was dropped."""
+    """Wraps work that writes: translates a full disk into StorageFullError, and reports a dropped dataset."""
 
     def guarded() -> T:
         try:
@@ -265,7 +269,7 @@ def _stored(work: Callable[[], T], tables: DatasetTables, entry: DatasetEntry) -
                 raise StorageFullError("there is no room left on the disk; nothing was changed") from error
             raise
         except UnavailableError:
-            tables.table(entry)  # says so where it was dropped meanwhile
+            tables.table(entry)  # raises the right error if the dataset was dropped meanwhile
             raise
 
     return guarded

@@ -1,4 +1,4 @@
-"""What WITH {…} says of a dataset or a channel: constants under names that are known."""
+"""Reads the options WITH {…} of a dataset or a channel: constants under known names."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.rules.model.values import Duration, parse_duration
 
-# A retention of months is counted in days.
+# A month in a retention counts as 30 days.
 _MONTH_S: Final = 30 * 86_400
 _HIGHEST: Final = 2**62
 
 Reader = Callable[[Any], Any]
-"""An option's value, or ValueError where it cannot be."""
+"""Returns the value of an option, or raises ValueError."""
 
 
 def read_options(
     statement: st.CreateDataset | st.CreateChannel, now: datetime, readers: Mapping[str, Reader]
 ) -> dict[str, Any]:
-    """The options that are given, as their readers have them. TranslationError names the one that cannot be."""
-    found: dict[str, Any] = {}
+    """Returns the given options as their readers convert them. Raises TranslationError, which names the invalid
+    option."""
+    options: dict[str, Any] = {}
     for name, node in statement.options.items():
         try:
             value = evaluate(node, now)
@@ -34,31 +35,32 @@ def read_options(
         if name not in readers:
             raise TranslationError(f"unknown option {name}", statement.offset, f"known are {' and '.join(readers)}")
         try:
-            found[name] = readers[name](value)
+            options[name] = readers[name](value)
         except ValueError as error:
             raise TranslationError(f"{name}: {error}", statement.offset) from None
-    return found
+    return options
 
 
 def dataset_options(statement: st.CreateDataset, now: datetime, *, history: int) -> tuple[int, float | None]:
-    """How many commits can be asked for (`history` where it is not said), and how old rows grow; None: without end."""
-    found = read_options(statement, now, {"history": whole_number("commits", 1, 1_000_000), "retention": seconds})
-    return found.get("history", history), found.get("retention")
+    """Returns how many commits can be queried (`history` is the default), and the retention in seconds; None means that
+    rows never expire."""
+    options = read_options(statement, now, {"history": whole_number("commits", 1, 1_000_000), "retention": seconds})
+    return options.get("history", history), options.get("retention")
 
 
 def seconds(value: Any) -> float:
-    """Of a duration, or of its text; longer than nothing."""
+    """Returns the positive number of seconds of a duration or of its text."""
     duration = parse_duration(value) if isinstance(value, str) else value
     if not isinstance(duration, Duration):
         raise ValueError(f'must be a duration such as duration("P7D"), got {value}')
-    found = duration.months * _MONTH_S + duration.micros / 1_000_000
-    if found <= 0:
+    total_s = duration.months * _MONTH_S + duration.micros / 1_000_000
+    if total_s <= 0:
         raise ValueError("must be longer than nothing")
-    return found
+    return total_s
 
 
 def whole_number(of: str, low: int, high: int | None = None) -> Reader:
-    """Reads a number of these, from the lowest to the highest."""
+    """Returns a reader of a whole number from `low` to `high`."""
     bounds = f"of at least {low}" if high is None else f"from {low} to {high:,}"
 
     def read(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""What runs scripts, as its callers see it: one outcome per statement, in order, as it happens."""
+"""The interface of script execution: one outcome per statement, in order, as soon as it is there."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class StatementOutcome:
-    """One statement, done; or, for a query, begun: its rows are still to be taken."""
+    """The outcome of one statement. A query has only begun: the caller still has to read its rows."""
 
     statement: int
-    """Its place in the script, from 1."""
+    """The number of the statement in the script, from 1."""
     kind: str
     """`query`, `insert`, `create_dataset`, …"""
     summary: Mapping[str, Any]
-    """What it did, e.g. `{"inserted": 3}`: merged into the answer's object."""
+    """What the statement did, e.g. `{"inserted": 3}`: merged into the object of the response."""
     rows: AsyncIterator[list[bytes]] | None
-    """A query's rows in batches, each row already encoded as one JSON value."""
+    """The rows of a query in batches; each row is encoded as one JSON value."""
 
 
 class ScriptExecutor(Protocol):
     """Runs scripts.
 
-    Statements are executed one by one and only as they are asked for; an outcome's rows are taken before the next
-    outcome is. The first failing statement raises a `TocsinError` that carries its place, and ends the script.
-    Cancelling the task that waits, or closing the iterator, stops the running job. Without `may_write`, a statement
-    that would change anything is refused; without `may_run_code`, one that brings code of its own into the cluster.
-    """
+    The executor runs statements one by one, each only when the caller asks for the next outcome. The caller reads the
+    rows of an outcome before it asks for the next. The first failing statement raises a `TocsinError` with its position
+    and ends the script. Cancelling the waiting task, or closing the iterator, stops the running job. Without
+    `may_write`, the executor refuses statements that change anything; without `may_run_code`, it refuses statements
+    that bring code into the cluster."""
 
     def run(
         self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True

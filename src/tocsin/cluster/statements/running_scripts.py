@@ -1,4 +1,4 @@
-"""The scripts that run now: found by id, stopped by whoever may."""
+"""Tracks the running scripts by id, so that their owners and administrators can stop them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _log = structlog.get_logger("tocsin.cluster")
 
 @dataclass(slots=True)
 class RunningScript:
-    """One script on its way."""
+    """One script that runs or waits."""
 
     id: str
     script: str
     principal: Token
     timeout_s: float
     scope: asyncio.Timeout
-    """Ends the work, whether its time is up or somebody stopped it."""
+    """Cancels the work when its time is up or somebody stops it."""
     statement: int = 0
-    """The one being executed; 0 while it waits for its turn."""
+    """The number of the current statement; 0 while the script waits to start."""
     stopped: TocsinError | None = None
     began_s: float = field(default_factory=time.monotonic)
 
@@ -41,7 +41,8 @@ class RunningScript:
             self.scope.reschedule(asyncio.get_running_loop().time())
 
     def why_ended(self, *, done: bool = False) -> TocsinError:
-        """The error that says why the scope ended; `done`: the statement it met could not be stopped any more."""
+        """Returns the error that says why the script ended. With `done`, the current statement completed because it
+        could no longer be stopped."""
         error = self.stopped or StoppedError(
             f"the script was not done within {self.timeout_s:g} s",
             hint="ask for more time, as far as the cluster's setting cluster.statements.timeout_s allows",
@@ -63,7 +64,7 @@ class RunningScript:
 
 
 class RunningScripts:
-    """All of them, by id."""
+    """All running scripts, by id."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, RunningScript] = {}
@@ -73,7 +74,7 @@ class RunningScripts:
 
     @contextmanager
     def register(self, identity: str, script: str, principal: Token, timeout_s: float) -> Iterator[RunningScript]:
-        """Known under the id for as long as the block lasts."""
+        """Registers the script under its id while the block runs."""
         if self._closed:
             raise UnavailableError("the cluster is stopping")
         if identity in self._by_id:
@@ -92,8 +93,10 @@ class RunningScripts:
                 self._idle.set()
 
     def seen_by(self, principal: Token) -> list[RunningScript]:
-        """Those the principal may know of and stop: its own, or for an administrator all."""
-        return [one for one in self._by_id.values() if principal.role == "admin" or one.principal == principal]
+        """Returns the scripts that the principal may see and stop: its own, or all for an administrator."""
+        return [
+            running for running in self._by_id.values() if principal.role == "admin" or running.principal == principal
+        ]
 
     def cancel(self, identity: str, principal: Token) -> None:
         running = self._by_id.get(identity)
@@ -106,7 +109,8 @@ class RunningScripts:
         running.stop(StoppedError("the script was cancelled"))
 
     async def close(self, grace_s: float) -> None:
-        """Take no more, let those that run finish within the time, stop the rest and wait a moment for them to go."""
+        """Refuses new scripts, lets running scripts finish within `grace_s`, then stops the rest and waits a moment for
+        them."""
         self._closed = True
         if self._by_id:
             _log.warning("stopping: running scripts get a moment to finish", scripts=len(self._by_id), seconds=grace_s)

@@ -1,4 +1,4 @@
-"""Runs scripts: parses a statement, carries it out, tells its outcome, goes on to the next."""
+"""Runs scripts: parses one statement, executes it, yields its outcome, and continues with the next."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ _BATCH_ROWS = 2_000
 
 
 class StatementHandler(Protocol):
-    """Carries out statements of its own kind."""
+    """Executes the statements of one kind."""
 
     async def run(self, statement: st.Statement, scope: StatementScope) -> Mapping[str, Any] | None:
-        """What it did, or None when the statement is for another desk."""
+        """Executes the statement and returns a summary, or returns None if the statement belongs to another handler."""
 
 
 class LifecycleHandler(StatementHandler, Protocol):
-    """A desk with something behind it that goes on by itself."""
+    """A handler that also runs background work, such as channels and feeds."""
 
     def leaving(self, dataverse: str) -> AbstractAsyncContextManager[None]:
-        """Around the drop of a dataverse: when it is over, nothing goes on of what is no longer in the catalog."""
+        """Wraps the drop of a dataverse: on exit, it stops all background work that is no longer in the catalog."""
 
 
 class ScriptRunner:
-    """The cluster's `Statements`. Every statement sees the catalog as it is when the statement begins."""
+    """Implements `ScriptExecutor`. Every statement sees the catalog as of its own start."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -134,13 +134,13 @@ class ScriptRunner:
             if isinstance(statement, st.Execute):
                 return await self._called(number, statement, scope, stream)
             if isinstance(statement, st.DropDataverse):
-                async with AsyncExitStack() as leaving:
-                    for room in self._rooms:
-                        await leaving.enter_async_context(room.leaving(statement.name))
+                async with AsyncExitStack() as stack:
+                    for lifecycle_handler in self._rooms:
+                        await stack.enter_async_context(lifecycle_handler.leaving(statement.name))
                     return StatementOutcome(number, kind, await self._definitions.run(statement, scope) or {}, None)
-            desks: tuple[StatementHandler, ...] = (self._definitions, self._changes, *self._rooms)
-            for desk in desks:
-                summary = await desk.run(statement, scope)
+            handlers: tuple[StatementHandler, ...] = (self._definitions, self._changes, *self._rooms)
+            for handler in handlers:
+                summary = await handler.run(statement, scope)
                 if summary is not None:
                     if isinstance(statement, st.Insert) and statement.upsert:
                         kind = "upsert"
@@ -155,8 +155,8 @@ class ScriptRunner:
         call = await self._procedures.called(statement, scope)
         with call.told():
             if isinstance(call.statement, st.Query):
-                query, own = call.statement, call.scope
-                rows = self._streamed(query, own) if stream else await self._whole(query, own)
+                query, call_scope = call.statement, call.scope
+                rows = self._streamed(query, call_scope) if stream else await self._whole(query, call_scope)
                 return StatementOutcome(number, "execute", {}, call.told_of(rows))
             try:
                 return StatementOutcome(
@@ -179,7 +179,7 @@ class ScriptRunner:
         return _several(rows)
 
     async def _streamed(self, statement: st.Query, scope: StatementScope) -> AsyncIterator[list[bytes]]:
-        """Rows as Spark's files are read: never more than a batch in memory, however slow the reader is."""
+        """Yields rows while it reads Spark's result files. Memory holds at most one batch, even for a slow reader."""
         translated: TranslatedQuery | None = None
         batches: Iterator[pa.RecordBatch] = iter(())
 
@@ -195,15 +195,15 @@ class ScriptRunner:
             return None if batch is None else self._encoder.encode(pa.Table.from_batches([batch]), translated)
 
         try:
-            step: Callable[[], list[bytes] | None] = begin
-            while (rows := await self._engine.work(step, statement.text)) is not None:
+            next_batch: Callable[[], list[bytes] | None] = begin
+            while (rows := await self._engine.work(next_batch, statement.text)) is not None:
                 yield rows
-                step = following
+                next_batch = following
         finally:
-            # The generator's own clean-up removes Spark's files.
+            # Closing the generator removes Spark's result files.
             close = getattr(batches, "close", None)
             if close is not None:
-                with suppress(ValueError):  # a thread that was given up is in it, and cleans up when it ends
+                with suppress(ValueError):  # an abandoned thread still runs the generator and cleans up when it ends
                     await asyncio.shield(asyncio.to_thread(close))
             scope.close()
 
@@ -236,7 +236,8 @@ def _kind(statement: st.Statement) -> str:
 
 
 def _placed(error: Exception, script: str, statement: st.Statement, number: int) -> TocsinError:
-    """The error with the statement's number, and the place the error knows or else where the statement begins."""
+    """Adds the statement's number to the error, and the line and column: those of the error if known, else those of the
+    statement."""
     offset = statement.offset
     if isinstance(error, TranslationError):
         offset = error.offset if error.offset is not None else offset

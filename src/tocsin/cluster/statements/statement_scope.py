@@ -1,4 +1,4 @@
-"""One statement's view of the world: the catalog as it was when it began, its instant, and the states it reads."""
+"""The view that one statement has: the catalog as of its start, its instant, and the snapshots that it reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tocsin.rules.model.types import BIGINT, Field, ObjectType, Type
 
 
 class StatementScope:
-    """Names and scans for the translator. It holds the snapshots it gave out until `close`."""
+    """Resolves names and scans for the translator. Holds the snapshots and views that it gave out until `close`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class StatementScope:
         *,
         values: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`values` are those of the variables that a query finds outside of itself: a procedure's arguments."""
+        """`values` binds the free variables of a query, such as the arguments of a procedure."""
         self.catalog = catalog
         self.dataverse = dataverse
         self.now = now
@@ -61,9 +61,9 @@ class StatementScope:
         return self.translator().translate(node)
 
     def translator(self) -> Queries:
-        made = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
-        made.frame = NameScope({name: bound(value) for name, value in self.values.items()})
-        return made
+        translator = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
+        translator.frame = NameScope({name: bound(value) for name, value in self.values.items()})
+        return translator
 
     # ------------------------------------------------------------ Names
 
@@ -71,24 +71,24 @@ class StatementScope:
         if dataverse == METADATA:
             return DATASETS.get(name)
         ref = dataset_ref(dataverse, name)
-        found = self.catalog.find(ref)
-        if found is None and (channel := channel_of(ref)) is not None:
+        dataset = self.catalog.find(ref)
+        if dataset is None and (channel := channel_of(ref)) is not None:
             entry = self.catalog.find(channel)
             return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
-        return found if isinstance(found, DatasetEntry) else None
+        return dataset if isinstance(dataset, DatasetEntry) else None
 
     def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
-        found = self.catalog.find(function_ref(dataverse, name, arity))
-        return found if isinstance(found, FunctionEntry) else None
+        function = self.catalog.find(function_ref(dataverse, name, arity))
+        return function if isinstance(function, FunctionEntry) else None
 
     def arities(self, dataverse: str, name: str) -> Sequence[int]:
-        found = self.catalog.functions_named(dataverse, name)
-        return sorted(len(one.parameters) for one in found)
+        functions = self.catalog.functions_named(dataverse, name)
+        return sorted(len(function.parameters) for function in functions)
 
     def suggestions(self, dataverse: str) -> Sequence[str]:
         if dataverse == METADATA:
             return list(DATASETS)
-        return [one.name for one in self.catalog.datasets if one.dataverse == dataverse]
+        return [dataset.name for dataset in self.catalog.datasets if dataset.dataverse == dataverse]
 
     # ------------------------------------------------------------ Scans
 
@@ -102,8 +102,8 @@ class StatementScope:
             if described.rows is None:
                 assert self._engine.shows is not None
                 shows, kind = self._engine.shows, described.type
-                of_channels = described.name == "ChannelExecution"
-                rows = shows.executions(self.catalog.channels, kind) if of_channels else shows.runs(kind)
+                is_channel_execution = described.name == "ChannelExecution"
+                rows = shows.executions(self.catalog.channels, kind) if is_channel_execution else shows.runs(kind)
             else:
                 rows = layout.to_arrow(described.rows(self.catalog, self._tables.folder), described.type)
             self._views.append(self._engine.views.of_rows(rows))
@@ -124,7 +124,7 @@ class StatementScope:
 
 @dataclass(frozen=True, slots=True)
 class _BatchDataset:
-    """Records on their way into a dataset, as if they were one."""
+    """Records on their way into a dataset, presented as a dataset of their own."""
 
     type: ObjectType
     dataverse: str = ""
@@ -132,7 +132,7 @@ class _BatchDataset:
 
 
 class BatchScope(StatementScope):
-    """A scope for records that are not in any dataset yet: an expression over each `record`, which has a `place`."""
+    """A scope for records that are in no dataset yet. Expressions read each `record` and its `place` in the batch."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -154,7 +154,7 @@ class BatchScope(StatementScope):
         self._rows = pa.table([places, records], schema=layout.record_schema(self._batch.type))
 
     def translated_batch(self, expression: exp.Expr) -> TranslatedQuery:
-        """`SELECT VALUE expression FROM the batch AS batch`"""
+        """Translates `SELECT VALUE expression FROM the batch AS batch`."""
         source = exp.Table(
             this=exp.to_identifier(self._batch.name, quoted=True),
             alias=exp.TableAlias(this=exp.to_identifier("batch")),
@@ -162,10 +162,11 @@ class BatchScope(StatementScope):
         return self.translated(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
 
     def called_batch(self, function: Function) -> str:
-        """A query for the `place` of each record and what a function in Python `made` of it: see `Signature.each`."""
+        """Returns a query that applies a Python function to each record: its `place`, and what the function `made` of
+        it. See `Signature.each`."""
         name = self._engine.python.called(function, [self._kind], each=True)
-        made = exp.alias_(exp.Anonymous(this=name, expressions=[exp.column("record")]), "made")
-        return render(exp.select("place", made).from_(self.scan(self._batch, None, None)))
+        made_column = exp.alias_(exp.Anonymous(this=name, expressions=[exp.column("record")]), "made")
+        return render(exp.select("place", made_column).from_(self.scan(self._batch, None, None)))
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
         return self._batch if name == self._batch.name else super().find_dataset(dataverse, name)
