@@ -1,1 +1,1 @@
-"""The language: statements are parsed, checked and translated to Spark SQL here; nothing in this room runs them."""
+"""Parses, checks and translates statements to Spark SQL. This package runs no query."""

@@ -1,8 +1,8 @@
-"""Channels → Spark SQL: the body of a channel as one query over all interests and the records that are new to it.
+"""Compiles a channel's body to one Spark SQL query over all interests and the records that are new to the channel.
 
-The SQL is made once. What differs from run to run stands in it as parameters (`:now`, `:previous`, `:since0` …) and as
-names of views that whoever runs it fills in. Nothing else in it can be taken for one of these names: they hold a digest
-of the text that they stand in.
+The SQL is compiled once. The values that differ from run to run are parameters (`:now`, `:previous`, `:since0` …) and
+names of views, which the caller fills in. These names contain a digest of the query's text, so no literal and no field
+in the text can be mistaken for one.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _REGULAR: Final = frozenset(
     "rlike regexp regexp_like regexp_contains regexp_count regexp_extract regexp_extract_all regexp_instr"
     " regexp_replace regexp_substr split".split()
 )
-_ANCIENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ANCIENT: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the base class needs an instant; `moment` here yields `:now`
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A relation the query reads under the name `view`: a dataset as of the execution's end, or its new rows alone."""
+    """A relation that the query reads as `view`: a dataset as of the execution's end, or only its new rows."""
 
     view: str
     dataset: Dataset
     new: bool
-    branch: int | None = None  # the query of a UNION it stands in, where its new rows may be parted
+    branch: int | None = None  # the query of a UNION that reads it, if its new rows may be processed in parts
 
 
 @dataclass(frozen=True, slots=True)
 class CalledFunction:
-    """A function in Python that the query calls under the name `name`."""
+    """A Python function that the query calls under `name`."""
 
     name: str
     function: Function
@@ -67,7 +67,7 @@ class CalledFunction:
 
 @dataclass(frozen=True, slots=True)
 class WatchedDataset:
-    """A dataset of which new rows count; `:since` is the last commit that is not new."""
+    """A dataset whose new rows the channel reads. The argument `since` is the last commit that is not new."""
 
     dataset: Dataset
     since: str
@@ -75,25 +75,28 @@ class WatchedDataset:
 
 @dataclass(frozen=True, slots=True)
 class LevelQuery:
-    """Its answer, one array, is the argument `name` of the channel's query; an empty one is replaced by `nothing`."""
+    """A query that runs first. Its answer, an array, is the argument `name` of the channel's query.
+
+    `nothing` replaces an empty answer.
+    """
 
     name: str
     sql: str
-    arguments: frozenset[str]  # that its own text names
+    arguments: frozenset[str]  # the arguments that this query's own text names
     nothing: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SharedQuery:
-    """A channel's query. Its answer has the columns `interest`, `number`, `place` and `result`, in no order.
+    """A channel's compiled query. It returns the columns `interest`, `number`, `place` and `result`, in any order.
 
-    Results with the same number (not NULL) are the same. `place` orders those of one interest. With `needs_new` there
-    is no answer where none of the watched datasets has new rows.
+    Two rows with the same `number` (not NULL) have the same result. `place` orders the results of one interest. If
+    `needs_new` is set, the query returns nothing unless a watched dataset has new rows.
     """
 
     sql: str
-    sql_for_many: str  # the same for records that are too many to be sent to every interest
-    arguments: frozenset[str]  # that the text names
+    sql_for_many: str  # the same query without broadcast hints, for many new records
+    arguments: frozenset[str]  # the arguments that the text names
     type: Type
     parameters: tuple[Type, ...]
     interests_view: str
@@ -106,19 +109,21 @@ class SharedQuery:
     needs_new: bool
     depends_on_time: bool
     matched_by: tuple[str, ...]
-    remedy: str | None  # for the first condition on parameters that ties them to nothing, where there is one
+    remedy: str | None  # advice for the first condition on a parameter that no join can use
     uses: frozenset[tuple[str, str, str]]
-    is_numbered: bool = False  # every result has a number: none depends on the interest
-    parted_by: tuple[Dataset, ...] = ()  # whose new rows, one after another, may be given to it in parts
+    is_numbered: bool = False  # every result has a number, because no result depends on its interest
+    parted_by: tuple[Dataset, ...] = ()  # the query may receive the new rows of these datasets in parts
 
     def grouped(self, sql: str, *, in_one_task: bool) -> str:
-        """The same with each result once, beside all its `matches`: whose it is, and at which place. Matches that one
-        task has found need no exchange between tasks."""
+        """Returns the query with each result once, beside the list of its `matches` (interest and place).
+
+        With `in_one_task` one task computes all matches, so the grouping needs no shuffle.
+        """
         match = "named_struct('interest', `interest`, 'place', `place`)"
         columns = f"`number`, any_value(`result`) AS `result`, collect_list({match}) AS `matches`"
         assert sql.startswith("SELECT ")
-        found = f"SELECT /*+ COALESCE(1) */ {sql.removeprefix('SELECT ')}" if in_one_task else sql
-        return f"SELECT {columns} FROM ({found}) GROUP BY `number`"  # noqa: S608 - our own query
+        matches_query = f"SELECT /*+ COALESCE(1) */ {sql.removeprefix('SELECT ')}" if in_one_task else sql
+        return f"SELECT {columns} FROM ({matches_query}) GROUP BY `number`"  # noqa: S608 - our own query
 
 
 def shared_query(
@@ -131,28 +136,28 @@ def shared_query(
     dataverse: str,
     continuous: bool,
 ) -> SharedQuery:
-    """The query of a channel, with the types of its parameters found in its body where they are not declared."""
+    """Compiles a channel's body. The first of two passes infers the types of parameters that have no declared type."""
     body = watching(body, continuous=continuous)
     branches = mark_branches(body)
     types = [declared.get(name, t.ANY) for name in parameters]
 
     def in_python(own: str | None, name: str, arity: int) -> bool:
-        found = names.find_function(own or dataverse, name, arity)
-        return found is not None and found.language == "PYTHON"
+        function = names.find_function(own or dataverse, name, arity)
+        return function is not None and function.language == "PYTHON"
 
-    listening = ChannelQueries(names, oracle, dataverse, types)
-    heard = listening.statement(shared(body, parameters, in_python))
+    first_pass = ChannelQueries(names, oracle, dataverse, types)
+    draft = first_pass.statement(shared(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
-            types[i] = _agreed(name, listening.uses_of.get(i, []))
-    # No text holds its own digest, so nobody's literal or field is named as the views and functions of this query are.
-    token = hashlib.sha256(render(heard.query).encode()).hexdigest()[:32]
-    final = ChannelQueries(names, oracle, dataverse, types, token)
-    return final.shared(shared(body, parameters, in_python), needs_new=needs_new(body), branches=branches)
+            types[i] = _agreed(name, first_pass.uses_of.get(i, []))
+    # No text contains its own digest, so no literal or field in this query has the name of a view or function of ours.
+    token = hashlib.sha256(render(draft.query).encode()).hexdigest()[:32]
+    second_pass = ChannelQueries(names, oracle, dataverse, types, token)
+    return second_pass.shared(shared(body, parameters, in_python), needs_new=needs_new(body), branches=branches)
 
 
 def _agreed(name: str, found: Sequence[Type]) -> Type:
-    """One type for all uses of a parameter."""
+    """Returns the type that fits all uses of a parameter."""
     types = list(dict.fromkeys(found))
     if not types:
         return t.ANY
@@ -166,6 +171,8 @@ def _agreed(name: str, found: Sequence[Type]) -> Type:
 
 
 class ChannelQueries(Queries):
+    """Translates a channel's body, and records what the query needs to run: views, functions, keys and arguments."""
+
     def __init__(
         self, names: NameLookup, oracle: TypeAnalyser, dataverse: str, types: Sequence[Type], token: str = "0" * 32
     ) -> None:
@@ -179,35 +186,35 @@ class ChannelQueries(Queries):
         self.watched: dict[tuple[str, str], WatchedDataset] = {}
         self.tables: dict[str, Dataset] = {}
         self.depends_on_time = False
-        fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), one) for i, one in enumerate(types))]
+        fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), type_) for i, type_ in enumerate(types))]
         self._interests = _Interests(ObjectType(tuple(fields), open=False), f"{self._prefix}_interests")
 
     def shared(self, query: exp.Query, *, needs_new: bool, branches: int) -> SharedQuery:
         numbered = is_numbered(query)
         relation = self.statement(query)
         assert isinstance(relation.type, ObjectType)
-        found = relation.type.find("result")
-        assert found is not None
+        result = relation.type.find("result")
+        assert result is not None
         alias = self.alias("out")
-        left = leaving(TypedSql(column(alias, "result"), found.type))
+        output = leaving(TypedSql(column(alias, "result"), result.type))
         columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
-        columns.append(("result", encoder.exported(left)))
-        made = selected(columns).from_(derived(relation.query, alias))
+        columns.append(("result", encoder.exported(output)))
+        select = selected(columns).from_(derived(relation.query, alias))
         matches = self.matches
         return SharedQuery(
-            sql=render(made), sql_for_many=render(_without_hints(made)), arguments=_arguments(made),
-            type=left.type, parameters=self.parameters,
-            interests_view=self._interests.view, keys=tuple(self._over_text(one) for one in matches.keys),
-            borders=tuple(matches.borders), levels=tuple(_levels(one) for one in matches.levels),
+            sql=render(select), sql_for_many=render(_without_hints(select)), arguments=_arguments(select),
+            type=output.type, parameters=self.parameters,
+            interests_view=self._interests.view, keys=tuple(self._over_text(key) for key in matches.keys),
+            borders=tuple(matches.borders), levels=tuple(_levels(level) for level in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
             needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
             remedy=next(iter(matches.remedies), None), uses=frozenset(self.uses),
             is_numbered=numbered,
-            parted_by=parted_datasets([(one.dataset, one.branch) for one in self.read if one.new], branches),
+            parted_by=parted_datasets([(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new], branches),
         )  # fmt: skip
 
     def _over_text(self, key: exp.Expr) -> str:
-        """A key over interests as they are kept, with untyped parameters as text."""
+        """Renders a key over the stored interests, which hold untyped parameters as text."""
         kinds = {parameter_column(i): kind for i, kind in enumerate(self.parameters) if values.contains_any(kind)}
 
         def read(node: exp.Expr) -> exp.Expr:
@@ -219,21 +226,21 @@ class ChannelQueries(Queries):
 
         return render(key.transform(read))
 
-    # ------------------------------------------------------------ what a channel reads
+    # ------------------------------------------------------------ datasets
 
     def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
         return self._interests if list(parts) == [INTERESTS] else super().find_dataset(parts, node)
 
     def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
         if dataset is self._interests:
-            # Untyped parameters are untyped values there.
+            # This view holds untyped parameters as variants, so it needs no conversion.
             self.matches.interests = alias
             return exp.Table(
                 this=exp.to_identifier(self._interests.view, quoted=True),
                 alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
             )
         if getattr(dataset, "folder", None) is None:
-            # Neither has commits, so that no execution could say which state it has read.
+            # Metadata and virtual datasets have no commits, so an execution could not record which state it read.
             described = dataset.dataverse == "Metadata"
             fail(
                 f"{'Metadata.' if described else ''}{dataset.name} cannot be read in a channel", node,
@@ -242,10 +249,10 @@ class ChannelQueries(Queries):
             )  # fmt: skip
         if self._version(node) != (None, None):
             fail("a channel reads datasets as they are", node, "leave AS OF out")
-        read = Scan(f"{self._prefix}_scan_{len(self.read)}", dataset, wants_new(node), branch_of(node))
-        self.read.append(read)
+        scanned = Scan(f"{self._prefix}_scan_{len(self.read)}", dataset, wants_new(node), branch_of(node))
+        self.read.append(scanned)
         self.tables[alias] = dataset
-        return scan(read.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
+        return scan(scanned.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
 
     def scan(self, *_: object) -> str:
         raise AssertionError("a channel's relations have names of their own")
@@ -261,37 +268,37 @@ class ChannelQueries(Queries):
         made = matched(made, self.matches, self.alias)
         joined = [join.this.alias_or_name for join in made.args.get("joins") or []]
         if joined == [self.matches.interests]:
-            # New records are few and interests many, which Spark cannot know.
+            # The new records are few and the interests many. Spark cannot know this.
             records = exp.to_identifier(made.args["from_"].this.alias_or_name, quoted=True)
             made.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=[records])]))
         return made
 
-    # ------------------------------------------------------------ what a parameter may break
+    # ------------------------------------------------------------ errors that a parameter causes
 
-    # One subscriber's value must not fail the query of all: where an interest's own value makes an expression fail, the
-    # expression is NULL and the interest meets nothing there.
+    # A subscriber's value must not fail the shared query. Where an interest's value makes an expression fail, the
+    # expression is NULL, and the interest matches nothing there.
 
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
         if dataverse is None and name.lower() == "array_contains" and len(node.expressions) == 2:
             array, value = node.expressions
             return self.expression(exp.In(this=value, field=array))
-        made = super().call(dataverse, name, node)
-        if dataverse is None and name.lower() in _REGULAR and self._is_of_interests(made.sql):
+        result = super().call(dataverse, name, node)
+        if dataverse is None and name.lower() in _REGULAR and self._is_of_interests(result.sql):
             self._no_regular_expression(node)
-        raising = [one for one in made.sql.find_all(exp.Anonymous) if str(one.this).lower() == "raise_error"]
-        for one in raising:
-            if self._is_of_interests(one):
-                one.replace(exp.null())
-        sql = null_on_error.try_cast(made.sql, self._is_of_interests)
-        if name.lower() == "abs" and made.type in t.INTEGERS and self._is_theirs(sql):
+        raising = [call for call in result.sql.find_all(exp.Anonymous) if str(call.this).lower() == "raise_error"]
+        for call in raising:
+            if self._is_of_interests(call):
+                call.replace(exp.null())
+        sql = null_on_error.try_cast(result.sql, self._is_of_interests)
+        if name.lower() == "abs" and result.type in t.INTEGERS and self._is_theirs(sql):
             sql = null_on_error.without_sign(*sql.expressions)
-        return made if sql is made.sql else TypedSql(sql, made.type)
+        return result if sql is result.sql else TypedSql(sql, result.type)
 
     def _generic(self, node: exp.Expr) -> TypedSql:
-        made = super()._generic(node)
-        if isinstance(made.sql, exp.RegexpLike) and self._is_of_interests(made.sql.expression):
+        result = super()._generic(node)
+        if isinstance(result.sql, exp.RegexpLike) and self._is_of_interests(result.sql.expression):
             self._no_regular_expression(node)
-        return made
+        return result
 
     def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:
         return like_patterns.readable(sql, escape) if self._is_of_interests(sql) else sql
@@ -300,35 +307,42 @@ class ChannelQueries(Queries):
         fail("a parameter cannot be a regular expression: a wrong one would fail for everybody", node, "use LIKE")
 
     def _counted(self, node: exp.Expr) -> TypedSql:
-        made = self._arithmetic(node)
-        if made.type in (t.DOUBLE, t.FLOAT):
-            return made  # beyond all numbers is a number, too
-        return TypedSql(null_on_error.tried(made.sql, self._is_theirs), made.type)
+        result = self._arithmetic(node)
+        if result.type in (t.DOUBLE, t.FLOAT):
+            return result  # floating-point overflow yields infinity, which is no error
+        return TypedSql(null_on_error.tried(result.sql, self._is_theirs), result.type)
 
     def _opposite(self, node: exp.Neg) -> TypedSql:
-        made = self._negative(node)
-        if isinstance(made.sql, exp.Neg) and made.type in t.INTEGERS and self._is_theirs(made.sql):
-            return TypedSql(null_on_error.negated(made.sql.this), made.type)
-        return made if made.type == t.DOUBLE else TypedSql(null_on_error.tried(made.sql, self._is_theirs), made.type)
+        result = self._negative(node)
+        if isinstance(result.sql, exp.Neg) and result.type in t.INTEGERS and self._is_theirs(result.sql):
+            return TypedSql(null_on_error.negated(result.sql.this), result.type)
+        return (
+            result
+            if result.type == t.DOUBLE
+            else TypedSql(null_on_error.tried(result.sql, self._is_theirs), result.type)
+        )
 
     def _divided(self, node: exp.Expr) -> TypedSql:
-        made = self._arithmetic(node)
-        divisor = made.sql.args.get("expression") if isinstance(made.sql, exp.Div | exp.Mod | exp.IntDiv) else None
+        result = self._arithmetic(node)
+        divisor = result.sql.args.get("expression") if isinstance(result.sql, exp.Div | exp.Mod | exp.IntDiv) else None
         if divisor is not None and self._is_of_interests(divisor):
-            made.sql.set("expression", build("nullif(_d, 0)", _d=divisor))
-        return made
+            result.sql.set("expression", build("nullif(_d, 0)", _d=divisor))
+        return result
 
     def _converted(self, node: exp.Cast) -> TypedSql:
-        made = self._cast(node)
-        if isinstance(made.sql, exp.Cast) and self._is_of_interests(made.sql):
-            return TypedSql(exp.TryCast(**{**made.sql.copy().args, "safe": True}), made.type)
-        return made
+        result = self._cast(node)
+        if isinstance(result.sql, exp.Cast) and self._is_of_interests(result.sql):
+            return TypedSql(exp.TryCast(**{**result.sql.copy().args, "safe": True}), result.type)
+        return result
 
     def _is_of_interests(self, sql: exp.Expr) -> bool:
         return self.matches.interests in free_tables(sql)
 
     def _is_theirs(self, sql: exp.Expr) -> bool:
-        """Of interests alone: what records make too large a number is named, with the interest, and not passed over."""
+        """Whether the expression reads interests alone.
+
+        An overflow that also depends on a record must fail, so that the error can name the interest.
+        """
         return free_tables(sql) == {self.matches.interests}
 
     handlers: ClassVar[dict[type, Callable[..., TypedSql]]] = {
@@ -339,7 +353,7 @@ class ChannelQueries(Queries):
         exp.Cast: _converted,
     }
 
-    # ------------------------------------------------------------ its own functions
+    # ------------------------------------------------------------ functions that only channels have
 
     def moment(self, kind: Type) -> TypedSql:
         self.depends_on_time = True
@@ -365,13 +379,13 @@ class ChannelQueries(Queries):
             fail(f"{name} needs an active dataset, and {dataset.name} is not", node, "CREATE ACTIVE DATASET")
         if name == "active_timestamp":
             return TypedSql(column(value.alias, AT), t.DATETIME)
-        found = self.watched.setdefault(
+        watched = self.watched.setdefault(
             (dataset.dataverse, dataset.name), WatchedDataset(dataset, f"since{len(self.watched)}")
         )
-        since = exp.Placeholder(this=found.since)
+        since = exp.Placeholder(this=watched.since)
         return TypedSql(exp.Paren(this=exp.GT(this=column(value.alias, COMMIT), expression=since)), t.BOOLEAN)
 
-    # ------------------------------------------------------------ types of parameters
+    # ------------------------------------------------------------ inference of parameter types
 
     def taken(self, value: TypedSql, type_: Type) -> None:
         sql = value.sql

@@ -1,4 +1,4 @@
-"""Which records are new to a channel: by `is_new(v)` in WHERE its body wants the new rows of a dataset alone."""
+"""Finds the datasets of which a channel reads only the new rows: the body says `is_new(v)` in its WHERE clause."""
 
 from __future__ import annotations
 
@@ -12,43 +12,46 @@ from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.subqueries import unwrapped
 from tocsin.language.translate.substitution import name_of
 
-_NEW: Final = "new"  # on a table of the tree
+_NEW: Final = "new"  # key in the `meta` of a table node
 
 
 def watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
-    """The body with every dataset marked of which it wants new rows only; one that watches none watches its first."""
+    """Marks every dataset of which the body reads only new rows.
+
+    A continuous channel that names no such dataset watches the first dataset in its FROM.
+    """
     body = _disjoint(unwrapped(body)).copy()
-    calls = [one for one in body.find_all(exp.Anonymous) if str(one.this).lower() == "is_new"]
+    calls = [call for call in body.find_all(exp.Anonymous) if str(call.this).lower() == "is_new"]
     if continuous and not calls:
         _watch_first(body)
     for select in list(body.find_all(exp.Select)):
         where = select.args.get("where")
-        wanted = {_is_new_of(one) for one in conjuncts(where.this)} if where else set()
+        watched = {_is_new_of(condition) for condition in conjuncts(where.this)} if where else set()
         for join in [*_froms(select)]:
             inner = (join.side or "") not in ("LEFT", "RIGHT", "FULL")
-            if isinstance(join.this, exp.Table) and inner and name_of(join.this) in wanted:
+            if isinstance(join.this, exp.Table) and inner and name_of(join.this) in watched:
                 join.this.meta[_NEW] = True
     return body
 
 
 def wants_new(source: exp.Expr) -> bool:
-    """Whether the body wants only the new rows of what this source of it names."""
+    """Whether the body reads only the new rows of this source."""
     return bool(source.meta.get(_NEW))
 
 
 def needs_new(body: exp.Expr) -> bool:
-    """Whether there is no answer without new rows: every query of a UNION reads some, and has none to say without."""
+    """Whether the body has no result without new rows: this must hold for every query of a UNION."""
     body = unwrapped(body)
     if isinstance(body, exp.SetOperation):
         return needs_new(body.this) and needs_new(body.expression)
-    if not body.args.get("group") and any(aggregates(one) for one in body.expressions):
+    if not body.args.get("group") and any(aggregates(output) for output in body.expressions):
         return False
     sources = [join.this for join in _froms(body) if not join.side] if isinstance(body, exp.Select) else []
-    return any(wants_new(one) or (isinstance(one, exp.Subquery) and needs_new(one.this)) for one in sources)
+    return any(wants_new(source) or (isinstance(source, exp.Subquery) and needs_new(source.this)) for source in sources)
 
 
 def _disjoint(body: exp.Expr) -> exp.Expr:
-    """`is_new(a) OR is_new(b)` as two queries that have no row in common: each reads the new rows of one dataset."""
+    """Splits `is_new(a) OR is_new(b)` into a UNION of disjoint queries; each reads the new rows of one dataset."""
     if isinstance(body, exp.Union):
         return exp.Union(
             this=_disjoint(unwrapped(body.this)), expression=_disjoint(unwrapped(body.expression)),
@@ -66,24 +69,24 @@ def _disjoint(body: exp.Expr) -> exp.Expr:
     conditions = list(conjuncts(where.this))
     for condition in conditions:
         parts = list(disjuncts(condition))
-        if len(parts) > 1 and all(_is_new_of(one) is not None for one in parts):
-            others = [one for one in conditions if one is not condition]
-            made: exp.Expr | None = None
+        if len(parts) > 1 and all(_is_new_of(part) is not None for part in parts):
+            others = [other for other in conditions if other is not condition]
+            union: exp.Expr | None = None
             for i, part in enumerate(parts):
                 branch = body.copy()
-                # Of a row that an outer join left out nobody can say whether it is new.
-                earlier = (exp.Not(this=exp.Anonymous(this="coalesce", expressions=[one.copy(), exp.false()]))
-                           for one in parts[:i])  # fmt: skip
+                # `is_new` is NULL for a row that an outer join did not match. Such a row is not new.
+                earlier = (exp.Not(this=exp.Anonymous(this="coalesce", expressions=[previous.copy(), exp.false()]))
+                           for previous in parts[:i])  # fmt: skip
                 tests = [part, *earlier, *others]
-                branch.set("where", exp.Where(this=exp.and_(*(one.copy() for one in tests))))
-                made = branch if made is None else exp.Union(this=made, expression=branch, distinct=False)
-            assert made is not None
-            return made
+                branch.set("where", exp.Where(this=exp.and_(*(test.copy() for test in tests))))
+                union = branch if union is None else exp.Union(this=union, expression=branch, distinct=False)
+            assert union is not None
+            return union
     return body
 
 
 def _is_new_of(node: exp.Expr) -> str | None:
-    """The variable of a plain `is_new(v)`."""
+    """Returns the variable of a plain `is_new(v)`, else None."""
     if isinstance(node, exp.Anonymous) and str(node.this).lower() == "is_new" and len(node.expressions) == 1:
         argument = node.expressions[0]
         return argument.name if isinstance(argument, exp.Column) and len(argument.parts) == 1 else None

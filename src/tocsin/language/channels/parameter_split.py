@@ -1,4 +1,4 @@
-"""What of a channel's body its parameters touch, and what they do not: the first step of `sharing`."""
+"""Splits a channel's body by its parameters: what depends on one and what does not; `shared_query` joins them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tocsin.language.translate.substitution import bound_names, items, mentions,
 
 @dataclass(slots=True)
 class BodyParts:
-    """What goes into a SELECT's FROM and WHERE."""
+    """The sources and conditions of one half of a SELECT, with the variables that the sources bind."""
 
     sources: list[exp.Join] = field(default_factory=list)
     conditions: list[exp.Expr] = field(default_factory=list)
@@ -27,7 +27,11 @@ class BodyParts:
 
 @dataclass(frozen=True, slots=True)
 class SplitLet:
-    """`early`: it is computed with the record. `is_range`: its fields may be named without it."""
+    """A LET of the body.
+
+    `touched`: it depends on a parameter. `early`: the inner query computes it, once per record. `is_range`: its fields
+    may be named without a prefix.
+    """
 
     name: str
     value: exp.Expr
@@ -37,10 +41,11 @@ class SplitLet:
 
 
 class ParameterSplit:
-    """A SELECT in two: `free` is what no parameter touches, `bound` what one does.
+    """Splits a SELECT in two: `free` depends on no parameter, `bound` depends on one.
 
-    `lets` are in their order, of both kinds. A plain subquery in FROM that a parameter stands in is replaced by its own
-    sources, and so is EXISTS: then the record can meet an interest several times where once is meant (`repeats`).
+    `lets` has the LETs of both halves, in their order. The split replaces a plain subquery in FROM, or an EXISTS, that
+    depends on a parameter by its own sources. After an EXISTS, a record can match an interest several times although
+    one match is meant; then `repeats` is set.
     """
 
     def __init__(self, body: exp.Select, parameters: Collection[str]) -> None:
@@ -51,15 +56,15 @@ class ParameterSplit:
         self.repeats = False
         self._touched = set(parameters)
         self._count = 0
-        self._multiplied = False  # whether a record can meet an interest several times where just that is meant
+        self._multiplied = False  # whether a record may match an interest several times, as the body intends
         self._sort()
 
     def is_touched(self, nodes: Sequence[exp.Expr]) -> bool:
-        """Whether one of these depends on a parameter, through variables and LETs too."""
-        return any(mentions(one, self._touched) for one in nodes)
+        """Whether a node depends on a parameter, directly or through variables and LETs."""
+        return any(mentions(node, self._touched) for node in nodes)
 
     def _sort(self) -> None:
-        """Sources, LETs and conditions into those that parameters touch and those they do not."""
+        """Assigns every source, LET and condition to one of the two halves."""
         conditions: list[exp.Expr] = []
         for join in self._flattened(items(self._body), conditions):
             source, name = join.this, name_of(join.this)
@@ -89,21 +94,26 @@ class ParameterSplit:
                 self.free.conditions.append(condition)
 
     def _flattened(self, items: Sequence[exp.Join], conditions: list[exp.Expr]) -> Iterator[exp.Join]:
-        """The sources, where a plain subquery that a parameter stands in is replaced by its own sources."""
-        wide = any((join.side or "").upper() in ("RIGHT", "FULL") for join in items)
+        """Yields the sources; replaces a plain subquery that depends on a parameter by its own sources."""
+        has_wide_join = any((join.side or "").upper() in ("RIGHT", "FULL") for join in items)
         for join in items:
             query = unwrapped(join.this.this) if isinstance(join.this, exp.Subquery) else None
-            inner = not (join.side or "") and (join.kind or "").upper() in ("", "CROSS", "INNER")
+            is_inner = not (join.side or "") and (join.kind or "").upper() in ("", "CROSS", "INNER")
             on = join.args.get("on")
-            if inner and not wide and on is not None and self.is_touched([on]):
-                # What an inner join says might as well stand in WHERE.
+            if is_inner and not has_wide_join and on is not None and self.is_touched([on]):
+                # The condition of an inner join means the same in WHERE.
                 join = exp.Join(this=join.this)
                 conditions += conjuncts(on)
-            if not inner or not isinstance(query, exp.Select) or not _is_plain(query) or not self.is_touched([query]):
+            if (
+                not is_inner
+                or not isinstance(query, exp.Select)
+                or not _is_plain(query)
+                or not self.is_touched([query])
+            ):
                 yield join
                 continue
             names = self._fresh(query)
-            value = dialect.RowOf(expressions=[one.copy() for one in query.expressions])
+            value = dialect.RowOf(expressions=[output.copy() for output in query.expressions])
             if len(query.expressions) == 1 and isinstance(query.expressions[0], dialect.ValueOf):
                 value = query.expressions[0].this
             yield from self._flattened(moved(query, names), conditions)
@@ -113,37 +123,41 @@ class ParameterSplit:
                 conditions += conjuncts(join.args["on"])
 
     def _bind(self, condition: exp.Expr) -> None:
-        inner = condition.unnest()
-        query = unwrapped(inner.this) if isinstance(inner, exp.Exists) else None
-        some = self._some(query) if isinstance(query, exp.Select) else None
-        among = unwrapped(inner.args["query"]) if isinstance(inner, exp.In) and inner.args.get("query") else None
-        if some is not None:
-            self.bound.conditions.append(some)
+        predicate = condition.unnest()
+        query = unwrapped(predicate.this) if isinstance(predicate, exp.Exists) else None
+        quantified = self._some(query) if isinstance(query, exp.Select) else None
+        subquery = (
+            unwrapped(predicate.args["query"])
+            if isinstance(predicate, exp.In) and predicate.args.get("query")
+            else None
+        )
+        if quantified is not None:
+            self.bound.conditions.append(quantified)
         elif isinstance(query, exp.Select):
             self._exists(query)
-        elif isinstance(among, exp.Select) and _is_plain(among) and len(among.expressions) == 1:
-            self._exists(among, inner.this)
+        elif isinstance(subquery, exp.Select) and _is_plain(subquery) and len(subquery.expressions) == 1:
+            self._exists(subquery, predicate.this)
         else:
             self.bound.conditions.append(condition)
 
     def _some(self, query: exp.Select) -> exp.Expr | None:
-        """EXISTS over an array of a record, which is a matter of that record alone: SOME item IN it SATISFIES …"""
+        """Rewrites EXISTS over an array of a record as SOME … SATISFIES, which needs no join."""
         where, first = query.args.get("where"), query.args.get("from_")
         path = first.this if first is not None and isinstance(first.this, exp.Table) else None
-        known = {*self.free.names, *(one.name for one in self.lets)}
+        known = {*self.free.names, *(let_.name for let_ in self.lets)}
         if where is None or path is None or query.args.get("joins") or not _is_plain(query):
             return None
-        if path.parts[0].name not in known or not all(isinstance(one, exp.Identifier) for one in path.parts):
+        if path.parts[0].name not in known or not all(isinstance(part, exp.Identifier) for part in path.parts):
             return None
-        array = exp.column(*reversed([one.name for one in path.parts[-4:]]), quoted=True)
+        array = exp.column(*reversed([part.name for part in path.parts[-4:]]), quoted=True)
         return dialect.Quantified(
             this=array, alias=exp.to_identifier(name_of(path), quoted=True), condition=where.this.copy(), every=False
         )
 
     def _exists(self, query: exp.Select, value: exp.Expr | None = None) -> None:
-        """The sources of an EXISTS become sources beside the others: whoever matches, matches once.
+        """Moves the sources of an EXISTS to the outer query; `repeats` makes each match count once.
 
-        With a value: of an IN, where what the query yields equals it.
+        With `value` it rewrites an IN: the output of the query must equal the value.
         """
         if not _is_plain(query):
             fail("an EXISTS that a parameter stands in takes sources and conditions only", query,
@@ -154,7 +168,7 @@ class ParameterSplit:
         names = self._fresh(query)
         sources = moved(query, names)
         self.bound.sources += sources
-        self.bound.names += [name_of(one.this) for one in sources]
+        self.bound.names += [name_of(join.this) for join in sources]
         self.bound.conditions += self._conditions(query, names)
         if value is not None:
             item = renamed(self._qualified(yielded(query.expressions[0]), query), names)
@@ -162,7 +176,7 @@ class ParameterSplit:
         self.repeats = True
 
     def _fresh(self, query: exp.Select) -> dict[str, str]:
-        """Names for a subquery's variables that nobody else has."""
+        """Makes unique names for a subquery's variables."""
         names = {}
         for name in bound_names(query):
             self._count += 1
@@ -171,14 +185,16 @@ class ParameterSplit:
 
     def _conditions(self, query: exp.Select, names: dict[str, str]) -> list[exp.Expr]:
         where = query.args.get("where")
-        return [renamed(self._qualified(one, query), names) for one in (conjuncts(where.this) if where else ())]
+        return [
+            renamed(self._qualified(condition, query), names) for condition in (conjuncts(where.this) if where else ())
+        ]
 
     def _qualified(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
-        """The node with the query's one source written before every field that stands alone."""
-        sources = [one.this for one in items(query) if not isinstance(one.this, dialect.Let)]
+        """Prefixes every unqualified field with the query's source, if the query has exactly one."""
+        sources = [join.this for join in items(query) if not isinstance(join.this, dialect.Let)]
         if len(sources) != 1:
             return node
-        known = {*self.free.names, *self.bound.names, *(one.name for one in self.lets), *bound_names(query)}
+        known = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *bound_names(query)}
         known.update(self._parameters)
 
         def qualify(one: exp.Expr) -> exp.Expr:
@@ -190,23 +206,23 @@ class ParameterSplit:
 
 
 def let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
-    """A LET, as it stands among the sources."""
+    """Returns a LET in the form that it has among the sources."""
     return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
 
 
 def yielded(one: exp.Expr) -> exp.Expr:
-    """What an item of a SELECT list yields, under whatever name."""
+    """Returns the expression of an item in a SELECT list, without its alias."""
     return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
 
 
 def _is_plain(query: exp.Select) -> bool:
-    """Sources, conditions and a SELECT list, and nothing else."""
+    """Whether a query has only sources, conditions and a SELECT list."""
     known = ("expressions", "from_", "joins", "where", "kind")
     outer = any((join.side or "") in ("LEFT", "RIGHT", "FULL") for join in query.args.get("joins") or [])
     extra = any(value for clause, value in query.args.items() if clause not in known)
-    return not outer and not extra and not any(aggregates(one) for one in query.expressions)
+    return not outer and not extra and not any(aggregates(output) for output in query.expressions)
 
 
 def _is_dear(value: exp.Expr) -> bool:
-    """Whether it is worth computing once per record."""
+    """Whether the value is expensive enough to compute it once per record."""
     return value.find(exp.Query, exp.Anonymous) is not None

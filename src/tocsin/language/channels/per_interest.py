@@ -1,4 +1,4 @@
-"""What is each interest's own in a shared query: every record once, its place in the order, and how many are taken."""
+"""Builds the parts of a shared query that belong to each interest: duplicate removal, order (places) and limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tocsin.language.translate.expressions import fail
 
 _INNER = " inner"
 ANSWER = ("interest", "number", "place", "result")
-"""The columns of a shared query: the interest, the record (the same number: the same result), its place in the
-interest's order, and what the channel tells it."""
+"""The columns of a shared query: the interest; the record's number (equal numbers mean equal results); the result's
+place in the interest's order; the result."""
 
 
 def of(variable: str, name: str) -> exp.Column:
@@ -20,17 +20,17 @@ def of(variable: str, name: str) -> exp.Column:
 
 
 def is_numbered(query: exp.Expr) -> bool:
-    """Whether no result of a shared query depends on its interest: each has its record's number."""
+    """Whether no result of a shared query depends on its interest, so that each has its record's number."""
     if isinstance(query, exp.SetOperation):
         return is_numbered(query.this) and is_numbered(query.expression)
-    number = next(one.this for one in query.args["expressions"] if one.alias == "number")
+    number = next(output.this for output in query.args["expressions"] if output.alias == "number")
     if isinstance(number, exp.Column) and number.table == _INNER:
         return is_numbered(query.args["from_"].this.this)
     return not isinstance(number, exp.Cast)
 
 
 def first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select:
-    """A record once for each interest, whatever number of ways lead to it."""
+    """Keeps one match of each record and interest, however many the joins find."""
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
     parts: dict[str, exp.Expr] = {
         name: exp.Anonymous(this="any_value", expressions=[of(_INNER, name)])
@@ -39,22 +39,22 @@ def first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select
     parts["interest"] = of(_INNER, "interest")
     if not numbered:
         parts["number"] = exp.cast(exp.null(), "BIGINT")
-    made = exp.Select(expressions=[exp.alias_(one, name, quoted=True) for name, one in parts.items()]).from_(inner)
-    made.set("group", exp.Group(expressions=[of(_INNER, "interest"), of(_INNER, "number")]))
-    return made
+    select = exp.Select(expressions=[exp.alias_(part, name, quoted=True) for name, part in parts.items()]).from_(inner)
+    select.set("group", exp.Group(expressions=[of(_INNER, "interest"), of(_INNER, "number")]))
+    return select
 
 
 def with_places(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
-    """The places of rows of which each is there once."""
+    """Numbers the rows of each interest in their order, after duplicates are gone."""
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
     keys = []
-    for i, one in enumerate(order):
-        key = one.copy()
+    for i, ordered in enumerate(order):
+        key = ordered.copy()
         key.set("this", of(_INNER, f"key{i}"))
         keys.append(key)
     place = dialect.PlaceOf(this=of(_INNER, "interest"), expressions=keys)
     parts = {name: of(_INNER, name) for name in ANSWER} | {"place": place}
-    return exp.Select(expressions=[exp.alias_(one, name, quoted=True) for name, one in parts.items()]).from_(inner)
+    return exp.Select(expressions=[exp.alias_(part, name, quoted=True) for name, part in parts.items()]).from_(inner)
 
 
 def limited_to(query: exp.Select, body: exp.Select) -> exp.Select:
@@ -69,9 +69,9 @@ def limited_to(query: exp.Select, body: exp.Select) -> exp.Select:
     skipped = number("offset") or 0
     taken = number("limit")
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
-    made = exp.Select(expressions=[exp.alias_(of(_INNER, one), one, quoted=True) for one in ANSWER]).from_(inner)
+    select = exp.Select(expressions=[exp.alias_(of(_INNER, name), name, quoted=True) for name in ANSWER]).from_(inner)
     tests: list[exp.Expr] = [exp.GT(this=of(_INNER, "place"), expression=exp.Literal.number(skipped))]
     if taken is not None:
         tests.append(exp.LTE(this=of(_INNER, "place"), expression=exp.Literal.number(skipped + taken)))
-    made.set("where", exp.Where(this=exp.and_(*tests)))
-    return made
+    select.set("where", exp.Where(this=exp.and_(*tests)))
+    return select

@@ -1,7 +1,7 @@
-"""Whether a channel's answers for some of the new records, and for the others, make up its answer for all of them.
+"""Decides whether a channel may process its new records in parts: the answers for the parts make up the full answer.
 
-They do where every query of the body reads new records in one place, joined and filtered only: what is grouped,
-ordered, counted or made distinct needs all records at once.
+This holds if every query of the body reads new records in one place, and only joins and filters them. Grouping, order,
+limits and DISTINCT need all records at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tocsin.language.translate.name_lookup import Dataset
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.subqueries import unwrapped
 
-_BRANCH: Final = "branch"  # on a table of the tree
+_BRANCH: Final = "branch"  # key in the `meta` of a table node
 _WHOLE: Final = ("group", "having", "distinct", "limit", "offset", "order", "with_", "qualify", "windows")
 
 
 def mark_branches(body: exp.Expr) -> int:
-    """Marks tables whose new records may be parted with the query of a UNION that they stand in; how many these are."""
+    """Marks each table whose new records may be split with the number of its UNION branch; returns the branch count."""
     branches = list(_branches(body))
     for number, select in enumerate(branches):
         for table in _parted(select):
@@ -34,19 +34,20 @@ def branch_of(source: exp.Expr) -> int | None:
 
 
 def parted_datasets(new: Sequence[tuple[Dataset, int | None]], branches: int) -> tuple[Dataset, ...]:
-    """The datasets whose new records, one after another, may be parted: each query reads those of one of them, once.
+    """Returns the datasets whose new records may be split: every branch reads exactly one of them, once.
 
-    `new` has every place where new records are read, with its query."""
+    `new` lists every place where the body reads new records, with the branch that reads there.
+    """
     if any(branch is None for _, branch in new):
         return ()
     datasets = list({(dataset.dataverse, dataset.name): dataset for dataset, _ in new}.values())
-    for chosen in (datasets, *([dataset] for dataset in datasets)):
-        names = {(dataset.dataverse, dataset.name) for dataset in chosen}
-        read = sorted(
+    for candidates in (datasets, *([dataset] for dataset in datasets)):
+        names = {(dataset.dataverse, dataset.name) for dataset in candidates}
+        readers = sorted(
             branch for dataset, branch in new if (dataset.dataverse, dataset.name) in names if branch is not None
         )
-        if read == list(range(branches)):
-            return tuple(chosen)
+        if readers == list(range(branches)):
+            return tuple(candidates)
     return ()
 
 
