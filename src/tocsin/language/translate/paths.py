@@ -1,4 +1,4 @@
-"""Names, and the paths that lead from them into records, arrays and open data."""
+"""Resolves names, and translates paths into records, arrays and open data."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Paths(Expressions):
         return self._walk(self.expression(root), steps, node)
 
     def _walk(self, value: TypedSql, steps: Sequence[str | exp.Expr], node: exp.Expr) -> TypedSql:
-        for one in steps:
-            value = self.field(value, one, node) if isinstance(one, str) else self._element(value, one, node)
+        for step in steps:
+            value = self.field(value, step, node) if isinstance(step, str) else self._element(value, step, node)
         return value
 
     def _resolve(self, parts: Sequence[str | exp.Expr], node: exp.Expr) -> tuple[TypedSql, Sequence[Any]]:
-        """A variable, a parameter, or a field of a FROM variable; a variable is always found before a column."""
+        """Resolves a path's first name: first as a variable or parameter, then as a field of a FROM variable."""
         name = parts[0]
         assert isinstance(name, str)
-        found = self.frame.find(name)
-        if found is not None:
-            return found, parts[1:]
+        variable = self.frame.find(name)
+        if variable is not None:
+            return variable, parts[1:]
         for frame in self.frame.chain():
-            ranges = [frame.names[one] for one in frame.ranges]
-            declared = [one for one in ranges if isinstance(one.type, ObjectType) and one.type.find(name)]
+            ranges = [frame.names[name_] for name_ in frame.ranges]
+            declared = [range_ for range_ in ranges if isinstance(range_.type, ObjectType) and range_.type.find(name)]
             if len(declared) > 1:
                 fail(f"{name} is a field of several variables", node, f"write {frame.ranges[0]}.{name}")
             if declared:
@@ -52,13 +52,13 @@ class Paths(Expressions):
                 return ranges[0], parts
         if name.upper() == "MISSING" and len(parts) == 1:
             return TypedSql(values.null(t.ANY), t.ANY), ()
-        known = [one for frame in self.frame.chain() for one in frame.names]
+        known = [known_name for frame in self.frame.chain() for known_name in frame.names]
         fields = [
-            one.name
+            field.name
             for frame in self.frame.chain()
             for value in frame.names.values()
             if isinstance(value.type, ObjectType)
-            for one in value.type.fields
+            for field in value.type.fields
         ]
         near = difflib.get_close_matches(name, known + fields, 1)
         hint = f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so"
@@ -78,18 +78,20 @@ class Paths(Expressions):
             # A field of NULL is NULL, a field of MISSING is MISSING.
             above = [value.explicit] if isinstance(value, OptionalVariable) else []
             if declared.optional:
-                told = values.is_explicit_null(values.step(self._open(value), name))
-                told = values.call("coalesce", told, exp.false())
-                return OptionalVariable(sql, declared.type, exp.Paren(this=exp.or_(*above, told)) if above else told)
+                is_null = values.is_explicit_null(values.step(self._open(value), name))
+                is_null = values.call("coalesce", is_null, exp.false())
+                return OptionalVariable(
+                    sql, declared.type, exp.Paren(this=exp.or_(*above, is_null)) if above else is_null
+                )
             return OptionalVariable(sql, declared.type, above[0]) if above else TypedSql(sql, declared.type)
         if not value.type.open:
-            near = difflib.get_close_matches(name, [one.name for one in value.type.fields], 1)
+            near = difflib.get_close_matches(name, [field.name for field in value.type.fields], 1)
             fail(f"there is no field {name} in {value.type}", node, f"did you mean {near[0]}?" if near else None)
-        found = values.step(self._open(value), name)
+        member = values.step(self._open(value), name)
         if isinstance(value, OptionalVariable):
             null = values.call("parse_json", exp.Literal.string("null"))
-            found = exp.If(this=value.explicit.copy(), true=null, false=found)
-        return TypedSql(found, t.ANY)
+            member = exp.If(this=value.explicit.copy(), true=null, false=member)
+        return TypedSql(member, t.ANY)
 
     def _open(self, value: TypedSql) -> exp.Expr:
         return values.call("parse_json", self._part(value, OPEN))
@@ -130,7 +132,7 @@ class Paths(Expressions):
         size = values.call("size", items.sql)
 
         def place(node: exp.Expr | None, default: exp.Expr) -> exp.Expr:
-            """Where a bound lies in the array: counted from the end when it is negative, and never outside."""
+            """Returns the array index of a bound: counts a negative one from the end, and clamps it to the array."""
             if node is None:
                 return default
             bound = exp.cast(self._as(self.expression(node), t.BIGINT).copy(), "INT")
@@ -143,7 +145,7 @@ class Paths(Expressions):
         return TypedSql(values.call("slice", items.sql, start, bounded), items.type)
 
     def _qualified_call(self, node: exp.Dot, called: exp.Anonymous) -> TypedSql:
-        """`dataverse.function(…)`."""
+        """Translates `dataverse.function(…)`."""
         root, steps = _unwound(node.this)
         if root is not None or len(steps) != 1 or not isinstance(steps[0], str):
             fail("a function is called by its name, or by its dataverse and its name", node)
@@ -156,7 +158,7 @@ class Paths(Expressions):
 
 
 def _unwound(node: exp.Expr) -> tuple[exp.Expr | None, list[str | exp.Expr]]:
-    """A path as its root (None: the first name is one to look up) and the steps from there."""
+    """Splits a path into its root and the steps from there. A root of None means: look up the first name."""
     match node:
         case exp.Column() if isinstance(node.this, exp.Star):
             fail("* can only stand in a SELECT list", node)

@@ -1,8 +1,8 @@
-"""Queries → Spark SQL.
+"""Translates queries to Spark SQL.
 
-Every variable gets an alias of its own, so that nothing an inlined function names can capture a name of its caller.
-A subquery that yields an array becomes a LATERAL join with a collected list; ORDER BY and LIMIT inside it become
-operations on that list, because Spark answers a LIMIT under a correlated equality wrongly.
+Every variable gets a unique alias, so a name in an inlined function cannot capture a name of its caller. A subquery
+that yields an array becomes a LATERAL join with a collected list. ORDER BY and LIMIT inside it become operations on
+that list, because Spark answers a LIMIT under a correlated equality wrongly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import Field, ObjectType, Type
 
-# Clauses of sqlglot's grammar that this language does not have; anything else unknown is refused, too.
+# The clauses that this language has, by sqlglot's names. Any other clause is an error.
 _KNOWN_CLAUSES = {
     "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "distinct", "with_",
     "kind", "hint", "windows", "operation_modifiers", "group_lets",
@@ -51,16 +51,18 @@ _KNOWN_CLAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class TranslatedQuery:
-    """A query in Spark's SQL, and what its answer looks like: one column `value`, or an object's fields as columns."""
+    """A query in Spark SQL, and the shape of its answer: one column `value`, or the fields of an object as columns."""
 
     sql: str
     type: Type
     is_value: bool
     query: exp.Query
-    """The same as `sql`."""
+    """The tree of `sql`."""
 
 
 class Queries(Subqueries):
+    """Translates whole queries. Holds the state of one translation: the current block, WITH tables and aliases."""
+
     handlers: ClassVar[dict[type, Callable[..., TypedSql]]] = {
         **Expressions.HANDLERS,
         **Paths.HANDLERS,
@@ -83,7 +85,7 @@ class Queries(Subqueries):
     # ------------------------------------------------------------ entry
 
     def translate(self, node: exp.Expr) -> TranslatedQuery:
-        """A whole statement: a query, or an expression, which is a query of one value."""
+        """Translates a statement: a query, or an expression, which stands for a query of one value."""
         relation = self.statement(node)
         query, type_ = self._exported(relation)
         try:
@@ -103,29 +105,32 @@ class Queries(Subqueries):
         if isinstance(whole, RowVariable):
             assert isinstance(relation.type, ObjectType)
             fields = [
-                (one, leaving(TypedSql(column(alias, physical(one.name)), one.type))) for one in relation.type.fields
+                (declared, leaving(TypedSql(column(alias, physical(declared.name)), declared.type)))
+                for declared in relation.type.fields
             ]
-            if all(made.type == one.type and not values.contains_any(one.type) for one, made in fields):
+            if all(
+                output.type == declared.type and not values.contains_any(declared.type) for declared, output in fields
+            ):
                 return relation.query, relation.type
             type_: Type = ObjectType(
-                tuple(Field(one.name, made.type, one.optional) for one, made in fields),
+                tuple(Field(declared.name, output.type, declared.optional) for declared, output in fields),
                 relation.type.open,
                 relation.type.name,
             )
-            columns = [(physical(one.name), encoder.exported(made)) for one, made in fields]
+            columns = [(physical(declared.name), encoder.exported(output)) for declared, output in fields]
             if keeps_open(relation.type):
                 columns.append((OPEN, column(alias, OPEN)))
         else:
-            left = leaving(whole)
-            if left.type == relation.type and not values.contains_any(left.type):
+            output = leaving(whole)
+            if output.type == relation.type and not values.contains_any(output.type):
                 return relation.query, relation.type
-            type_, columns = left.type, [(VALUE, encoder.exported(left))]
+            type_, columns = output.type, [(VALUE, encoder.exported(output))]
         return selected(columns).from_(derived(relation.query, alias)), type_
 
     def alias(self, name: str) -> str:
         self._aliases += 1
-        kept = "".join(letter for letter in name if letter.isascii() and letter.isalnum())[:20] or "v"
-        return f"{kept}_{self._aliases}"
+        readable = "".join(letter for letter in name if letter.isascii() and letter.isalnum())[:20] or "v"
+        return f"{readable}_{self._aliases}"
 
     # ------------------------------------------------------------ queries
 
@@ -149,15 +154,15 @@ class Queries(Subqueries):
         clause = node.args.get("with_")
         if clause is not None and clause.args.get("recursive"):
             fail("WITH RECURSIVE is not supported", clause)
-        for one in clause.expressions if clause is not None else []:
-            if one.args["alias"].args.get("columns"):
-                fail("name the columns of a WITH in its SELECT list", one, "WITH x AS (SELECT a AS b …)")
-            alias = self.alias(one.alias)
-            relation = self.query(one.this, None)
+        for cte in clause.expressions if clause is not None else []:
+            if cte.args["alias"].args.get("columns"):
+                fail("name the columns of a WITH in its SELECT list", cte, "WITH x AS (SELECT a AS b …)")
+            alias = self.alias(cte.alias)
+            relation = self.query(cte.this, None)
             tables.append(
                 exp.CTE(this=relation.query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
             )
-            self.relations[one.alias] = (alias, relation)
+            self.relations[cte.alias] = (alias, relation)
         try:
             yield tables
         finally:
@@ -168,29 +173,31 @@ class Queries(Subqueries):
         if node.args.get("by_name") or node.args.get("side"):
             fail("only UNION, INTERSECT and EXCEPT by position are supported", node)
         left, right = self._matched(left, right, node)
-        made = type(node)(this=left.query, expression=right.query, distinct=node.args.get("distinct"))
-        self.ordered(made, node, self.by_output(left))
-        return Relation(made, left.type, left.is_value)
+        operation = type(node)(this=left.query, expression=right.query, distinct=node.args.get("distinct"))
+        self.ordered(operation, node, self.by_output(left))
+        return Relation(operation, left.type, left.is_value)
 
     def _matched(self, left: Relation, right: Relation, node: exp.Expr) -> tuple[Relation, Relation]:
-        """Both sides with the same columns; types that differ become the wider number or untyped."""
+        """Returns both sides with equal columns. Different types become the wider number, or untyped."""
         sides = []
-        for one in (left, right):
+        for relation in (left, right):
             alias = self.alias("side")
-            whole = variable(one, alias)
+            whole = variable(relation, alias)
             if isinstance(whole, RowVariable):
-                assert isinstance(one.type, ObjectType)
-                if keeps_open(one.type):
-                    whole_values = [TypedSql(whole.sql, one.type)]
+                assert isinstance(relation.type, ObjectType)
+                if keeps_open(relation.type):
+                    whole_values = [TypedSql(whole.sql, relation.type)]
                 else:
-                    whole_values = [TypedSql(column(alias, physical(part.name)), part.type) for part in one.type.fields]
+                    whole_values = [
+                        TypedSql(column(alias, physical(part.name)), part.type) for part in relation.type.fields
+                    ]
             else:
                 whole_values = [whole]
-            sides.append((one, alias, whole_values))
-        (one, a, mine), (other, b, theirs) = sides
-        if one.type == other.type and one.is_value == other.is_value:
-            return one, other
-        if len(mine) != len(theirs) or one.is_value != other.is_value:
+            sides.append((relation, alias, whole_values))
+        (relation, a, mine), (other, b, theirs) = sides
+        if relation.type == other.type and relation.is_value == other.is_value:
+            return relation, other
+        if len(mine) != len(theirs) or relation.is_value != other.is_value:
             fail("both sides of a set operation need the same number of columns", node)
         types, first, second = [], [], []
         for x, y in zip(mine, theirs, strict=True):
@@ -198,28 +205,30 @@ class Queries(Subqueries):
             types.append(type_)
             first.append(p)
             second.append(q)
-        if not one.is_value and isinstance(one.type, ObjectType) and not keeps_open(one.type):
-            fields = [part.name for part in one.type.fields]
+        if not relation.is_value and isinstance(relation.type, ObjectType) and not keeps_open(relation.type):
+            fields = [part.name for part in relation.type.fields]
             result: Type = ObjectType(tuple(Field(n, k) for n, k in zip(fields, types, strict=True)), open=False)
             names, is_value = [physical(name) for name in fields], False
         else:
             result, names, is_value = types[0], [VALUE], True
         return (
-            Relation(selected(list(zip(names, first, strict=True))).from_(derived(one.query, a)), result, is_value),
+            Relation(
+                selected(list(zip(names, first, strict=True))).from_(derived(relation.query, a)), result, is_value
+            ),
             Relation(selected(list(zip(names, second, strict=True))).from_(derived(other.query, b)), result, is_value),
         )
 
     @contextmanager
     def _inside(self, block: QueryBlock) -> Iterator[NameScope]:
-        kept = self.block, self.frame
+        saved = self.block, self.frame
         self.block, self.frame = block, NameScope(parent=self.frame)
         try:
             yield self.frame
         finally:
-            self.block, self.frame = kept
+            self.block, self.frame = saved
 
     def select(self, node: exp.Select, outer: QueryBlock | None, collected: list[SortKey] | None = None) -> Relation:
-        """A SELECT; with `collected`, its sort keys go there and into columns k0, k1, … instead of being applied."""
+        """Translates a SELECT. With `collected`, sort keys go there and into columns k0, k1, …, not into ORDER BY."""
         for clause, value in node.args.items():
             if value and clause not in _KNOWN_CLAUSES:
                 fail(f"{clause.strip('_').upper()} is not supported", value if isinstance(value, exp.Expr) else node)
@@ -229,39 +238,39 @@ class Queries(Subqueries):
             where = node.args.get("where")
             condition = self.boolean(where.this) if where else None
             group = self.group(node)
-            block.grouped = group is not None or any(aggregates(one) for one in node.expressions)
-            for one in node.args.get("group_lets") or []:
-                self.frame.names[one.args["alias"].name] = self.expression(one.this)
+            block.grouped = group is not None or any(aggregates(item) for item in node.expressions)
+            for let in node.args.get("group_lets") or []:
+                self.frame.names[let.args["alias"].name] = self.expression(let.this)
             output = self.projected(node, as_value=collected is not None)
             having = self.boolean(node.args["having"].this) if node.args.get("having") else None
-            made = selected(output.columns)
+            query = selected(output.columns)
             once = bool(node.args.get("distinct"))
             if collected is None and not (once and values.contains_any(output.type)):
-                self.ordered(made, node, self.by_output(output))
+                self.ordered(query, node, self.by_output(output))
             elif collected is not None:
                 for i, key in enumerate(self.sort_keys(node, self.by_output(output))):
                     collected.append(key)
-                    made = made.select(exp.alias_(key.sql, f"k{i}", quoted=True), copy=False)
+                    query = query.select(exp.alias_(key.sql, f"k{i}", quoted=True), copy=False)
             if condition is not None and outer is not None:
                 self.brought_in(condition)
             if block.imports or block.source is not None:
-                made = made.from_(self.from_clause(block), copy=False)
-                made.set("joins", block.joins or None)
+                query = query.from_(self.from_clause(block), copy=False)
+                query.set("joins", block.joins or None)
             if condition is not None:
-                made.set("where", exp.Where(this=condition))
+                query.set("where", exp.Where(this=condition))
             if having is not None:
-                made.set("having", exp.Having(this=having))
+                query.set("having", exp.Having(this=having))
             if group is not None:
-                made.set("group", self.ungrouped_keys(made, group))
-        made = filtered_first(self.matched(made), self.alias("base"))
-        relation = Relation(made, output.type, output.is_value)
+                query.set("group", self.ungrouped_keys(query, group))
+        query = filtered_first(self.matched(query), self.alias("base"))
+        relation = Relation(query, output.type, output.is_value)
         return self._distinct(relation, node) if once else relation
 
     def brought_in(self, condition: exp.Expr) -> None:
-        """What a subquery's condition names beyond it may become a relation of its own, for the sake of `matched`."""
+        """Hook for channels: may import a subquery's outer values as a relation, so that `matched` can join by them."""
 
     def matched(self, made: exp.Select) -> exp.Select:
-        """The query with better ways to bring its relations together, where somebody knows them."""
+        """Hook for channels: returns the query with better join conditions."""
         return made
 
     def _row(self, node: dialect.RowOf) -> TypedSql:
@@ -284,26 +293,26 @@ class Queries(Subqueries):
         if not values.contains_any(relation.type):
             relation.query.set("distinct", exp.Distinct())
             return relation
-        # Spark cannot compare untyped values: one of those with the same key stands for them all.
+        # Spark cannot compare untyped values, so group by their keys and keep any value of each group.
         inner = self.alias("all")
         if isinstance(variable(relation, inner), RowVariable):
             assert isinstance(relation.type, ObjectType)
-            pairs = [(physical(one.name), one.type) for one in relation.type.fields]
+            pairs = [(physical(field.name), field.type) for field in relation.type.fields]
             pairs += [(OPEN, t.STRING)] if keeps_open(relation.type) else []
         else:
             pairs = [(VALUE, relation.type)]
-        kept: list[tuple[str, exp.Expr]] = []
+        columns: list[tuple[str, exp.Expr]] = []
         keys: list[exp.Expr] = []
         for name, kind in pairs:
-            found = column(inner, name)
+            value = column(inner, name)
             if kind == t.ANY:
-                keys += [values.key(found), values.is_explicit_null(found)]
+                keys += [values.key(value), values.is_explicit_null(value)]
             else:
-                keys.append(encoder.exported(TypedSql(found, kind)).copy())
-            kept.append((name, values.call("any_value", found) if values.contains_any(kind) else found))
-        grouped = selected(kept).from_(derived(relation.query, inner))
+                keys.append(encoder.exported(TypedSql(value, kind)).copy())
+            columns.append((name, values.call("any_value", value) if values.contains_any(kind) else value))
+        grouped = selected(columns).from_(derived(relation.query, inner))
         grouped.set("group", exp.Group(expressions=keys))
         outer = self.alias("once")
-        back = selected([(name, column(outer, name)) for name, _ in pairs]).from_(derived(grouped, outer))
-        self.ordered(back, node, self.by_output(relation))
-        return Relation(back, relation.type, relation.is_value)
+        result = selected([(name, column(outer, name)) for name, _ in pairs]).from_(derived(grouped, outer))
+        self.ordered(result, node, self.by_output(relation))
+        return Relation(result, relation.type, relation.is_value)

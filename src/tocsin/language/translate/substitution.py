@@ -1,5 +1,4 @@
-"""Which variables a part of a query means, where queries inside of it bind names of their own, and under which other
-names it would mean the same."""
+"""Finds and renames the free variables of a part of a query; respects the names that inner queries bind themselves."""
 
 from __future__ import annotations
 
@@ -11,13 +10,15 @@ from tocsin.language.syntax import dialect
 
 
 def mentions(node: exp.Expr, names: Set[str]) -> bool:
-    """Whether the node refers to one of the names, which queries inside of it may hide."""
+    """Whether the node refers to one of the names, unless an inner query hides it."""
     root = _root(node)
-    return (root is not None and root.name in names) or any(mentions(one, left) for one, left in _parts(node, names))
+    return (root is not None and root.name in names) or any(
+        mentions(child, visible) for child, visible in _parts(node, names)
+    )
 
 
 def renamed(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
-    """A copy in which other variables stand for these."""
+    """Returns a copy with these variables renamed."""
 
     def change(one: exp.Expr, left: Set[str]) -> None:
         root = _root(one)
@@ -25,8 +26,8 @@ def renamed(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
             other = exp.to_identifier(names[root.name], quoted=True)
             other.meta.update(root.meta)
             root.replace(other)
-        for inner, still in list(_parts(one, left)):
-            change(inner, still)
+        for child, visible in list(_parts(one, left)):
+            change(child, visible)
 
     copied = node.copy()
     change(copied, names.keys())
@@ -34,15 +35,15 @@ def renamed(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
 
 
 def _root(node: exp.Expr) -> exp.Identifier | None:
-    """The name that a path, or a source in FROM, begins with."""
+    """Returns the first name of a path, or of a source in FROM."""
     first = node.parts[0] if isinstance(node, exp.Column | exp.Table) and node.parts else None
     return first if isinstance(first, exp.Identifier) else None
 
 
 def _parts(node: exp.Expr, names: Set[str]) -> Iterator[tuple[exp.Expr, Set[str]]]:
-    """What a node consists of, each with those of the names that still mean there what they mean outside."""
+    """Yields the children of a node, each with the names that no source hides there."""
     if not isinstance(node, exp.Select):
-        yield from ((one, names) for one in node.iter_expressions())
+        yield from ((child, names) for child in node.iter_expressions())
         return
     first = node.args.get("from_")
     for source, on in [*([(first.this, None)] if first is not None else []),
@@ -53,37 +54,37 @@ def _parts(node: exp.Expr, names: Set[str]) -> Iterator[tuple[exp.Expr, Set[str]
             yield on, names
     for clause, value in node.args.items():
         if clause not in ("from_", "joins"):
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, exp.Expr):
-                    yield one, names
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, exp.Expr):
+                    yield child, names
 
 
 def with_parameters(body: exp.Select, parameters: Mapping[str, str]) -> exp.Select:
-    """A copy where parameters go by the names given here, and results by those they had."""
+    """Returns a copy with renamed parameters, in which the output columns keep their names."""
     body = body.copy()
-    outputs = {one.alias for one in body.expressions if isinstance(one, exp.Alias)}
+    outputs = {output.alias for output in body.expressions if isinstance(output, exp.Alias)}
     body.set("expressions", [
-        exp.alias_(one, one.name, quoted=True) if isinstance(one, exp.Column) and one.name in parameters
-        and len(one.parts) == 1 else one
-        for one in body.expressions
+        exp.alias_(output, output.name, quoted=True) if isinstance(output, exp.Column) and output.name in parameters
+        and len(output.parts) == 1 else output
+        for output in body.expressions
     ])  # fmt: skip
     order = body.args.get("order")
-    by_output = [one for one in order.expressions if _is_output(one.this, outputs)] if order else []
-    kept = [(one, one.this.copy()) for one in by_output]
-    for one, _ in kept:
-        one.set("this", exp.null())
-    made = renamed(body, parameters)
-    assert isinstance(made, exp.Select)
+    by_output = [ordered for ordered in order.expressions if _is_output(ordered.this, outputs)] if order else []
+    saved_keys = [(ordered, ordered.this.copy()) for ordered in by_output]
+    for ordered, _ in saved_keys:
+        ordered.set("this", exp.null())
+    result = renamed(body, parameters)
+    assert isinstance(result, exp.Select)
     if order:
-        for one, new in zip(order.expressions, made.args["order"].expressions, strict=True):
-            found = next((key for before, key in kept if before is one), None)
-            if found is not None:
-                new.set("this", found)
-    return made
+        for ordered, new in zip(order.expressions, result.args["order"].expressions, strict=True):
+            saved = next((key for original, key in saved_keys if original is ordered), None)
+            if saved is not None:
+                new.set("this", saved)
+    return result
 
 
 def _is_output(key: exp.Expr, outputs: Set[str]) -> bool:
-    """Whether ORDER BY means a column of the answer."""
+    """Whether a key of ORDER BY names an output column."""
     return isinstance(key, exp.Column) and len(key.parts) == 1 and key.name in outputs
 
 
@@ -93,11 +94,11 @@ def items(query: exp.Expr) -> list[exp.Join]:
 
 
 def bound_names(query: exp.Expr) -> Iterator[str]:
-    return (name_of(one.this) for one in items(query))
+    return (name_of(join.this) for join in items(query))
 
 
 def name_of(source: exp.Expr) -> str:
-    """The variable that a source in FROM, or a LET, gives a name to."""
+    """Returns the variable that a source in FROM, or a LET, binds."""
     alias = source.args.get("alias")
     if alias is not None:
         return str(alias.name)
@@ -105,17 +106,17 @@ def name_of(source: exp.Expr) -> str:
 
 
 def moved(query: exp.Select, names: Mapping[str, str]) -> list[exp.Join]:
-    """A subquery's sources under other names."""
-    moved: list[exp.Join] = []
-    known: dict[str, str] = {}
-    for one in items(query):
-        own = name_of(one.this)
-        join = one.copy()
-        join.set("this", renamed(one.this, known))
-        known[own] = names[own]
-        if one.args.get("on") is not None:
-            join.set("on", renamed(one.args["on"], known))
-        alias = exp.to_identifier(names[own], quoted=True)
+    """Returns a subquery's sources under other names."""
+    joins: list[exp.Join] = []
+    renamed_before: dict[str, str] = {}
+    for original in items(query):
+        name = name_of(original.this)
+        join = original.copy()
+        join.set("this", renamed(original.this, renamed_before))
+        renamed_before[name] = names[name]
+        if original.args.get("on") is not None:
+            join.set("on", renamed(original.args["on"], renamed_before))
+        alias = exp.to_identifier(names[name], quoted=True)
         join.this.set("alias", alias if isinstance(join.this, dialect.Let) else exp.TableAlias(this=alias))
-        moved.append(join)
-    return moved
+        joins.append(join)
+    return joins

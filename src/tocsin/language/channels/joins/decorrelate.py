@@ -1,10 +1,10 @@
-"""Subqueries whose rows are near what stands around them, such as the shelters in a report's zone.
+"""Decorrelates subqueries that look for rows near an outer row, such as the shelters in a report's zone.
 
     SELECT … FROM Shelters s WHERE geo_intersect(r.zone, s.place)                     becomes
     SELECT … FROM (SELECT r.zone AS i0) o, Shelters s WHERE geo_intersect(o.i0, s.place)
 
-Spark takes `o` for all different zones, and so the two are relations whose rows meet by cells as any others do
-(`matching`). Otherwise it would test every record around against every row within.
+Spark turns `o` into the relation of all distinct zones. `joins/rewrite.py` can then join the two relations by grid
+cells. Otherwise Spark would test every outer record against every row of the subquery.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from tocsin.language.types.typed_sql import TypedSql
 
 
 def bring_in(condition: exp.Expr, block: QueryBlock, matches: JoinRequirements, alias: Callable[[str], str]) -> None:
-    """Where a part of a subquery's WHERE asks that a row of its own be near something beyond it, or
-    be near or equal to it in one of several ways, that is imported."""
+    """Imports the outer values that a subquery's WHERE compares with its own rows.
+
+    This applies to conditions that ask for nearness, and to ORs whose alternatives ask for nearness or equality.
+    """
     if any((join.side or "") in ("RIGHT", "FULL") for join in block.joins):
-        return  # what comes before these may be missing
-    for one in conjuncts(condition):
-        if not _leads_out(one, block):
+        return  # the rows before such a join may be missing
+    for conjunct in conjuncts(condition):
+        if not _leads_out(conjunct, block):
             continue
         matches.around.update(_plain_sources(block.outer))
-        for part in (part for either in disjuncts(one) for part in conjuncts(either)):
+        for part in (part for alternative in disjuncts(conjunct) for part in conjuncts(alternative)):
             near = condition_near(part)
             if near is not None:
                 part.meta[NEAR] = Near(_within(near.a, block, alias), _within(near.b, block, alias), near.globe)
-        localized(one, block, alias)
+        localized(conjunct, block, alias)
 
 
 def _plain_sources(block: QueryBlock | None) -> Iterator[tuple[str, exp.Expr]]:
-    """The relations further out that cost no more than reading them."""
+    """Yields the outer relations that are plain scans, so reading them again is cheap."""
     while block is not None:
-        for one in (block.source, *(join.this for join in block.joins)):
-            if isinstance(one, exp.Table | exp.Subquery) and not free_tables(one) and not one.find(exp.Join):
-                yield one.alias_or_name, one
+        for source in (block.source, *(join.this for join in block.joins)):
+            if isinstance(source, exp.Table | exp.Subquery) and not free_tables(source) and not source.find(exp.Join):
+                yield source.alias_or_name, source
         block = block.outer
 
 
 def _side_of(block: QueryBlock, sql: exp.Expr) -> str | None:
-    """The subquery's own relation, or what is beyond it: one name for all of that, as it will be one relation."""
+    """Returns the subquery's relation, or "" for everything outside of it, which becomes a single relation."""
     tables = free_tables(sql)
     if tables and not tables & block.aliases:
         return ""
@@ -57,15 +59,15 @@ def _side_of(block: QueryBlock, sql: exp.Expr) -> str | None:
 
 
 def _leads_out(condition: exp.Expr, block: QueryBlock) -> bool:
-    """Whether it brings rows of the subquery's own and of one relation beyond it together."""
+    """Whether the condition relates rows of the subquery to one relation outside of it."""
     near = condition_near(condition)
     if near is None:
-        one_own = len(free_tables(condition) & block.aliases) == 1
-        return one_own and is_of_keys(condition, partial(_side_of, block))
-    sides = [free_tables(one.sql) for one in (near.a, near.b)]
-    own = [bool(side) and side <= block.aliases for side in sides]
-    beyond = [bool(side) and not side & block.aliases for side in sides]
-    return (own[0] and beyond[1]) or (own[1] and beyond[0])
+        has_one_inner = len(free_tables(condition) & block.aliases) == 1
+        return has_one_inner and is_of_keys(condition, partial(_side_of, block))
+    sides = [free_tables(shape.sql) for shape in (near.a, near.b)]
+    is_inner = [bool(side) and side <= block.aliases for side in sides]
+    is_outer = [bool(side) and not side & block.aliases for side in sides]
+    return (is_inner[0] and is_outer[1]) or (is_inner[1] and is_outer[0])
 
 
 def _within(value: TypedSql, block: QueryBlock, alias: Callable[[str], str]) -> TypedSql:

@@ -1,4 +1,4 @@
-"""Shapes meet by the cells of a grid that they share: one of the ways of `ways`."""
+"""Builds join keys for shapes: two shapes that meet share a cell of a grid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
     a, b = (near.a, near.b) if sides.of(near.a.sql) == sides.left else (near.b, near.a)
     if sides.of(a.sql) != sides.left or sides.of(b.sql) != sides.right:
         return None
-    if not all(grid.known(one.type, globe=near.globe) for one in (a, b)):
+    if not all(grid.known(shape.type, globe=near.globe) for shape in (a, b)):
         return None
     what = "a grid on the globe" if near.globe else "a grid in the plane"
 
@@ -26,8 +26,8 @@ def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
         return grid.point_cells(shape, levels, globe=near.globe)
 
     if a.type == t.POINT and b.type == t.POINT:
-        everything = grid.array_of((0,))
-        return KeyStrategy(what, points(a, everything), points(b, everything))
+        finest = grid.array_of((0,))
+        return KeyStrategy(what, points(a, finest), points(b, finest))
     if b.type == t.POINT:
         first = region(a, sides.left)
         return KeyStrategy(what, first.cells, points(b, sides.levels(sides.left, first)))
@@ -35,12 +35,13 @@ def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
         second = region(b, sides.right)
         return KeyStrategy(what, points(a, sides.levels(sides.right, second)), second.cells)
     first, second = region(a, sides.left), region(b, sides.right)
-    mine, theirs = sides.levels(sides.left, first), sides.levels(sides.right, second)
-    # Own cells meet own and coarser ones under their number, coarser ones meet own ones under its negative.
+    left_levels, right_levels = sides.levels(sides.left, first), sides.levels(sides.right, second)
+    # A left cell matches the right side's own and coarser cells by its number. A coarser left cell matches the right
+    # side's own cells by its negative number, so two coarser cells never match.
     left = build("concat(_own, transform(_more, __n -> -__n - 1L))", _own=first.cells,
-                 _more=first.coarser_cells(theirs))  # fmt: skip
+                 _more=first.coarser_cells(right_levels))  # fmt: skip
     right = build("concat(_own, _more, transform(_own, __n -> -__n - 1L))", _own=sides.beside(sides.right)(
-        second.cells), _more=second.coarser_cells(mine))  # fmt: skip
+        second.cells), _more=second.coarser_cells(left_levels))  # fmt: skip
 
     def counts(key: exp.Expr) -> exp.Expr:
         return grid.is_first_shared(build("if(_k < 0L, -_k - 1L, _k)", _k=key), first, second)

@@ -1,6 +1,6 @@
-"""Conditions between two relations that Spark would test for every pair of rows, turned into equalities it joins by.
+"""Rewrites conditions that Spark would test for every pair of rows as equalities of keys, by which Spark can join.
 
-Each side gets a column of keys, exploded, and the condition stays as the exact test of what the keys bring together:
+Each side gets an exploded column of keys. The original condition stays as the exact test of the pairs that share a key:
 
     shapes that meet, a distance below a bound      cells of a grid (functions/grid.py)
     x = p OR …, shapes that meet OR …               the keys of every alternative, marked with its place
@@ -9,8 +9,8 @@ Each side gets a column of keys, exploded, and the condition stays as the exact 
     p <= x <= q                                     cells of a grid in one dimension
     x >= p, x >= f(p), and p <= x <= q of texts     buckets of the parameters' values in their order
 
-What a subquery refers to beyond it is a relation of its own by then (`enriching`).
-A pair that several keys bring together counts at the first of them only.
+`joins/decorrelate.py` has already turned the outer values of a subquery into a relation of its own.
+If a pair shares several keys, it counts only at the first of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tocsin.language.translate.scope import column, free_tables
 
 
 def matched(made: exp.Select, matches: JoinRequirements, alias: Callable[[str], str]) -> exp.Select:
-    """The same query, with keys where it would test every pair of rows."""
+    """Returns the query with join keys where Spark would test every pair of rows."""
     where = made.args.get("where")
     if where is None:
         return made
@@ -34,9 +34,9 @@ def matched(made: exp.Select, matches: JoinRequirements, alias: Callable[[str], 
     joined = equalities(conditions)
     if any(matches.interests in pair for pair in joined):
         matches.told.append("equality")
-    # Records without a partner have no keys either, and an alternative might hold for them.
-    wide = any((join.side or "") in ("RIGHT", "FULL") for join in made.args.get("joins") or [])
-    # What an OR says of two records helps where nothing else brings them together.
+    # RIGHT and FULL joins yield rows without a partner. They have no keys, but an alternative of an OR may hold there.
+    has_wide_join = any((join.side or "") in ("RIGHT", "FULL") for join in made.args.get("joins") or [])
+    # Handle ORs between records last: they help only if no other condition joins the two relations.
     for condition in sorted(conditions, key=lambda one: _is_between_records(one, matches)):
         pair = pair_of(condition, made)
         if pair is None or (frozenset(pair) in joined and condition_near(condition) is None):
@@ -44,28 +44,32 @@ def matched(made: exp.Select, matches: JoinRequirements, alias: Callable[[str], 
         with_interests = matches.interests in pair
         left, right = sorted(pair, key=lambda one: one == matches.interests)
         sides = JoinSides(made, conditions, left, right, matches, alias)
-        if condition_near(condition) is None and not with_interests and (wide or not is_of_keys(condition, sides.of)):
+        if (
+            condition_near(condition) is None
+            and not with_interests
+            and (has_wide_join or not is_of_keys(condition, sides.of))
+        ):
             continue
-        way = way_of(condition, conditions, sides)
-        if way is None:
+        strategy = way_of(condition, conditions, sides)
+        if strategy is None:
             remedy = remedy_of(condition)
             if with_interests and remedy is not None:
                 matches.remedies.append(remedy)
             continue
         joined.add(frozenset(pair))
-        cells = {}
-        for side, keys in ((left, way.left), (right, way.right)):
-            kept = matches.kept(keys, side)
-            cells[side] = column(side, explode(made, side, kept, alias))
-        test: exp.Expr = exp.EQ(this=cells[left], expression=cells[right])
-        if way.counts is not None:
-            test = exp.and_(test, way.counts(cells[left]))
+        key_columns = {}
+        for side, keys in ((left, strategy.left), (right, strategy.right)):
+            stored = matches.kept(keys, side)
+            key_columns[side] = column(side, explode(made, side, stored, alias))
+        test: exp.Expr = exp.EQ(this=key_columns[left], expression=key_columns[right])
+        if strategy.counts is not None:
+            test = exp.and_(test, strategy.counts(key_columns[left]))
         others = list(conjuncts(made.args["where"].this))
         if _is_between_records(condition, matches):
-            others.remove(condition)  # what counts has been asked all of it
+            others.remove(condition)  # `counts` already tests the whole condition
         made.set("where", exp.Where(this=exp.and_(*others, test)))
         if with_interests:
-            matches.told.append(way.what)
+            matches.told.append(strategy.what)
     return made
 
 

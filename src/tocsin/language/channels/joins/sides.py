@@ -1,4 +1,7 @@
-"""Two relations of a query and what brings their rows together: keys beside them, and what these need to be known."""
+"""Describes the two sides of a join, and adds columns of join keys to them.
+
+`JoinRequirements` records what the caller must compute before the query runs: arrays, quantiles and stored key columns.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,16 @@ from tocsin.language.translate.scope import column, derived, free_tables
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
-SOME: Final = 64  # values that stand for all of an expression's
-NO_LEVEL: Final = -1  # in place of levels where there are none
+SOME: Final = 64  # the size of a sample that stands for all values of an expression
+NO_LEVEL: Final = -1  # replaces an empty array of levels
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeArray:
-    """The query needs, as the parameter `:name`, what `sql` then yields in one row: the levels that regions use, or
-    some values of an expression. Where it yields none, `nothing` stands for them."""
+    """An array that the caller reads before the query runs. `sql` yields it in one row; the query reads it as `:name`.
+
+    It holds the grid levels that regions use, or a sample of an expression's values. `nothing` replaces an empty array.
+    """
 
     name: str
     sql: exp.Expr
@@ -30,8 +35,10 @@ class RuntimeArray:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """The query needs, as the parameter `:name`, borders between values of one parameter in their order, and beside
-    each interest, as a column of the same name, how many of them are not above its own value."""
+    """Borders between the sorted values of a parameter. The caller passes them as `:name`.
+
+    Each interest has a column of the same name: the number of borders that are not above its own value.
+    """
 
     name: str
     parameter: str
@@ -39,37 +46,40 @@ class Quantiles:
 
 @dataclass(slots=True)
 class JoinRequirements:
-    """What the matching of one query asks of whoever runs it, and what it says about itself."""
+    """What the joins of one query need from the caller, and how the query describes its joins."""
 
-    interests: str = ""  # their alias in the query
+    interests: str = ""  # the alias of the interests in the query
     levels: list[RuntimeArray] = field(default_factory=list)
     borders: list[Quantiles] = field(default_factory=list)
-    keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; kept with them as columns k0, k1, …
-    told: list[str] = field(default_factory=list)
-    remedies: list[str] = field(default_factory=list)  # for conditions that bring nothing together
-    around: dict[str, exp.Expr] = field(default_factory=dict)  # relations that subqueries refer to
-    passing: set[str] = field(default_factory=set)  # columns beside the interests in this query, not kept with them
+    keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; stored with them as columns k0, k1, …
+    told: list[str] = field(default_factory=list)  # the join strategies in use, for the channel's description
+    remedies: list[str] = field(default_factory=list)  # advice for conditions that no join can use
+    around: dict[str, exp.Expr] = field(default_factory=dict)  # outer relations that subqueries refer to
+    passing: set[str] = field(default_factory=set)  # key columns that exist in this query only
 
     def levels_of(self, sql: exp.Expr, nothing: int | None = NO_LEVEL) -> exp.Expr:
-        found = next((one for one in self.levels if one.sql == sql), None)
-        if found is None:
-            found = RuntimeArray(f"levels{len(self.levels)}", sql, nothing)
-            self.levels.append(found)
-        return exp.Placeholder(this=found.name)
+        array = next((level for level in self.levels if level.sql == sql), None)
+        if array is None:
+            array = RuntimeArray(f"levels{len(self.levels)}", sql, nothing)
+            self.levels.append(array)
+        return exp.Placeholder(this=array.name)
 
     def borders_of(self, parameter: str) -> str:
-        found = next((one for one in self.borders if one.parameter == parameter), None)
-        if found is None:
-            found = Quantiles(f"borders{len(self.borders)}", parameter)
-            self.borders.append(found)
-        return found.name
+        quantiles = next((border for border in self.borders if border.parameter == parameter), None)
+        if quantiles is None:
+            quantiles = Quantiles(f"borders{len(self.borders)}", parameter)
+            self.borders.append(quantiles)
+        return quantiles.name
 
     def kept(self, sql: exp.Expr, alias: str) -> exp.Expr:
-        """A column of the interests that holds this; elsewhere, and where it may be another the next time, the same
-        again: it depends on the moment, or on code in Python, which may change."""
+        """Returns a column of the stored interests that holds this value, or else the expression itself.
+
+        An expression cannot be stored if another relation computes it, or if its value may change: it depends on the
+        time, or on Python code.
+        """
         if alias != self.interests or sql.find(exp.Placeholder) or isinstance(sql, exp.Column) or is_made_once(sql):
             return sql
-        if any(one.name in self.passing for one in sql.find_all(exp.Column)):
+        if any(reference.name in self.passing for reference in sql.find_all(exp.Column)):
             return sql
         plain = sql.transform(lambda node: exp.column(node.this, quoted=True) if isinstance(node, exp.Column) else node)
         if plain not in self.keys:
@@ -79,18 +89,18 @@ class JoinRequirements:
 
 @dataclass(frozen=True, slots=True)
 class KeyStrategy:
-    """How a condition brings two relations together: keys of each side, and which of several common keys counts."""
+    """A way to join two relations: the keys of each side, and a test which of several common keys counts."""
 
     what: str
     left: exp.Expr
     right: exp.Expr
     counts: Callable[[exp.Expr], exp.Expr] | None = None
-    same_type: bool = True  # keys of both sides: equal ones have the same hash, too
+    same_type: bool = True  # whether equal keys of both sides also have equal hashes
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSides:
-    """Two of a query's relations, and what the query says of each alone."""
+    """Two relations of a query, with the query's conditions."""
 
     made: exp.Select
     conditions: Sequence[exp.Expr]
@@ -104,13 +114,16 @@ class JoinSides:
         return next(iter(tables)) if len(tables) == 1 and tables <= {self.left, self.right} else None
 
     def beside(self, side: str) -> grid.Beside:
-        """Computes something once per row of a side: kept with the interests, or in a column of the relation."""
+        """Returns a function that computes a value once per row of a side.
+
+        The value becomes a stored column of the interests, or a column of the relation in this query.
+        """
 
         def compute(sql: exp.Expr) -> exp.Expr:
-            kept = self.matches.kept(sql, side)
-            if isinstance(kept, exp.Column):
-                return kept
-            name = _add(self.made, side, kept, self.alias)
+            value = self.matches.kept(sql, side)
+            if isinstance(value, exp.Column):
+                return value
+            name = _add(self.made, side, value, self.alias)
             self.matches.passing.add(name)
             return column(side, name)
 
@@ -125,53 +138,57 @@ class JoinSides:
         return self.matches.levels_of(query)
 
     def _levels_around(self, source: exp.Expr, beyond: set[str], region: grid.Region) -> exp.Expr:
-        """Of what a subquery brings in: of all that it may be, or, where that is hard to tell, all there are."""
-        brought = next((one for one in source.find_all(exp.Select) if one.args.get("from_") is None), None)
-        found = self.matches.around.get(next(iter(beyond))) if len(beyond) == 1 else None
-        if brought is None or found is None:
+        """Collects the levels of an imported relation: from the outer relation if that is a plain scan, else all."""
+        imported = next((select for select in source.find_all(exp.Select) if select.args.get("from_") is None), None)
+        outer = self.matches.around.get(next(iter(beyond))) if len(beyond) == 1 else None
+        if imported is None or outer is None:
             return grid.array_of(grid.ALL_LEVELS)
-        brought.from_(found.copy(), copy=False)
+        imported.from_(outer.copy(), copy=False)
         level = exp.alias_(values.call("collect_set", region.level), "levels", quoted=True)
         return self.matches.levels_of(exp.Select(expressions=[level]).from_(source))
 
     def some_of(self, side: str, value: exp.Expr) -> exp.Expr:
-        """An array of some of the values that this has on a side, from everywhere."""
-        each = _alone(self.made, side, self._lasting(side))
-        each.set("expressions", [exp.alias_(value.copy(), "value", quoted=True)])
-        each.set("distinct", exp.Distinct())
+        """Returns an array with a sample of the values that the expression has on a side."""
+        distinct_values = _alone(self.made, side, self._lasting(side))
+        distinct_values.set("expressions", [exp.alias_(value.copy(), "value", quoted=True)])
+        distinct_values.set("distinct", exp.Distinct())
         inner = self.alias("some")
-        known, chance = (build(sql, _v=column(inner, "value")) for sql in ("_v IS NOT NULL", "xxhash64(_v)"))
-        some = exp.Select(expressions=[column(inner, "value")]).from_(derived(each, inner)).where(known)
-        some = some.order_by(chance).limit(SOME)
+        not_null, random_order = (build(sql, _v=column(inner, "value")) for sql in ("_v IS NOT NULL", "xxhash64(_v)"))
+        sample = exp.Select(expressions=[column(inner, "value")]).from_(derived(distinct_values, inner)).where(not_null)
+        sample = sample.order_by(random_order).limit(SOME)
         outer = self.alias("some")
-        found = exp.alias_(values.call("collect_list", column(outer, "value")), "levels", quoted=True)
-        return self.matches.levels_of(exp.Select(expressions=[found]).from_(derived(some, outer)), nothing=None)
+        array = exp.alias_(values.call("collect_list", column(outer, "value")), "levels", quoted=True)
+        return self.matches.levels_of(exp.Select(expressions=[array]).from_(derived(sample, outer)), nothing=None)
 
     def _lasting(self, side: str) -> list[exp.Expr]:
-        # What is found out of interests is remembered, so what holds only for now is left out. More does no harm.
-        return [one for one in self.conditions if side != self.matches.interests or not one.find(exp.Placeholder)]
+        # The caller caches answers about interests, so skip conditions that depend on the time. Extra values do no harm.
+        return [
+            condition
+            for condition in self.conditions
+            if side != self.matches.interests or not condition.find(exp.Placeholder)
+        ]
 
 
-# ---------------------------------------------------------------- the query's relations
+# ---------------------------------------------------------------- relations of the query
 
 
 def pair_of(condition: exp.Expr, made: exp.Select) -> tuple[str, str] | None:
     tables = free_tables(condition)
-    if len(tables) != 2 or not all(_source(made, one) is not None for one in tables):
+    if len(tables) != 2 or not all(_source(made, table) is not None for table in tables):
         return None
     first, second = sorted(tables)
     return first, second
 
 
 def _source(made: exp.Select, alias: str) -> exp.Expr | None:
-    """The relation of that name, where keys can be put beside its rows."""
+    """Returns the relation of that name, if the rewrite may add key columns to it."""
     from_ = made.args.get("from_")
     joins = made.args.get("joins") or []
-    for one in ([from_.this] if from_ is not None else []) + [
+    for source in ([from_.this] if from_ is not None else []) + [
         join.this for join in joins if (join.side or "") not in ("LEFT", "FULL") and (join.kind or "") != "ANTI"
     ]:
-        if one.alias_or_name == alias and isinstance(one, exp.Table | exp.Subquery) and not _is_call(one):
-            return one
+        if source.alias_or_name == alias and isinstance(source, exp.Table | exp.Subquery) and not _is_call(source):
+            return source
     return None
 
 
@@ -180,21 +197,21 @@ def _is_call(source: exp.Expr) -> bool:
 
 
 def explode(made: exp.Select, alias_: str, keys: exp.Expr, alias: Callable[[str], str]) -> str:
-    """Puts each of a row's keys beside it; the name of their column."""
+    """Adds a row for each key of a row; returns the name of the key column."""
     inner = alias("keys")
-    each = exp.Lateral(
+    lateral = exp.Lateral(
         this=values.call("explode", keys),
         alias=exp.TableAlias(
             this=exp.to_identifier(inner, quoted=True), columns=[exp.to_identifier("value", quoted=True)]
         ),
     )
-    return _add(made, alias_, column(inner, "value"), alias, exp.Join(this=each, kind="CROSS"))
+    return _add(made, alias_, column(inner, "value"), alias, exp.Join(this=lateral, kind="CROSS"))
 
 
 def _add(
     made: exp.Select, alias_: str, value: exp.Expr, alias: Callable[[str], str], join: exp.Join | None = None
 ) -> str:
-    """Puts a value beside each row of a relation; the name of its column."""
+    """Adds a column to a relation; returns the column's name."""
     source = _source(made, alias_)
     assert source is not None
     name = alias("key")
@@ -206,22 +223,26 @@ def _add(
 
 
 def _alone(made: exp.Select, alias: str, conditions: Sequence[exp.Expr]) -> exp.Select:
-    """`SELECT … FROM` one of the relations, with what the query says of it alone."""
+    """Returns `SELECT … FROM` one of the relations, with the conditions that involve no other relation."""
     source = _source(made, alias)
     assert source is not None
     query = exp.Select().from_(source.copy())
-    own = [one.copy() for one in conditions if free_tables(one) == {alias} and not one.find(exp.Query)]
+    own = [
+        condition.copy()
+        for condition in conditions
+        if free_tables(condition) == {alias} and not condition.find(exp.Query)
+    ]
     if own:
         query.set("where", exp.Where(this=exp.and_(*own)))
     return query
 
 
 def equalities(conditions: Sequence[exp.Expr]) -> set[frozenset[str]]:
-    """The pairs that Spark joins by itself."""
-    found = set()
-    for one in conditions:
-        if isinstance(one, exp.EQ):
-            sides = free_tables(one.this), free_tables(one.expression)
+    """Returns the pairs of relations that Spark can join by an equality without our keys."""
+    pairs = set()
+    for condition in conditions:
+        if isinstance(condition, exp.EQ):
+            sides = free_tables(condition.this), free_tables(condition.expression)
             if all(len(side) == 1 for side in sides) and sides[0] != sides[1]:
-                found.add(frozenset((*sides[0], *sides[1])))
-    return found
+                pairs.add(frozenset((*sides[0], *sides[1])))
+    return pairs

@@ -1,4 +1,4 @@
-"""The ways in which a condition brings two relations together: see `matching`."""
+"""Chooses the join keys for a condition between two relations. `rewrite.py` lists the kinds."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 from tocsin.rules.model import types as t
 
-_ALTERNATIVES: Final = 32  # of one OR, once those within are taken apart
-_PREFIX: Final = 12  # characters of a pattern that are compared at first
+_ALTERNATIVES: Final = 32  # the most alternatives of an OR, after nested ORs are expanded
+_PREFIX: Final = 12  # the number of characters of a pattern that form its key
 
 
 def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides) -> KeyStrategy | None:
-    """How this condition, one of the `conditions`, brings the sides together; None where it does not."""
+    """Returns the join strategy for a condition, which is one of `conditions`; None if there is none."""
     near = condition_near(condition)
     if near is not None:
         return by_cells(near, sides)
@@ -45,59 +45,70 @@ def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides
 
 
 def _alternatives(condition: exp.Or, sides: JoinSides) -> KeyStrategy | None:
-    parts = [each for part in disjuncts(condition) for each in _parts(list(conjuncts(part)), sides)]
-    if len(parts) > _ALTERNATIVES:
+    alternatives = [
+        conjunction for part in disjuncts(condition) for conjunction in _parts(list(conjuncts(part)), sides)
+    ]
+    if len(alternatives) > _ALTERNATIVES:
         return None
     of_records = sides.matches.interests not in (sides.left, sides.right)
-    ways: list[KeyStrategy] = []
-    for every in parts:
-        # A way for each or none at all. An alternative may be a conjunction: one of its parts is enough.
-        several = [one for one in every if _has_keys(one, sides.of)] if of_records else every
-        way = next(filter(None, (_single(one, sides) for one in several)), None)
-        if way is None:
+    strategies: list[KeyStrategy] = []
+    for alternative in alternatives:
+        # Every alternative needs a strategy, or the OR has none. For a conjunction, one of its conditions is enough.
+        candidates = (
+            [condition_ for condition_ in alternative if _has_keys(condition_, sides.of)] if of_records else alternative
+        )
+        strategy = next(filter(None, (_single(candidate, sides) for candidate in candidates)), None)
+        if strategy is None:
             return None
         if of_records:
             left, right = (
-                _where([one for one in every if sides.of(one) == side], keys)
-                for side, keys in ((sides.left, way.left), (sides.right, way.right))
+                _where([condition_ for condition_ in alternative if sides.of(condition_) == side], keys)
+                for side, keys in ((sides.left, strategy.left), (sides.right, strategy.right))
             )
-            way = replace(way, left=left, right=right)
-        ways.append(way)
+            strategy = replace(strategy, left=left, right=right)
+        strategies.append(strategy)
 
     def marked(keys: Sequence[exp.Expr]) -> exp.Expr:
-        each = []
-        for i, (way, one) in enumerate(zip(ways, keys, strict=True)):
-            key = "xxhash64(__k)" if way.counts is None else "__k"  # a cell tells whether it counts
-            known = "filter(coalesce(_k, array()), __k -> __k IS NOT NULL)"  # all NULLs would meet
-            each.append(build(f"transform({known}, __k -> named_struct('way', {i}, 'key', {key}))", _k=one))
-        return values.call("array_distinct", values.call("concat", *each))
+        marked_keys = []
+        for i, (strategy, side_keys) in enumerate(zip(strategies, keys, strict=True)):
+            key = "xxhash64(__k)" if strategy.counts is None else "__k"  # `counts` needs the cell, not its hash
+            known = "filter(coalesce(_k, array()), __k -> __k IS NOT NULL)"  # NULL keys would match each other
+            marked_keys.append(
+                build(f"transform({known}, __k -> named_struct('way', {i}, 'key', {key}))", _k=side_keys)
+            )
+        return values.call("array_distinct", values.call("concat", *marked_keys))
 
     def counts(key: exp.Expr) -> exp.Expr:
-        # Each is written once and asked in its turn: Spark computes early what it finds twice, and might fail there.
-        held = exp.Case(ifs=[exp.If(this=exp.and_(*part), true=exp.Literal.number(i)) for i, part in enumerate(parts)])
-        tests: list[exp.Expr] = [exp.EQ(this=build("_k['way']", _k=key), expression=held)]
-        for i, way in enumerate(ways):
-            if way.counts is not None:
-                first = exp.Paren(this=way.counts(build("_k['key']", _k=key)))
+        # The CASE contains each alternative once: Spark evaluates repeated subexpressions early, where they might fail.
+        first_that_holds = exp.Case(
+            ifs=[
+                exp.If(this=exp.and_(*alternative), true=exp.Literal.number(i))
+                for i, alternative in enumerate(alternatives)
+            ]
+        )
+        tests: list[exp.Expr] = [exp.EQ(this=build("_k['way']", _k=key), expression=first_that_holds)]
+        for i, strategy in enumerate(strategies):
+            if strategy.counts is not None:
+                first = exp.Paren(this=strategy.counts(build("_k['key']", _k=key)))
                 tests.append(exp.or_(build(f"_k['way'] != {i}", _k=key), first))
         return exp.and_(*tests)
 
-    if not all(way.same_type for way in ways):
+    if not all(strategy.same_type for strategy in strategies):
         return None
     return KeyStrategy(
-        "any of: " + ", ".join(way.what for way in ways),
-        marked([way.left for way in ways]), marked([way.right for way in ways]), counts,
+        "any of: " + ", ".join(strategy.what for strategy in strategies),
+        marked([strategy.left for strategy in strategies]), marked([strategy.right for strategy in strategies]), counts,
     )  # fmt: skip
 
 
 def _parts(every: list[exp.Expr], sides: JoinSides) -> Iterator[list[exp.Expr]]:
-    """An alternative, as its conditions. One that only an OR within it brings together is as many as that has."""
-    within = next((one for one in every if isinstance(one, exp.Or)), None)
-    if within is None or any(_single(one, sides) for one in every):
+    """Yields an alternative as a list of conditions; expands an OR inside it if no other condition has a strategy."""
+    nested = next((condition for condition in every if isinstance(condition, exp.Or)), None)
+    if nested is None or any(_single(condition, sides) for condition in every):
         yield every
         return
-    rest = [one for one in every if one is not within]
-    for part in disjuncts(within):
+    rest = [condition for condition in every if condition is not nested]
+    for part in disjuncts(nested):
         yield from _parts([*conjuncts(part), *rest], sides)
 
 
@@ -106,23 +117,23 @@ def _single(one: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
 
 
 def _where(conditions: Sequence[exp.Expr], keys: exp.Expr) -> exp.Expr:
-    """A record that an alternative is not about has no keys there, nor fails by what it would make them of."""
+    """Returns NULL for a record that the alternative excludes, so that computing its keys cannot fail."""
     return exp.If(this=exp.and_(*conditions), true=keys, false=exp.null()) if conditions else keys
 
 
 def is_of_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -> bool:
-    """Whether this is an OR of which every alternative brings two sides together by cells or by an equality.
+    """Whether this is an OR whose alternatives all join two sides by grid cells or by an equality.
 
-    `side_of` tells which of the two an expression is of, or None where it is of neither or of both.
+    `side_of` returns the side that an expression belongs to, or None if it belongs to neither or to both.
     """
     if not isinstance(condition, exp.Or) or condition.find(exp.Query) or is_made_once(condition):
-        return False  # what is dear to ask is asked once, not again of each key
-    return all(any(_has_keys(one, side_of) for one in conjuncts(part)) for part in disjuncts(condition))
+        return False  # an expensive condition runs once per pair; with keys it would run once per key
+    return all(any(_has_keys(conjunct, side_of) for conjunct in conjuncts(part)) for part in disjuncts(condition))
 
 
 def _has_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -> bool:
     near = condition_near(condition)
-    if near is not None and all(grid.known(one.type, globe=near.globe) for one in (near.a, near.b)):
+    if near is not None and all(grid.known(shape.type, globe=near.globe) for shape in (near.a, near.b)):
         ends = side_of(near.a.sql), side_of(near.b.sql)
     elif isinstance(condition, exp.EQ) and COMPARED in condition.meta and _is_alike(condition):
         ends = side_of(condition.this), side_of(condition.expression)
@@ -135,30 +146,33 @@ def _equality(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     ends = _ends(condition.this, condition.expression, sides) if isinstance(condition, exp.EQ) else None
     if ends is None:
         return None
-    left, right = (values.call("array", one) for one in _alike(condition, *ends[:2]))
+    left, right = (values.call("array", value) for value in _alike(condition, *ends[:2]))
     return KeyStrategy("equality", left, right, same_type=_is_alike(condition))
 
 
 def _alike(condition: exp.Expr, *sides: exp.Expr) -> list[exp.Expr]:
-    """Both sides of an equation as values of one type: numbers of different types as doubles, which may be equal where
-    the numbers are not, but never the other way round."""
-    types = {one.type for one in condition.meta.get(COMPARED, ())}
+    """Returns both sides of an equality as one type.
+
+    Numbers of different types become doubles. Equal numbers stay equal. Different numbers may become equal; the
+    exact test removes such pairs.
+    """
+    types = {operand.type for operand in condition.meta.get(COMPARED, ())}
     if len(types) > 1 and types <= set(t.NUMBERS):
-        return [exp.cast(one.copy(), "DOUBLE") for one in sides]
+        return [exp.cast(side.copy(), "DOUBLE") for side in sides]
     return list(sides)
 
 
 def _is_alike(condition: exp.Expr) -> bool:
-    types = {one.type for one in condition.meta.get(COMPARED, ())}
+    types = {operand.type for operand in condition.meta.get(COMPARED, ())}
     return len(types) == 1 or types <= set(t.NUMBERS)
 
 
 def _ends(a: exp.Expr, b: exp.Expr, sides: JoinSides) -> tuple[exp.Expr, exp.Expr, bool] | None:
-    """What the condition has on the left and on the right side, and whether it was written the other way round."""
-    at = sides.of(a), sides.of(b)
-    if at == (sides.left, sides.right):
+    """Returns the operands for the left and the right side, and whether the condition names them in reverse order."""
+    tables = sides.of(a), sides.of(b)
+    if tables == (sides.left, sides.right):
         return a, b, False
-    return (b, a, True) if at == (sides.right, sides.left) else None
+    return (b, a, True) if tables == (sides.right, sides.left) else None
 
 
 def _turned(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = True) -> KeyStrategy:
@@ -167,22 +181,22 @@ def _turned(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = 
 
 
 def _items(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
-    """`exists(array, x -> x = value)` is what IN becomes; array_contains is what it is called elsewhere."""
+    """Handles an array's items: the translator turns IN into `exists(array, x -> x = value)`; or array_contains."""
     if not isinstance(condition, exp.Anonymous) or len(condition.expressions) != 2:
         return None
     array, test = condition.expressions
     name = str(condition.this).lower()
     if name == "exists" and isinstance(test, exp.Lambda) and isinstance(test.this, exp.EQ):
         variable = test.expressions[0].name
-        of_item = [_is_about(one, variable) for one in (test.this.this, test.this.expression)]
+        of_item = [_is_about(operand, variable) for operand in (test.this.this, test.this.expression)]
         if of_item[0] == of_item[1]:
             return None
         item, value = (test.this.this, test.this.expression)[:: 1 if of_item[0] else -1]
         if free_tables(item):
             return None
         key, value_key = _alike(test.this, item, value)
-        each = exp.Lambda(this=key.copy(), expressions=[one.copy() for one in test.expressions])
-        items, same_type = values.call("transform", array, each), _is_alike(test.this)
+        to_key = exp.Lambda(this=key.copy(), expressions=[parameter.copy() for parameter in test.expressions])
+        items, same_type = values.call("transform", array, to_key), _is_alike(test.this)
     elif name == "array_contains":
         value, value_key, items, same_type = test, test, array, False
     else:
@@ -195,26 +209,26 @@ def _items(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
 
 
 def _listed(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
-    """`value IN (one, other)`, all of one type."""
+    """Handles `value IN (a, b)`, where all values have one type."""
     if not isinstance(condition, exp.In) or not condition.expressions:
         return None
-    listed = values.call("array", *condition.expressions)
-    ends = _ends(listed, condition.this, sides)
+    candidates = values.call("array", *condition.expressions)
+    ends = _ends(candidates, condition.this, sides)
     if ends is None:
         return None
-    keys = [values.call("array_distinct", listed), values.call("array", condition.this)]
+    keys = [values.call("array_distinct", candidates), values.call("array", condition.this)]
     return _turned("the items of an array", keys, ends[2])
 
 
 def _is_about(node: exp.Expr, variable: str) -> bool:
-    return any(one.name == variable and not one.table for one in node.find_all(exp.Column))
+    return any(reference.name == variable and not reference.table for reference in node.find_all(exp.Column))
 
 
 def _prefix(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     if isinstance(condition, exp.Like):
         text, pattern = condition.this, condition.expression
         if _begins_with_wildcard(pattern):
-            return None  # every text has the beginning that all such patterns share
+            return None  # all such patterns share the empty prefix, which every text has
         fixed = build(r"regexp_extract(_p, '^[^%_\\\\]*', 0)", _p=pattern)
     elif isinstance(condition, exp.Anonymous) and str(condition.this).lower() == "startswith":
         text, pattern = condition.expressions
@@ -230,7 +244,7 @@ def _prefix(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
 
 
 def _begins_with_wildcard(pattern: exp.Expr) -> bool:
-    """Whether it does so whatever the parameter is."""
+    """Whether the pattern begins with a wildcard for every value of its parameters."""
     while True:
         match pattern:
             case exp.If():
@@ -244,12 +258,12 @@ def _begins_with_wildcard(pattern: exp.Expr) -> bool:
 
 
 def remedy_of(condition: exp.Expr) -> str | None:
-    """What would help a condition that brings nothing together although it is of a kind that may."""
+    """Returns advice for a condition that no join can use although its kind sometimes can; else None."""
     if isinstance(condition, exp.Or):
         return "let every alternative of OR compare a parameter with a field, or make a channel of each"
     if isinstance(condition, exp.Like) and _begins_with_wildcard(condition.expression):
         return "let the pattern begin with what it is given, or compare whole words with IN"
     compared = condition.meta.get(COMPARED, ())
-    if any(one.type == t.ANY for one in compared) and condition.find(*ORDERS):
+    if any(value.type == t.ANY for value in compared) and condition.find(*ORDERS):
         return "declare a type for the parameter, and for the field: values of any type are not kept in order"
     return None
