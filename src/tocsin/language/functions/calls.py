@@ -25,12 +25,12 @@ OURS: Final[dict[str, Callable[[Sequence[TypedSql]], TypedSql]]] = {
     **spatial.FUNCTIONS, **geodesy.FUNCTIONS, **temporal.FUNCTIONS,
 }  # fmt: skip
 
-# The types an untyped argument of ours is tried as.
+# The types that our functions try for an untyped argument.
 GUESSES: Final[tuple[Type, ...]] = (
     *t.SPATIAL, t.DOUBLE, t.STRING, t.DATETIME, t.DATE, t.TIME, t.DURATION, ArrayType(t.DOUBLE),
 )  # fmt: skip
 
-# SQL++ names of functions that Spark has under another name.
+# Functions that Spark has under another name than SQL++.
 SPARK_NAMES: Final = {
     "lowercase": "lower", "uppercase": "upper", "string_length": "length", "codepoint_length": "length",
     "len": "size", "to_string": "string", "to_bigint": "bigint", "to_double": "double", "array_length": "size",
@@ -56,14 +56,14 @@ COLLECTIONS: Final = frozenset(
         "array_remove arrays_overlap "
     ).split()
 )
-# What tells a part of a moment: an untyped argument is taken as one.
+# Functions on a date or time: an untyped argument becomes a datetime.
 MOMENTS: Final = frozenset(
     (
         "year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear hour minute second last_day to_date "
         "monthname dayname unix_date unix_micros unix_millis unix_seconds to_timestamp date timestamp "
     ).split()
 )
-# Aggregates SQL++ has for arrays, over what Spark's aggregate() folds.
+# SQL++'s aggregates over arrays, as folds in Spark.
 ARRAY_AGGREGATES: Final = {
     "count": "size(filter(_v, __x -> __x IS NOT NULL))",
     "sum": "aggregate(_v, _zero, (__a, __x) -> __a + coalesce(__x, _zero))",
@@ -85,9 +85,9 @@ MOMENTS_OF_NOW: Final = {
     "current_datetime": t.DATETIME, "current_timestamp": t.DATETIME, "now": t.DATETIME, "current_date": t.DATE,
     "current_time": t.TIME,
 }  # fmt: skip
-# What only a channel has: its new records, and its times.
+# Functions that only channels have.
 CHANNELS_OWN: Final = frozenset(("is_new", "active_timestamp", "previous_channel_time", "current_channel_time"))
-BUILT_IN: Final = frozenset((*OURS, *AGGREGATES, *CHANNELS_OWN))  # names that no function of the catalog may have
+BUILT_IN: Final = frozenset((*OURS, *AGGREGATES, *CHANNELS_OWN))  # names that a catalog function may not have
 NONDETERMINISTIC: Final = frozenset(
     "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
 )
@@ -97,14 +97,16 @@ CALLABLE: Final = frozenset(
         *(prefix + name for prefix in ("array_", "coll_") for name in ARRAY_AGGREGATES),
     )
 )  # fmt: skip
-"""Every name that may be called, but for functions of the catalog."""
-ONCE: Final = "once"  # marks a call that is too dear to be made again, such as one into Python
+"""Every function that a query may call, apart from the catalog's functions."""
+ONCE: Final = "once"  # marks a call that is too expensive to repeat, such as a call into Python
 _ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
 
 
 def is_made_once(sql: exp.Expr) -> bool:
-    """Whether something in there is computed once per row, however often it is named: drawn by chance, or dear."""
-    return any(str(one.this).lower() in NONDETERMINISTIC or one.meta.get(ONCE) for one in sql.find_all(exp.Anonymous))
+    """Whether an expression must be computed once per row: it is random, or too expensive to repeat."""
+    return any(
+        str(call_.this).lower() in NONDETERMINISTIC or call_.meta.get(ONCE) for call_ in sql.find_all(exp.Anonymous)
+    )
 
 
 def call(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
@@ -118,34 +120,34 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
     for prefix in ("array_", "coll_"):
         if lower.startswith(prefix) and lower.removeprefix(prefix) in ARRAY_AGGREGATES and len(node.expressions) == 1:
             return _array_aggregate(lower.removeprefix(prefix), self.expression(node.expressions[0]))
-    if any(isinstance(one, exp.Lambda) for one in node.expressions):
+    if any(isinstance(argument, exp.Lambda) for argument in node.expressions):
         return _higher_order(self, name, node)
     if lower in ("like", "ilike") and len(node.expressions) in (2, 3):
         return self.expression(_like(lower, *node.expressions))
-    if any(isinstance(one, exp.Star | exp.Distinct | exp.Alias) for one in node.expressions):
+    if any(isinstance(argument, exp.Star | exp.Distinct | exp.Alias) for argument in node.expressions):
         return self._generic(node)
-    arguments = [self.expression(one) for one in node.expressions]
+    arguments = [self.expression(argument) for argument in node.expressions]
     if lower in OURS and not (lower == "uuid" and not arguments):
         try:
             return _noted(lower, self.known(OURS[lower], arguments), arguments)
         except FunctionError as ours:
-            # `date(x)` and a few more are Spark's, too; Spark may take what ours does not.
+            # Spark has functions of the same names, such as `date(x)`, which may accept these arguments.
             if lower not in _SPARK_HAS_TOO:
                 raise
             try:
                 return _spark(self, lower, arguments)
             except FunctionError:
                 raise ours from None
-    over_items = arrays.call(SPARK_NAMES.get(lower, lower), arguments)
-    if over_items is not None:
-        return over_items
+    on_arrays = arrays.call(SPARK_NAMES.get(lower, lower), arguments)
+    if on_arrays is not None:
+        return on_arrays
     if lower in ("grouping", "grouping_id"):
-        # Spark says what these are only inside of the grouping they tell about.
-        keys = [dynamic.key(one.sql) if one.type == t.ANY else one.sql for one in arguments]
+        # Spark analyses these functions only inside of their GROUP BY, so set the type here.
+        keys = [dynamic.key(argument.sql) if argument.type == t.ANY else argument.sql for argument in arguments]
         return TypedSql(exp.cast(dynamic.call(lower, *keys), "BIGINT"), t.BIGINT)
-    of_durations = duration_order.ordered(lower, arguments)
-    if of_durations is not None:
-        return of_durations
+    on_durations = duration_order.ordered(lower, arguments)
+    if on_durations is not None:
+        return on_durations
     if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
         return _aligned(self, SPARK_NAMES.get(lower, lower), arguments)
     if lower == "if" and len(arguments) == 3:
@@ -155,29 +157,29 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
         return TypedSql(operators.extreme(lower, arguments[0].sql), t.ANY)
     if lower in ("min", "max") and len(arguments) == 1 and (sorted_by := temporal.order_key(arguments[0])) is not None:
         return TypedSql(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
-    made = _spark(self, SPARK_NAMES.get(lower, name), arguments)
-    return TypedSql(made.sql, t.UUID) if lower == "uuid" else made
+    result = _spark(self, SPARK_NAMES.get(lower, name), arguments)
+    return TypedSql(result.sql, t.UUID) if lower == "uuid" else result
 
 
 _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
 
 
 def _like(name: str, text: exp.Expr, pattern: exp.Expr, escape: exp.Expr | None = None) -> exp.Expr:
-    """like(…) as the operator, of which there is one kind of matching."""
-    matching = (exp.Like if name == "like" else exp.ILike)(this=text.copy(), expression=pattern.copy())
-    return matching if escape is None else exp.Escape(this=matching, expression=escape.copy())
+    """Rewrites like(…) as the operator LIKE, so that both match in the same way."""
+    like = (exp.Like if name == "like" else exp.ILike)(this=text.copy(), expression=pattern.copy())
+    return like if escape is None else exp.Escape(this=like, expression=escape.copy())
 
 
 def _noted(name: str, made: TypedSql, arguments: Sequence[TypedSql]) -> TypedSql:
-    """The call, with what matching can use of it."""
+    """Annotates a spatial call, so that `channels/joins` can use it as a join condition."""
     kind = {"intersect": predicate_notes.NEAR, "distance": predicate_notes.APART}.get(name.rpartition("_")[2])
-    if kind is not None and len(arguments) == 2 and all(one.type in t.SPATIAL for one in arguments):
-        a, b = (TypedSql(one.sql, one.type) for one in arguments)
+    if kind is not None and len(arguments) == 2 and all(argument.type in t.SPATIAL for argument in arguments):
+        a, b = (TypedSql(argument.sql, argument.type) for argument in arguments)
         made.sql.meta[kind] = Near(a, b, globe=name.startswith("geo_"))
     return made
 
 
-# Functions that mean something for an untyped value as it is.
+# Functions that accept an untyped value as it is.
 _TAKES_UNTYPED: Final = frozenset(
     (
         "any_value array_agg collect_list collect_set element_at first is_variant_null last map named_struct "
@@ -187,7 +189,7 @@ _TAKES_UNTYPED: Final = frozenset(
 
 
 def _spark(self: Expressions, name: str, arguments: Sequence[TypedSql]) -> TypedSql:
-    """A function of Spark's. It is asked whether it takes the arguments as they are, then a little adapted."""
+    """Calls a Spark function: first with the arguments as they are, then with adapted ones, until Spark accepts it."""
     lower = name.lower()
 
     def fitted(value: TypedSql) -> TypedSql:
@@ -205,48 +207,49 @@ def _spark(self: Expressions, name: str, arguments: Sequence[TypedSql]) -> Typed
         return TypedSql(dynamic.exactly(value.sql, type_), type_)
 
     def narrow(value: TypedSql) -> TypedSql:
-        """Spark wants INT in many places where our integers are BIGINT."""
+        """Casts a BIGINT to INT: our integers are BIGINT, and many functions of Spark require INT."""
         constant = constant_integer(value.sql) if value.type in t.INTEGERS else None
         if constant is not None and -(2**31) <= constant < 2**31:
             return TypedSql(exp.Literal.number(constant), t.INTEGER)
         return TypedSql(exp.cast(value.sql.copy(), "INT"), t.INTEGER) if value.type == t.BIGINT else value
 
     as_they_are = list(arguments)
-    adapted = [fitted(one) for one in arguments]
-    tries = [as_they_are] if all(one.type != t.ANY for one in arguments) else []
+    adapted = [fitted(argument) for argument in arguments]
+    tries = [as_they_are] if all(argument.type != t.ANY for argument in arguments) else []
     if lower in _TAKES_UNTYPED:
         tries = [as_they_are]
-    tries += [adapted, [narrow(one) for one in adapted]]
+    tries += [adapted, [narrow(argument) for argument in adapted]]
     problem: FunctionError | None = None
-    for one in tries:
+    for candidate in tries:
         try:
-            made = self.ask(dynamic.call(name, *(value.sql for value in one)), one)
+            result = self.ask(dynamic.call(name, *(value.sql for value in candidate)), candidate)
         except FunctionError as error:
             problem = problem or error
             continue
         if lower in KEEP_INTEGERS:
-            made.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(*arguments)
-        return made
+            result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(*arguments)
+        return result
     assert problem is not None
     raise problem
 
 
 def _aligned(self: Expressions, name: str, arguments: Sequence[TypedSql]) -> TypedSql:
-    if name in ("greatest", "least") and any(one.type == t.ANY for one in arguments):
+    if name in ("greatest", "least") and any(argument.type == t.ANY for argument in arguments):
         arguments = [
-            TypedSql(self._as(one, t.DOUBLE), t.DOUBLE if one.type == t.ANY else one.type) for one in arguments
+            TypedSql(self._as(argument, t.DOUBLE), t.DOUBLE if argument.type == t.ANY else argument.type)
+            for argument in arguments
         ]
     if name == "coalesce":
-        # An untyped NULL is not an SQL NULL: it must be stepped over as well.
+        # A variant NULL is no SQL NULL, and coalesce must skip it too.
         arguments = [
-            TypedSql(build("if(is_variant_null(_v), NULL, _v)", _v=one.sql), t.ANY)
-            if one.type == t.ANY
-            else TypedSql(one.sql, one.type)
-            for one in arguments
+            TypedSql(build("if(is_variant_null(_v), NULL, _v)", _v=argument.sql), t.ANY)
+            if argument.type == t.ANY
+            else TypedSql(argument.sql, argument.type)
+            for argument in arguments
         ]
     type_, values = self.aligned(arguments)
-    made = dynamic.call(name, *values)
-    return TypedSql(made, ArrayType(type_)) if name == "array" else TypedSql(made, type_)
+    result = dynamic.call(name, *values)
+    return TypedSql(result, ArrayType(type_)) if name == "array" else TypedSql(result, type_)
 
 
 def _count(self: Expressions, node: exp.Anonymous) -> TypedSql:
@@ -254,7 +257,7 @@ def _count(self: Expressions, node: exp.Anonymous) -> TypedSql:
     if isinstance(argument, exp.Star):
         return TypedSql(dynamic.call("count", exp.Star()), t.BIGINT)
     distinct = isinstance(argument, exp.Distinct)
-    values = [self.expression(one) for one in (argument.expressions if distinct else [argument])]
+    values = [self.expression(operand) for operand in (argument.expressions if distinct else [argument])]
     sqls = [dynamic.key(value.sql) if value.type == t.ANY else value.sql for value in values]
     inner = exp.Distinct(expressions=[sql.copy() for sql in sqls]) if distinct else sqls[0]
     return TypedSql(exp.Anonymous(this="count", expressions=[inner]), t.BIGINT)
@@ -264,8 +267,8 @@ def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
     items = dynamic.items(value)
     assert isinstance(items.type, ArrayType)
     item = items.type.item
-    if name in ("min", "max") and (over_items := arrays.call(f"array_{name}", [value])) is not None:
-        return over_items
+    if name in ("min", "max") and (on_arrays := arrays.call(f"array_{name}", [value])) is not None:
+        return on_arrays
     if item in (t.ANY, VOID):
         items, item = (
             TypedSql(
@@ -274,9 +277,9 @@ def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
             ),
             t.DOUBLE,
         )
-    of_durations = duration_order.ordered(f"array_{name}", [items])
-    if of_durations is not None:
-        return of_durations
+    on_durations = duration_order.ordered(f"array_{name}", [items])
+    if on_durations is not None:
+        return on_durations
     if name in ("sum", "avg") and item in type_probe.OPAQUE:
         raise type_probe.refusal(f"array_{name}", item)
     zero = exp.cast(exp.Literal.number(0), "DOUBLE" if item in (t.FLOAT, t.DOUBLE) else "BIGINT")
@@ -290,29 +293,30 @@ def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
 
 
 def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
-    """transform(a, x -> …) and its kin: the lambda's variables get the types of what they range over."""
+    """Translates transform(a, x -> …) and similar calls. A lambda's variables have the types of the array's items."""
     from tocsin.language.translate.scope import NameScope
 
     values: list[TypedSql] = []
-    made: list[exp.Expr] = []
-    asked: list[
-        tuple[TypedSql, list[exp.Identifier]]
-    ] = []  # the values, and the bodies of lambdas with their variables
+    sqls: list[exp.Expr] = []
+    probed: list[tuple[TypedSql, list[exp.Identifier]]] = []  # a value, or the body of a lambda with its variables
     for argument in node.expressions:
         if not isinstance(argument, exp.Lambda):
             value = self.expression(argument)
             if isinstance(value.type, MultisetType) or (value.type == t.ANY and not values):
                 value = dynamic.items(value)
             values.append(value)
-            made.append(value.sql)
-            asked.append((value, []))
+            sqls.append(value.sql)
+            probed.append((value, []))
             continue
-        names = [one.name for one in argument.expressions]
+        names = [variable.name for variable in argument.expressions]
         types = _lambda_types(name.lower(), values, len(names))
         outer, self.frame = (
             self.frame,
             NameScope(
-                {one: TypedSql(exp.column(one, quoted=True), type_) for one, type_ in zip(names, types, strict=True)},
+                {
+                    variable: TypedSql(exp.column(variable, quoted=True), type_)
+                    for variable, type_ in zip(names, types, strict=True)
+                },
                 [],
                 self.frame,
             ),
@@ -322,23 +326,23 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql
         finally:
             self.frame = outer
         if name.lower() == "array_sort" and body.type in t.NUMBERS:
-            # Spark wants an INT; of a difference only the sign counts, and that always fits.
+            # Spark requires an INT. Only the sign of a difference counts, and the sign always fits.
             body = TypedSql(exp.cast(dynamic.call("sign", body.sql), "INT"), t.INTEGER)
-        quoted = [exp.to_identifier(one, quoted=True) for one in names]
-        made.append(exp.Lambda(this=body.sql, expressions=quoted))
-        asked.append((body, quoted))
+        quoted = [exp.to_identifier(variable, quoted=True) for variable in names]
+        sqls.append(exp.Lambda(this=body.sql, expressions=quoted))
+        probed.append((body, quoted))
 
     def question(null: type_probe.Null) -> exp.Expr:
         blanks = [
-            exp.Lambda(this=null(value.type), expressions=[one.copy() for one in quoted])
+            exp.Lambda(this=null(value.type), expressions=[variable.copy() for variable in quoted])
             if quoted
             else type_probe.blank(value, null)
-            for value, quoted in asked
+            for value, quoted in probed
         ]
         return dynamic.call(name, *blanks)
 
-    types_ = [value.type for value, _ in asked]
-    return type_probe.told(self.oracle, dynamic.call(name, *made), name, question, types_)
+    types_ = [value.type for value, _ in probed]
+    return type_probe.told(self.oracle, dynamic.call(name, *sqls), name, question, types_)
 
 
 def _lambda_types(name: str, values: Sequence[TypedSql], wanted: int) -> list[Type]:

@@ -1,15 +1,16 @@
-"""A grid that finds pairs of shapes that may meet by equality of numbers, so that Spark joins them by hashing.
+"""Finds pairs of shapes that may meet, by equality of cell numbers, so that Spark can use a hash join.
 
     level 0 … 20    cells of 4⁻⁸ … 4¹² in both directions
     level 21        one cell that holds everything
 
-A shape's own level is the first whose cells are as large as it, and large enough that doubles of its coordinates tell
-them apart. It lies in a few cells of that level, whatever its size; a point is in one cell of every level. So a point
-meets a region in the one cell of the region's level where the point is. Two regions meet at the coarser one's level; of
-all cells they share there, the one where the lower left corner of what their boxes share lies counts.
+A shape's own level is the first level whose cells are at least as large as the shape, and large enough for doubles to
+tell neighbouring cells apart. At its own level a shape covers only a few cells, whatever its size. A point lies in one
+cell of every level. So a point meets a region in one cell of the region's level. Two regions meet at the coarser of
+their levels. If they share several cells there, the pair counts in the cell that contains the lower left corner of
+the intersection of their boxes.
 
-Great-circle shapes have boxes of latitudes and longitudes: one that reaches a pole or crosses the antimeridian takes in
-all longitudes. Boxes are a little too large, never too small: whoever uses the grid checks the pairs it finds.
+Shapes on the globe have boxes of latitudes and longitudes. A box that reaches a pole or crosses the antimeridian covers
+all longitudes. Boxes are slightly too large and never too small, so the caller must test the pairs exactly.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from tocsin.rules.model.types import Type
 EVERYTHING: Final = 21
 ALL_LEVELS: Final = tuple(range(EVERYTHING + 1))
 _SMALLEST: Final = 8  # the finest cells are 4^-8 wide
-_WRAP: Final = 1 << 29  # cells far apart may share a number; the neighbours that one shape covers never do
+_WRAP: Final = 1 << 29  # distant cells may share a number; the neighbouring cells that a shape covers never do
 _LEVEL: Final = 1 << 58
 _DEGREES_PER_METRE: Final = f"{1 / (math.radians(1) * EARTH_RADIUS_M):.17E}"
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A condition that can only hold where two shapes meet: of the plane, or of the globe."""
+    """A condition that holds only if two shapes meet, in the plane or on the globe."""
 
     a: TypedSql
     b: TypedSql
@@ -48,11 +49,11 @@ def known(type_: Type, *, globe: bool) -> bool:
 
 
 Beside: TypeAlias = Callable[[exp.Expr], exp.Expr]
-"""Computes something once per row: what names it from then on."""
+"""Computes an expression once per row; returns the name of its value."""
 
 
 def point_cells(shape: TypedSql, levels: exp.Expr, *, globe: bool) -> exp.Expr:
-    """The cell of a point at each of these levels."""
+    """Returns the cell of a point at each of these levels."""
     x, y = ("_p.x", _longitude("_p.y")) if globe else ("_p.x", "_p.y")
     cells = f"transform(_levels, __l -> {_cell('__l', _index(x, '__l'), _index(y, '__l'))})"
     return build(f"if(_p.x + _p.y IS NULL, NULL, {cells})", _p=shape.sql, _levels=levels)
@@ -60,11 +61,11 @@ def point_cells(shape: TypedSql, levels: exp.Expr, *, globe: bool) -> exp.Expr:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A shape that covers cells: the box around it, STRUCT<x1, y1, x2, y2>, and its own level."""
+    """A shape that covers cells: its bounding box, STRUCT<x1, y1, x2, y2>, and its own level."""
 
     box: exp.Expr
     level: exp.Expr
-    cells: exp.Expr  # of its own level
+    cells: exp.Expr  # the cells at the shape's own level
 
     @classmethod
     def of(cls, shape: TypedSql, beside: Beside, *, globe: bool) -> Region:
@@ -72,32 +73,32 @@ class Region:
         if globe and shape.type == t.CIRCLE:
             parts["_arc"] = beside(build(_ARC, **parts))
             parts["_width"] = beside(build(_WIDTH, **parts))
-        around = beside(build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], **parts))
-        level = beside(build(_OWN, _b=around))
-        span = beside(build(_span("_l"), _b=around, _l=level))
-        return cls(around, level, build(_cells("_l", "_s"), _l=level, _s=span))
+        box = beside(build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], **parts))
+        level = beside(build(_OWN, _b=box))
+        span = beside(build(_span("_l"), _b=box, _l=level))
+        return cls(box, level, build(_cells("_l", "_s"), _l=level, _s=span))
 
     def coarser_cells(self, levels: exp.Expr) -> exp.Expr:
-        """Its cells at those of the levels that are coarser than its own."""
+        """Returns the region's cells at those of the levels that are coarser than its own."""
         spans = f"transform(filter(_levels, __l -> __l > _l), __l -> {_span('__l')})"
-        each = f"flatten(transform({spans}, __s -> {_cells('__s.level', '__s')}))"
-        return build(each, _b=self.box, _l=self.level, _levels=levels)
+        cells = f"flatten(transform({spans}, __s -> {_cells('__s.level', '__s')}))"
+        return build(cells, _b=self.box, _l=self.level, _levels=levels)
 
 
 def is_first_shared(cell: exp.Expr, a: Region, b: Region) -> exp.Expr:
-    """Whether this cell is the one where a pair of regions counts."""
+    """Whether this cell is the cell in which a pair of regions counts."""
     level = f"(_cell div {_LEVEL}L)"
     x, y = "greatest(_a.x1, _b.x1)", "greatest(_a.y1, _b.y1)"
-    made = f"_cell = {_cell(level, _index(x, level), _index(y, level))}"
-    return build(made, _cell=cell, _a=a.box, _b=b.box)
+    test = f"_cell = {_cell(level, _index(x, level), _index(y, level))}"
+    return build(test, _cell=cell, _a=a.box, _b=b.box)
 
 
 def array_of(levels: tuple[int, ...]) -> exp.Expr:
-    return exp.cast(exp.Anonymous(this="array", expressions=[exp.Literal.number(one) for one in levels]),
+    return exp.cast(exp.Anonymous(this="array", expressions=[exp.Literal.number(level) for level in levels]),
                     "ARRAY<BIGINT>", dialect="spark")  # fmt: skip
 
 
-# ---------------------------------------------------------------- numbers of cells
+# ---------------------------------------------------------------- cell numbers
 
 
 def _size(level: str) -> str:
@@ -105,11 +106,11 @@ def _size(level: str) -> str:
 
 
 def _index(coordinate: str, level: str, border: str = "") -> str:
-    """Which cell of a row; with a border (+ or -) as far as rounding may take it that way."""
-    within = f"{coordinate} / {_size(level)}"
+    """Returns the index of a cell in a row or column; `border` (+ or -) moves it outwards by the rounding error."""
+    scaled = f"{coordinate} / {_size(level)}"
     if border:
-        within = f"({coordinate} {border} 1E-14 * abs({coordinate})) / {_size(level)} {border} 1E-6"
-    return f"if({level} >= {EVERYTHING}, 0L, CAST(floor(greatest(least({within}, 9E17), -9E17)) AS BIGINT))"
+        scaled = f"({coordinate} {border} 1E-14 * abs({coordinate})) / {_size(level)} {border} 1E-6"
+    return f"if({level} >= {EVERYTHING}, 0L, CAST(floor(greatest(least({scaled}, 9E17), -9E17)) AS BIGINT))"
 
 
 def _cell(level: str, column: str, row: str) -> str:
@@ -120,21 +121,21 @@ _LARGEST: Final = ", ".join(f"abs(_b.{name})" for name in ("x1", "y1", "x2", "y2
 _EXTENT: Final = (
     f"greatest(_b.x2 - _b.x1, _b.y2 - _b.y1, greatest({_LARGEST}) * {2.0**-40:.20E}, {4.0**-_SMALLEST:.20E})"
 )
-# NaN is above all numbers, so that what has no size lies in the cell that holds everything.
+# NaN is above all numbers in Spark, so a shape without a size lies in the cell that holds everything.
 _OWN: Final = f"if(_b IS NULL, NULL, CAST(ceil(least(log2({_EXTENT}) / 2E0 + {_SMALLEST}, {EVERYTHING}E0)) AS BIGINT))"
 
 
 def _span(level: str) -> str:
-    """The cells that a box touches: the lower left one, and how many rows and columns there are."""
+    """Returns the range of cells that a box touches: the lower left cell, and the number of rows and columns."""
     x1, y1, x2, y2 = (
         _index(f"_b.{name}", level, border) for name, border in (("x1", "-"), ("y1", "-"), ("x2", "+"), ("y2", "+"))
     )
-    made = f"'level', {level}, 'x', {x1}, 'y', {y1}, 'height', {y2} - {y1} + 1L, 'width', {x2} - {x1} + 1L"
-    return f"if({level} IS NULL, NULL, named_struct({made}))"
+    members = f"'level', {level}, 'x', {x1}, 'y', {y1}, 'height', {y2} - {y1} + 1L, 'width', {x2} - {x1} + 1L"
+    return f"if({level} IS NULL, NULL, named_struct({members}))"
 
 
 def _cells(level: str, span: str) -> str:
-    """Column by column from the lower left one; at most nine where the level is the region's own."""
+    """Returns the cells of a span, column by column from the lower left; at most nine at the region's own level."""
     cell = _cell(level, f"({span}.x + __n div {span}.height)", f"({span}.y + __n % {span}.height)")
     return f"transform(sequence(0L, {span}.width * {span}.height - 1L), __n -> {cell})"
 
@@ -165,16 +166,16 @@ def _longitude(y: str) -> str:
 
 
 def _around(north_south: str, low: str, high: str, west: str, width: str) -> str:
-    """Latitudes `low` to `high` and longitudes from `west` on, or all longitudes where that crosses a border."""
+    """Returns the box from latitude `low` to `high` and from longitude `west` on; all longitudes if it wraps around."""
     begin = _longitude(west)
-    whole = f"({north_south} OR {width} >= 360E0 OR {begin} + {width} >= 180E0)"
+    all_around = f"({north_south} OR {width} >= 360E0 OR {begin} + {width} >= 180E0)"
     return (
-        f"if({low} + {high} + {west} + {width} IS NULL, NULL, named_struct('x1', {low}, 'y1', if({whole}, -180E0,"
-        f" {begin}), 'x2', {high}, 'y2', if({whole}, 180E0, {begin} + {width})))"
+        f"if({low} + {high} + {west} + {width} IS NULL, NULL, named_struct('x1', {low}, 'y1', if({all_around}, -180E0,"
+        f" {begin}), 'x2', {high}, 'y2', if({all_around}, 180E0, {begin} + {width})))"
     )
 
 
-_ARC: Final = f"(_a.radius * {_DEGREES_PER_METRE} * 1.000000001E0 + 1E-9)"  # degrees, a little more than needed
+_ARC: Final = f"(_a.radius * {_DEGREES_PER_METRE} * 1.000000001E0 + 1E-9)"  # in degrees, rounded up a little
 _POLAR: Final = "(abs(_a.x) + _arc >= 89.9999E0)"
 _WIDTH: Final = (
     f"if({_POLAR}, 360E0, degrees(asin(least(sin(radians(_arc)) / cos(radians(_a.x)), 1E0))) * 1.000000001E0 + 1E-9)"

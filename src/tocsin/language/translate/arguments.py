@@ -1,4 +1,4 @@
-"""Values of Python as a query's variables: what an argument holds is data, and no part of it is ever read as SQL."""
+"""Binds Python values as variables of a query. A value is data; no part of it is ever parsed as SQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tocsin.rules.model.values import MISSING
 
 
 def bound(value: Any) -> TypedSql:
-    """The value as a query sees it: of its own type, untyped where it is a collection or an object."""
+    """Returns the value with its own type; collections and objects are untyped."""
     if value is MISSING:
         return TypedSql(values.null(t.ANY), t.ANY)
     if value is None:

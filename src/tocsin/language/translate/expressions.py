@@ -1,4 +1,4 @@
-"""Expressions → Spark SQL, each with the type we know of it."""
+"""Translates expressions to Spark SQL, each with its type."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType,
 
 
 class TranslationError(Exception):
-    """A query that means nothing; `offset` is the place in its text, None when only the statement is known."""
+    """A query has no valid translation. `offset` is the place in its text, or None if only the statement is known."""
 
     def __init__(self, message: str, offset: int | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -49,10 +49,10 @@ def fail(message: str, node: Any = None, hint: str | None = None) -> NoReturn:
 
 
 class Expressions(ABC):
-    """Translates expressions within a frame of names. `Queries` extends it with what yields rows."""
+    """Translates expressions in a scope of names. `Queries` extends it with subqueries and sources."""
 
     handlers: ClassVar[dict[type, Callable[..., TypedSql]]]
-    for_channels = False  # whether what only channels have may be named, though there is none here
+    for_channels = False  # whether functions that only channels have are allowed, although this is no channel
 
     def __init__(self, names: NameLookup, oracle: TypeAnalyser, dataverse: str, now: datetime) -> None:
         self.names = names
@@ -60,7 +60,7 @@ class Expressions(ABC):
         self.dataverse = dataverse
         self.now = now
         self.frame = NameScope()
-        self.quantifiers = 0  # that the present expression stands in
+        self.quantifiers = 0  # the depth of quantifiers around the current expression
 
     # ------------------------------------------------------------ entry
 
@@ -74,7 +74,7 @@ class Expressions(ABC):
             fail(str(error), node)
 
     def boolean(self, node: exp.Expr) -> exp.Expr:
-        """A condition."""
+        """Translates a condition."""
         value = self.expression(node)
         if value.type not in (t.BOOLEAN, t.ANY, VOID):
             fail(f"a condition is true or false, this is of type {value.type}", node)
@@ -110,10 +110,12 @@ class Expressions(ABC):
         return TypedSql(exp.null(), VOID)
 
     def _object(self, node: dialect.ObjectOf) -> TypedSql:
-        return self.object_of([(one.this.name, self.expression(one.expression), one) for one in node.expressions])
+        return self.object_of(
+            [(member.this.name, self.expression(member.expression), member) for member in node.expressions]
+        )
 
     def object_of(self, members: Sequence[tuple[str, TypedSql, exp.Expr]]) -> TypedSql:
-        """An object of these values; what is MISSING leaves its field out."""
+        """Builds an object of these values. A MISSING value leaves its field out."""
         seen: dict[str, TypedSql] = {}
         for name, value, node in members:
             if name in seen:
@@ -124,16 +126,16 @@ class Expressions(ABC):
         return TypedSql(dynamic.record(parts or [(OPEN, dynamic.null(t.STRING))]), type_)
 
     def settled(self, value: TypedSql) -> TypedSql:
-        """A value that can leave its place: where NULL and MISSING differ, it becomes untyped, which can tell them."""
+        """Makes a value self-contained: an optional field becomes untyped, which can tell NULL from MISSING."""
         if isinstance(value, OptionalVariable):
             present = exp.Not(this=exp.Is(this=enclosed(value.sql), expression=exp.null()))
-            made = exp.Case(
+            tagged = exp.Case(
                 ifs=[
                     exp.If(this=present, true=encoder.to_any(value)),
                     exp.If(this=value.explicit.copy(), true=dynamic.call("parse_json", exp.Literal.string("null"))),
                 ]
             )
-            return TypedSql(made, t.ANY)
+            return TypedSql(tagged, t.ANY)
         if value.type == VOID:
             return TypedSql(encoder.to_any(value), t.ANY)
         if value.type == ArrayType(VOID):
@@ -143,7 +145,7 @@ class Expressions(ABC):
         return TypedSql(value.sql, value.type)
 
     def _array(self, node: exp.Expr) -> TypedSql:
-        values = [self.expression(one) for one in node.expressions]
+        values = [self.expression(item) for item in node.expressions]
         type_, aligned = self.aligned(values)
         kind: Type = MultisetType(type_) if isinstance(node, dialect.MultisetOf) else ArrayType(type_)
         if not values:
@@ -152,7 +154,7 @@ class Expressions(ABC):
         return TypedSql(dynamic.call("array", *aligned), kind)
 
     def aligned(self, values: Sequence[TypedSql]) -> tuple[Type, list[exp.Expr]]:
-        """The values as one type: the type they share, the wider number, or untyped."""
+        """Converts the values to one type: their common type, the wider number, or untyped."""
         types = {value.type for value in values if value.type != VOID}
         if not types:
             return (VOID if values else t.ANY), [value.sql for value in values]
@@ -171,33 +173,38 @@ class Expressions(ABC):
         return self.moment(t.DATETIME if isinstance(node, exp.CurrentTimestamp) else t.DATE)
 
     def moment(self, kind: Type) -> TypedSql:
-        """The statement's instant: its date and time, or one of them."""
+        """Returns the statement's instant, as a datetime, a date or a time."""
         return literal(self.now if kind == t.DATETIME else self.now.date() if kind == t.DATE else self.now.time())
 
     def of_channel(self, name: str, node: exp.Anonymous) -> TypedSql:
-        """is_new(v) and its kin: nothing outside of a channel, and of a function a channel may use only its type."""
+        """Translates is_new(v) and the other functions of channels.
+
+        They are an error outside of channels. In a function that a channel may call, only their type counts.
+        """
         if not self.for_channels:
             fail(f"{name} means something in a channel only", node)
-        for one in node.expressions:
-            self.expression(one)
+        for argument in node.expressions:
+            self.expression(argument)
         return TypedSql(exp.true(), t.BOOLEAN) if name == "is_new" else self.moment(t.DATETIME)
 
-    def taken(self, value: TypedSql, type_: Type) -> None:  # noqa: B027 - most do not listen
-        """An untyped value is used as one of this type: whoever has to find out the types of parameters listens."""
+    def taken(self, value: TypedSql, type_: Type) -> None:  # noqa: B027 - an optional hook
+        """Hook: the query uses an untyped value as this type. Channels infer the types of parameters from it."""
 
-    # ------------------------------------------------------------ function calls and all the rest
+    # ------------------------------------------------------------ calls and generic expressions
 
     def _call(self, node: exp.Anonymous) -> TypedSql:
         name = node.this if isinstance(node.this, str) else node.this.name
         return self.call(None, name, node)
 
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
-        named = next((one for one in node.expressions if isinstance(one, exp.Kwarg | exp.PropertyEQ)), None)
+        named = next(
+            (argument for argument in node.expressions if isinstance(argument, exp.Kwarg | exp.PropertyEQ)), None
+        )
         if named is not None:
             fail("named arguments are not supported", node, "pass them by position")
         function = self.names.find_function(dataverse or self.dataverse, name, len(node.expressions))
         if function is not None:
-            return self.inlined(function, [self.expression(one) for one in node.expressions], node)
+            return self.inlined(function, [self.expression(argument) for argument in node.expressions], node)
         if dataverse is not None:
             self.unknown_function(dataverse, name, node)
         self._check_callable(name, node)
@@ -217,42 +224,44 @@ class Expressions(ABC):
         fail(f"{shown} cannot be called here", node, spark_functions.suggest_function(name, calls.CALLABLE))
 
     def unknown_function(self, dataverse: str, name: str, node: exp.Anonymous) -> NoReturn:
-        counts = " or ".join(str(one) for one in self.names.arities(dataverse, name))
+        counts = " or ".join(str(arity) for arity in self.names.arities(dataverse, name))
         hint = f"{name} takes {counts}" if counts else None
-        given = len(node.expressions)
-        fail(f"unknown function {dataverse}.{name} with {given} parameter{'' if given == 1 else 's'}", node, hint)
+        count = len(node.expressions)
+        fail(f"unknown function {dataverse}.{name} with {count} parameter{'' if count == 1 else 's'}", node, hint)
 
     def known(self, function: Callable[[Sequence[TypedSql]], TypedSql], arguments: Sequence[TypedSql]) -> TypedSql:
-        """One of our own functions; untyped arguments are tried as every type it takes."""
-        arguments = [_kept(one) for one in arguments]
-        untyped = [i for i, one in enumerate(arguments) if one.type == t.ANY]
+        """Calls one of our own functions; tries an untyped argument as each type that the function may take."""
+        arguments = [_kept(argument) for argument in arguments]
+        untyped = [i for i, argument in enumerate(arguments) if argument.type == t.ANY]
         if not untyped:
-            return function([TypedSql(exp.null(), t.ANY) if one.type == VOID else one for one in arguments])
+            return function(
+                [TypedSql(exp.null(), t.ANY) if argument.type == VOID else argument for argument in arguments]
+            )
         if len(untyped) > 2:
             guesses: Any = [(t.DOUBLE,) * len(untyped)]
         else:
             guesses = itertools.product(calls.GUESSES, repeat=len(untyped))
-        made: list[TypedSql] = []
+        results: list[TypedSql] = []
         problem: FunctionError | None = None
         for guess in guesses:
             tried = list(arguments)
             for i, type_ in zip(untyped, guess, strict=True):
                 tried[i] = TypedSql(dynamic.as_type(arguments[i].sql, type_), type_)
             try:
-                made.append(function(tried))
+                results.append(function(tried))
             except FunctionError as error:
                 problem = problem or error
                 continue
-            for i, type_ in zip(untyped, guess, strict=True) if len(made) == 1 else ():
+            for i, type_ in zip(untyped, guess, strict=True) if len(results) == 1 else ():
                 self.taken(arguments[i], type_)
-        if not made:
+        if not results:
             raise problem or FunctionError("the arguments do not fit")
-        type_ = made[0].type
-        same = [one.sql for one in made if one.type == type_]
+        type_ = results[0].type
+        same = [result.sql for result in results if result.type == type_]
         return TypedSql(same[0] if len(same) == 1 else dynamic.call("coalesce", *same), type_)
 
     def _generic(self, node: exp.Expr) -> TypedSql:
-        """Whatever else Spark's grammar has: its parts are translated, and Spark says what it yields."""
+        """Translates any other expression of Spark's grammar: translates its parts, and lets Spark find the type."""
         if isinstance(node, exp.Query):
             return self.subquery(node)
         if type(node) not in _GENERIC:
@@ -267,13 +276,15 @@ class Expressions(ABC):
             name = (called.this if isinstance(called.this, str) else called.this.name).lower()
             self._check_callable(name, called)
             arguments: list[exp.Expr] = []
-            for one in called.expressions:
-                if isinstance(one, (exp.Literal, exp.Star, *_STRUCTURE)):
-                    # A number stays as it is written: an INT, where these functions want one.
-                    is_text = isinstance(one, exp.Literal) and one.is_string
-                    arguments.append(string(one.this) if is_text else one if one.is_number else translated(one))
+            for argument in called.expressions:
+                if isinstance(argument, (exp.Literal, exp.Star, *_STRUCTURE)):
+                    # A number stays a literal, and so an INT, which these functions may require.
+                    is_text = isinstance(argument, exp.Literal) and argument.is_string
+                    arguments.append(
+                        string(argument.this) if is_text else argument if argument.is_number else translated(argument)
+                    )
                     continue
-                part = self.expression(one)
+                part = self.expression(argument)
                 if name in ("min", "max") and part.type == t.ANY:
                     parts.extend((part, TypedSql(untyped.sort_key(part.sql), untyped.SORT_KEY)))
                     return untyped.extreme(name, part.sql)
@@ -286,17 +297,17 @@ class Expressions(ABC):
 
         def translated(value: Any) -> Any:
             if isinstance(value, list):
-                return [translated(one) for one in value]
+                return [translated(item) for item in value]
             if isinstance(value, exp.DataType | exp.Var | exp.WindowSpec | exp.Star) or not isinstance(value, exp.Expr):
                 _check_word(value, node)
                 return value
             if isinstance(value, exp.Anonymous) and isinstance(value.parent, _AROUND_A_CALL):
-                # Without its OVER a window function is none; its arguments are ordinary ones.
+                # Spark cannot analyse a window function without its OVER clause, so translate only the arguments.
                 return around(value)
             if isinstance(value, exp.Alias):
                 return exp.alias_(translated(value.this), value.alias, quoted=True)
             if isinstance(value, _STRUCTURE):
-                return type(value)(**{key: translated(one) for key, one in value.args.items()})
+                return type(value)(**{key: translated(child) for key, child in value.args.items()})
             part = self.expression(value)
             if part.type == t.ANY and isinstance(node, exp.Like | exp.ILike | exp.RegexpLike):
                 self.taken(part, t.STRING)
@@ -306,7 +317,7 @@ class Expressions(ABC):
         return self.ask(type(node)(**{key: translated(value) for key, value in node.args.items()}), parts)
 
     def ask(self, made: exp.Expr, parts: Sequence[TypedSql]) -> TypedSql:
-        """The expression with the type Spark gives it, found out with typed NULLs in place of its parts."""
+        """Returns the expression with the type that Spark's analyser finds, with typed NULLs in place of its parts."""
         made, parts = text_arguments.written(made, parts)
         types = [part.type for part in parts]
         return type_probe.told(self.oracle, made, text_arguments.name_of(made), type_probe.blanked(made, parts), types)
@@ -314,7 +325,7 @@ class Expressions(ABC):
     def blank(self, part: TypedSql) -> exp.Expr:
         return type_probe.blank(part, dynamic.null)
 
-    # ------------------------------------------------------------ what Queries adds
+    # ------------------------------------------------------------ implemented by Subqueries
 
     @abstractmethod
     def subquery(self, node: exp.Query) -> TypedSql: ...
@@ -344,7 +355,7 @@ class Expressions(ABC):
 
 
 def _check_word(value: Any, node: exp.Expr) -> None:
-    """What goes to Spark as it was written is one of the words that are known there."""
+    """Checks a word that goes to Spark unchanged."""
     match value:
         case exp.Var() if value.name.lower() not in spark_functions.UNITS:
             remedy = spark_functions.suggestion(value.name, spark_functions.UNITS)
@@ -358,19 +369,19 @@ def _check_word(value: Any, node: exp.Expr) -> None:
 
 
 def _kept(value: TypedSql) -> TypedSql:
-    """What is always NULL and no plain NULL may have something to say while it is evaluated."""
+    """Keeps an expression that is always NULL but no NULL literal: its evaluation may fail, as raise_error does."""
     if value.type != VOID or isinstance(value.sql, exp.Null):
         return value
     return TypedSql(dynamic.void_as(value.sql, t.ANY), t.ANY)
 
 
-# What Spark is asked about although no handler above knows it.
+# Expressions without a handler of their own, which Spark's analyser may type.
 _GENERIC: Final = frozenset((
     exp.Anonymous, exp.BitwiseAnd, exp.BitwiseLeftShift, exp.BitwiseNot, exp.BitwiseOr, exp.BitwiseRightShift,
     exp.BitwiseXor, exp.DPipe, exp.Extract, exp.Filter, exp.HexString, exp.ILike, exp.IgnoreNulls,
     exp.Interval, exp.Is, exp.Like, exp.RegexpLike, exp.RespectNulls, exp.StrPosition, exp.Trim, exp.Window,
     exp.WithinGroup,
 ))  # fmt: skip
-# Parts of a call that mean nothing alone, and what a call stands in.
+# Nodes around a call, and further nodes that have no meaning outside of a call.
 _AROUND_A_CALL = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.Interval, *_AROUND_A_CALL)

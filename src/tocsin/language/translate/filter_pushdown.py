@@ -1,7 +1,7 @@
-"""WHERE before LATERAL.
+"""Predicate pushdown: applies WHERE before LATERAL.
 
-Spark evaluates a correlated subquery for every row on its left and applies WHERE afterwards, even where the condition
-concerns only that left side. So the left side with its conditions becomes a derived table of its own.
+Spark evaluates a correlated subquery for every row on its left and applies WHERE afterwards, even if the condition
+concerns only the left side. So the left side and its conditions become a derived table.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tocsin.language.translate.scope import derived, free_tables, selected
 
 
 def filtered_first(made: exp.Select, alias: str) -> exp.Select:
-    """The same query with every condition that can be met before the first lateral subquery met there."""
+    """Returns the query with every possible condition moved before the first lateral subquery."""
     joins, where = made.args.get("joins") or [], made.args.get("where")
     first = next((i for i, join in enumerate(joins) if _is_subquery(join.this)), None)
     if first is None or where is None or any(join.side in ("RIGHT", "FULL") for join in joins[first:]):
         return made
     source = made.args["from_"].this
-    left = {one.alias_or_name for one in (source, *(join.this for join in joins[:first]))}
+    left = {relation.alias_or_name for relation in (source, *(join.this for join in joins[:first]))}
     early: list[exp.Expr] = []
     late: list[exp.Expr] = []
     for condition in _conjuncts(where.this):
@@ -36,11 +36,11 @@ def filtered_first(made: exp.Select, alias: str) -> exp.Select:
         if column.table in left:
             name = names.setdefault((column.table, column.name), f"c{len(names)}")
             column.replace(exp.column(name, table=alias, quoted=True))
-    kept = [(name, exp.column(column, table=table, quoted=True)) for (table, column), name in names.items()]
-    before = selected(kept or [("c", exp.Literal.number(1))]).from_(source)
-    before.set("joins", joins[:first] or None)
-    before.set("where", exp.Where(this=exp.and_(*early)))
-    return made.from_(derived(before, alias), copy=False)
+    columns = [(name, exp.column(column, table=table, quoted=True)) for (table, column), name in names.items()]
+    base = selected(columns or [("c", exp.Literal.number(1))]).from_(source)
+    base.set("joins", joins[:first] or None)
+    base.set("where", exp.Where(this=exp.and_(*early)))
+    return made.from_(derived(base, alias), copy=False)
 
 
 def _is_subquery(source: exp.Expr) -> bool:
@@ -57,4 +57,4 @@ def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _is_deterministic(condition: exp.Expr) -> bool:
-    return not any(str(one.this).lower() in NONDETERMINISTIC for one in condition.find_all(exp.Anonymous))
+    return not any(str(call.this).lower() in NONDETERMINISTIC for call in condition.find_all(exp.Anonymous))

@@ -1,4 +1,4 @@
-"""What the translator asks of the world around it."""
+"""Declares the interfaces that the translator uses: the catalog, dataset scans and Spark's analyser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Function(Protocol):
     def body(self) -> str: ...
     @property
     def language(self) -> Literal["SQL", "PYTHON"]:
-        """The body of one in Python is `module:function`; `returns` and `optional` are for those."""
+        """For PYTHON, the body is `module:function`, and `returns` and `optional` apply."""
         ...
 
     @property
@@ -39,34 +39,37 @@ class Function(Protocol):
 
 
 class NameLookup(Protocol):
-    """The catalog as one statement sees it."""
+    """The catalog as a single statement sees it."""
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None: ...
 
     def find_function(self, dataverse: str, name: str, arity: int) -> Function | None: ...
 
     def arities(self, dataverse: str, name: str) -> Sequence[int]:
-        """How many parameters the functions of that name take, for an error's hint."""
+        """Returns the numbers of parameters that functions of this name take, for the hint of an error."""
         ...
 
     def suggestions(self, dataverse: str) -> Sequence[str]:
-        """Names of datasets, for an error's hint."""
+        """Returns names of datasets, for the hint of an error."""
         ...
 
 
 class DatasetScans(Protocol):
-    """Gives the names under which Spark reads states of datasets, and calls functions in Python."""
+    """Provides the names under which Spark reads states of datasets and calls Python functions."""
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str: ...
 
     def called(self, function: Function, arguments: Sequence[Type]) -> str:
-        """The name under which Spark calls a function in Python with arguments of these types."""
+        """Returns the name under which Spark calls a Python function with arguments of these types."""
         ...
 
 
 class TypeAnalyser(Protocol):
-    """Spark's analyser, which knows every function it has."""
+    """Spark's analyser, which knows all of Spark's functions."""
 
     def columns(self, sql: str) -> list[tuple[str, Type]]:
-        """Names and types of what a query yields, without running it; FunctionError gives Spark's reason against it."""
+        """Returns the names and types of a query's columns without running it.
+
+        Raises FunctionError with Spark's reason if the query is invalid.
+        """
         ...

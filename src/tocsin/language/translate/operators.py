@@ -1,4 +1,4 @@
-"""Operators and predicates, three-valued as SQL has them, over typed and untyped values."""
+"""Translates operators and predicates with SQL's three-valued logic, over typed and untyped values."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class Operators(Expressions):
         return value if isinstance(value, RowVariable | OptionalVariable) else TypedSql(enclosed(value.sql), value.type)
 
     def _connective(self, node: exp.Expr) -> TypedSql:
-        made = type(node)(this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression)))
-        return TypedSql(exp.Paren(this=made), t.BOOLEAN)
+        connective = type(node)(
+            this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression))
+        )
+        return TypedSql(exp.Paren(this=connective), t.BOOLEAN)
 
     def _not(self, node: exp.Not) -> TypedSql:
         return TypedSql(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
@@ -66,14 +68,14 @@ class Operators(Expressions):
         return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
 
     def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
-        for one, other in ((left, right), (right, left)):
+        for value, other in ((left, right), (right, left)):
             if other.type in (t.ANY, VOID):
                 continue
-            if one.type == t.ANY:
-                self.taken(one, other.type)
+            if value.type == t.ANY:
+                self.taken(value, other.type)
             if other.type in t.NUMBERS:
-                # What is computed with a parameter is whole where what it is compared with is; it may be larger.
-                for operand in one.sql.meta.get(predicate_notes.MADE_OF, ()):
+                # A number computed from a parameter is an integer if its counterpart is; it may need more bits.
+                for operand in value.sql.meta.get(predicate_notes.MADE_OF, ()):
                     self.taken(operand, t.BIGINT if other.type in t.INTEGERS else t.DOUBLE)
         compared = self._compared(operator, left, right)
         compared.sql.meta[predicate_notes.COMPARED] = (TypedSql(left.sql, left.type), TypedSql(right.sql, right.type))
@@ -90,10 +92,10 @@ class Operators(Expressions):
             return operator(this=enclosed(a), expression=enclosed(b))
 
         if t.DURATION in (left.type, right.type):
-            a, b = (TypedSql(self._as(one, t.DURATION), t.DURATION) for one in (left, right))
-            made_of_both = temporal.comparison(COMPARISONS[operator], a, b)
-            assert made_of_both is not None
-            return made_of_both
+            a, b = (TypedSql(self._as(side, t.DURATION), t.DURATION) for side in (left, right))
+            duration_test = temporal.comparison(COMPARISONS[operator], a, b)
+            assert duration_test is not None
+            return duration_test
         if left.type == right.type == t.ANY:
             if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
                 return TypedSql(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
@@ -110,19 +112,19 @@ class Operators(Expressions):
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
                 return self.compare(
-                    operator, *(TypedSql(encoder.to_any(self.settled(one)), t.ANY) for one in (left, right))
+                    operator, *(TypedSql(encoder.to_any(self.settled(side)), t.ANY) for side in (left, right))
                 )
             if typed_.type in t.INTEGERS:
-                # Exact for 64-bit integers and decimals; a double is the rest.
+                # The decimal comparison is exact for 64-bit integers and decimals; the double handles other numbers.
                 return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
             return TypedSql(against(typed_.type), t.BOOLEAN)
         if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
-            return TypedSql(made(*(arrays.in_any_order(one) for one in (left, right))), t.BOOLEAN)
+            return TypedSql(made(*(arrays.in_any_order(side) for side in (left, right))), t.BOOLEAN)
         if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
             return TypedSql(made(left.sql, right.sql), t.BOOLEAN)
-        for one, other in ((left, right), (right, left)):
-            if one.type == t.STRING and other.type in (*t.NUMBERS, t.BOOLEAN) and not _reads_as_number(one.sql):
-                # Spark would cast the text, and fail on the first row where it is no number.
+        for text, other in ((left, right), (right, left)):
+            if text.type == t.STRING and other.type in (*t.NUMBERS, t.BOOLEAN) and not _reads_as_number(text.sql):
+                # Spark would cast the text, and fail at the first row that is no number.
                 raise FunctionError(f"a string cannot be compared with a {other.type}: CAST one of them")
         return self.ask(made(left.sql, right.sql), [left, right])
 
@@ -131,22 +133,22 @@ class Operators(Expressions):
         operator = type(node)
         if t.ANY in (left.type, right.type):
             return self._untyped_arithmetic(operator, left, right)
-        made = None if _is_interval(left) or _is_interval(right) else temporal.arithmetic(
+        result = None if _is_interval(left) or _is_interval(right) else temporal.arithmetic(
             ARITHMETIC[operator], left, right)  # fmt: skip
-        if made is not None:
-            return made
-        # Asked about typed NULLs alone: a long sum would be copied at each of its terms.
-        asked = [TypedSql(self.blank(one), one.type) for one in (left, right)]
-        type_ = self.ask(operator(this=enclosed(asked[0].sql), expression=enclosed(asked[1].sql)), []).type
+        if result is not None:
+            return result
+        # Ask Spark about typed NULLs: with the operands, a long sum would be copied once per term.
+        blanks = [TypedSql(self.blank(side), side.type) for side in (left, right)]
+        type_ = self.ask(operator(this=enclosed(blanks[0].sql), expression=enclosed(blanks[1].sql)), []).type
         return TypedSql(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
 
     def _untyped_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
-        made = self._untyped_made(operator, left, right)
-        for one, other in ((left, right), (right, left)):
-            if one.type == t.ANY and other.type in t.NUMBERS:
-                self.taken(one, t.BIGINT if other.type in t.INTEGERS and operator is not exp.Div else t.DOUBLE)
-        made.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(left, right)
-        return made
+        result = self._untyped_made(operator, left, right)
+        for operand, other in ((left, right), (right, left)):
+            if operand.type == t.ANY and other.type in t.NUMBERS:
+                self.taken(operand, t.BIGINT if other.type in t.INTEGERS and operator is not exp.Div else t.DOUBLE)
+        result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(left, right)
+        return result
 
     def _untyped_made(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         def numbers(a: TypedSql, b: TypedSql) -> TypedSql:
@@ -155,13 +157,13 @@ class Operators(Expressions):
         return operators.arithmetic(ARITHMETIC[operator], left, right, numbers)
 
     def _dynamic_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
-        """Whole numbers stay whole where both are, as they would had they been declared."""
+        """Keeps integers exact if both operands are integers, as for declared types."""
 
         def double(one: TypedSql) -> exp.Expr:
             return dynamic.exactly(one.sql, t.DOUBLE) if one.type == t.ANY else self._as(one, t.DOUBLE)
 
         real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
-        if operator is exp.Div or not all(one.type in (t.ANY, *t.INTEGERS) for one in (left, right)):
+        if operator is exp.Div or not all(side.type in (t.ANY, *t.INTEGERS) for side in (left, right)):
             return TypedSql(real, t.DOUBLE)
 
         def whole(one: TypedSql) -> exp.Expr:
@@ -171,7 +173,7 @@ class Operators(Expressions):
             return exp.If(this=is_whole, true=dynamic.as_type(one.sql, t.BIGINT), false=exp.null())
 
         exact = operator(this=enclosed(whole(left)), expression=enclosed(whole(right)))
-        both = [exp.cast(one, "VARIANT", dialect="spark") for one in (exact, real)]
+        both = [exp.cast(number, "VARIANT", dialect="spark") for number in (exact, real)]
         return TypedSql(dynamic.call("coalesce", *both), t.ANY)
 
     def _between(self, node: exp.Between) -> TypedSql:
@@ -185,38 +187,38 @@ class Operators(Expressions):
         unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
         if value.type == t.ANY:
             null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
-            made = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
+            tests = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
         elif isinstance(value, OptionalVariable):
             explicit = value.explicit.copy()
-            made = {
+            tests = {
                 "MISSING": exp.And(this=unknown, expression=exp.Not(this=exp.Paren(this=explicit))),
                 "NULL": exp.And(this=unknown, expression=explicit),
                 "UNKNOWN": unknown,
             }
         else:
-            made = {"MISSING": exp.false(), "NULL": unknown, "UNKNOWN": unknown}
+            tests = {"MISSING": exp.false(), "NULL": unknown, "UNKNOWN": unknown}
         if kind == "VALUED":
-            return TypedSql(exp.Not(this=exp.Paren(this=made["UNKNOWN"])), t.BOOLEAN)
-        return TypedSql(exp.Paren(this=made[kind].copy()), t.BOOLEAN)
+            return TypedSql(exp.Not(this=exp.Paren(this=tests["UNKNOWN"])), t.BOOLEAN)
+        return TypedSql(exp.Paren(this=tests[kind].copy()), t.BOOLEAN)
 
     def _like(self, node: exp.Expr) -> TypedSql:
-        matching = node.this if isinstance(node, exp.Escape) else node
-        if not isinstance(matching, exp.Like | exp.ILike):
+        like = node.this if isinstance(node, exp.Escape) else node
+        if not isinstance(like, exp.Like | exp.ILike):
             fail("ESCAPE belongs to LIKE", node)
-        if isinstance(matching.expression, exp.Any | exp.All):
+        if isinstance(like.expression, exp.Any | exp.All):
             fail("LIKE takes one pattern", node, "write LIKE for each of them, with OR or AND between them")
         escape = like_patterns.escape_of(node)
-        made = self._generic(matching)
-        known = constant_string(made.sql.expression)
-        if known is not None:
-            list(like_patterns.tokens(known, escape))  # a wrong one is told at its place
-        made.sql.set("expression", self.pattern(made.sql.expression, escape))
+        result = self._generic(like)
+        constant = constant_string(result.sql.expression)
+        if constant is not None:
+            list(like_patterns.tokens(constant, escape))  # raises if the pattern is invalid
+        result.sql.set("expression", self.pattern(result.sql.expression, escape))
         return (
-            TypedSql(exp.Escape(this=made.sql, expression=string(escape)), t.BOOLEAN) if node is not matching else made
+            TypedSql(exp.Escape(this=result.sql, expression=string(escape)), t.BOOLEAN) if node is not like else result
         )
 
-    def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:  # noqa: ARG002 - for those who mistrust patterns
-        """The pattern of a LIKE as it is matched with."""
+    def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:  # noqa: ARG002 - for overrides
+        """Hook: returns the pattern of a LIKE. Channels check patterns that come from parameters."""
         return sql
 
     def _in(self, node: exp.In) -> TypedSql:
@@ -224,27 +226,33 @@ class Operators(Expressions):
         if node.args.get("query"):
             return self.in_query(value, node)
         if node.args.get("field"):
-            among = self.expression(node.args["field"])
-            if among.type == t.ANY and value.type != t.ANY:
-                self.taken(among, ArrayType(value.type))
-            items = dynamic.items(among)
+            collection = self.expression(node.args["field"])
+            if collection.type == t.ANY and value.type != t.ANY:
+                self.taken(collection, ArrayType(value.type))
+            items = dynamic.items(collection)
         else:
-            candidates = [self.expression(one) for one in node.expressions]
+            candidates = [self.expression(candidate) for candidate in node.expressions]
             if not candidates:
                 return TypedSql(exp.false(), t.BOOLEAN)
-            if all(one.type == value.type for one in candidates) and value.type in (*t.NUMBERS, t.STRING, t.UUID):
+            if all(candidate.type == value.type for candidate in candidates) and value.type in (
+                *t.NUMBERS,
+                t.STRING,
+                t.UUID,
+            ):
                 return TypedSql(
-                    exp.Paren(this=exp.In(this=enclosed(value.sql), expressions=[one.sql for one in candidates])),
+                    exp.Paren(
+                        this=exp.In(this=enclosed(value.sql), expressions=[candidate.sql for candidate in candidates])
+                    ),
                     t.BOOLEAN,
                 )
-            tests = [self.compare(exp.EQ, value, one).sql for one in candidates]
+            tests = [self.compare(exp.EQ, value, candidate).sql for candidate in candidates]
             return TypedSql(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
         return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
 
     def _quantified(self, node: dialect.Quantified) -> TypedSql:
         def condition(one: TypedSql) -> exp.Expr:
-            with_one = NameScope({node.args["alias"].name: one}, [], self.frame)
-            outer, self.frame = self.frame, with_one
+            scope = NameScope({node.args["alias"].name: one}, [], self.frame)
+            outer, self.frame = self.frame, scope
             self.quantifiers += 1
             try:
                 return self.boolean(node.args["condition"])
@@ -253,7 +261,7 @@ class Operators(Expressions):
                 self.quantifiers -= 1
 
         items = dynamic.items(self.expression(node.this))
-        # Named by depth: one inside of another never hides its variable, and equal expressions have equal texts.
+        # Name the variable by its depth: nested quantifiers never clash, and equal expressions have equal texts.
         name = "forall" if node.args.get("every") else "exists"
         return self._quantify(name, items, f"__q{self.quantifiers}", condition)
 
@@ -274,11 +282,11 @@ class Operators(Expressions):
     def _case(self, node: exp.Case) -> TypedSql:
         subject = self.expression(node.this) if node.this else None
         tests = [
-            self.compare(exp.EQ, subject, self.expression(one.this)).sql if subject else self.boolean(one.this)
-            for one in node.args["ifs"]
+            self.compare(exp.EQ, subject, self.expression(branch.this)).sql if subject else self.boolean(branch.this)
+            for branch in node.args["ifs"]
         ]
         default = node.args.get("default")
-        branches = [self.expression(one.args["true"]) for one in node.args["ifs"]]
+        branches = [self.expression(branch.args["true"]) for branch in node.args["ifs"]]
         branches.append(self.expression(default) if default else TypedSql(exp.null(), VOID))
         type_, values = self.aligned(branches)
         ifs = [exp.If(this=test, true=value) for test, value in zip(tests, values[:-1], strict=True)]
@@ -297,8 +305,8 @@ class Operators(Expressions):
             return self.ask(
                 dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
             )
-        made = type(node)(this=value.sql.copy(), to=node.args["to"].copy(), safe=node.args.get("safe"))
-        return self.ask(made, [value])
+        cast = type(node)(this=value.sql.copy(), to=node.args["to"].copy(), safe=node.args.get("safe"))
+        return self.ask(cast, [value])
 
     HANDLERS: ClassVar[dict[type, Callable[..., TypedSql]]] = {
         exp.Neg: _negative,

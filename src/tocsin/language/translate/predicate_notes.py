@@ -1,4 +1,4 @@
-"""What the translator notes on the conditions it makes, for those who look for better ways to meet them."""
+"""Annotates conditions during translation, so that `channels/joins` can later choose join keys for them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tocsin.language.translate.scope import free_tables
 from tocsin.language.types.typed_sql import TypedSql, build
 from tocsin.rules.model import types as t
 
-# What the translator leaves on the conditions it makes.
-NEAR: Final = "near"  # it can only hold where two shapes meet
-APART: Final = "apart"  # on a distance: between these
-COMPARED: Final = "compared"  # the two values, with their types
-MADE_OF: Final = "made_of"  # on a number: the untyped values it was computed from
+# Keys in the `meta` of an expression.
+NEAR: Final = "near"  # on a condition: it holds only if these two shapes meet
+APART: Final = "apart"  # on a distance: the two points
+COMPARED: Final = "compared"  # on a comparison: the two values, with their types
+MADE_OF: Final = "made_of"  # on a number: the untyped values from which it is computed
 ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}
 
 
 def operands(*values: TypedSql) -> tuple[TypedSql, ...]:
-    """The untyped values among these, and what those were computed from."""
-    found: list[TypedSql] = []
-    for one in values:
-        found += one.sql.meta.get(MADE_OF) or ((TypedSql(one.sql, one.type),) if one.type == t.ANY else ())
-    return tuple(found)
+    """Returns the untyped values among these, and the untyped values from which the others are computed."""
+    untyped: list[TypedSql] = []
+    for value in values:
+        untyped += value.sql.meta.get(MADE_OF) or ((TypedSql(value.sql, value.type),) if value.type == t.ANY else ())
+    return tuple(untyped)
 
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
@@ -47,19 +47,19 @@ def disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def bare(condition: exp.Expr) -> exp.Expr:
-    """Without parentheses, unless something is noted on them."""
+    """Removes parentheses, unless they carry an annotation."""
     while isinstance(condition, exp.Paren) and not (condition._meta and condition._meta.keys() & {NEAR, COMPARED}):
         condition = condition.this
     return condition
 
 
 def condition_near(condition: exp.Expr) -> Near | None:
-    found = condition.meta.get(NEAR)
-    return found if isinstance(found, Near) else None
+    near = condition.meta.get(NEAR)
+    return near if isinstance(near, Near) else None
 
 
 def within(apart: Near, bound: TypedSql) -> Near | None:
-    """That two points are at most so far apart: one lies in a circle around the other."""
+    """Turns "two points are at most `bound` apart" into "one point lies in a circle around the other"."""
     for centre, other in ((apart.a, apart.b), (apart.b, apart.a)):
         if free_tables(bound.sql) <= free_tables(centre.sql):
             radius = exp.cast(bound.sql.copy(), "DOUBLE")

@@ -1,4 +1,4 @@
-"""What a SELECT yields and in which order: its list, GROUP BY, ORDER BY and LIMIT."""
+"""Translates the SELECT list, GROUP BY, ORDER BY and LIMIT."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
 
 @dataclass(slots=True)
 class OutputColumn:
-    """What a SELECT list yields."""
+    """The columns that a SELECT list yields, and their type."""
 
     columns: list[tuple[str, exp.Expr]]
     type: Type
     is_value: bool
-    applied: bool = True  # False where the sort keys become columns beside those of the list
+    applied: bool = True  # False if the sort keys become extra columns instead of an ORDER BY
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def comparator(keys: Sequence[SortKey]) -> exp.Lambda:
     ifs = []
     for i, key in enumerate(keys):
         a, b = side("__a", i), side("__b", i)
-        absent = [exp.Is(this=one.copy(), expression=exp.null()) for one in (a, b)]
+        absent = [exp.Is(this=operand.copy(), expression=exp.null()) for operand in (a, b)]
         first, last = (-1, 1) if key.nulls_first else (1, -1)
         less, more = (1, -1) if key.descending else (-1, 1)
         both = exp.And(this=absent[0].copy(), expression=exp.Not(this=absent[1].copy()))
@@ -74,31 +74,31 @@ class Projection(Sources):
         fields: list[Field] = []
         opens: list[exp.Expr] = []
         is_open = False
-        for i, one in enumerate(node.expressions, start=1):
-            if isinstance(one, dialect.ValueOf):
-                fail("SELECT VALUE takes one expression", one)
-            spread = self._spread(one)
+        for i, item in enumerate(node.expressions, start=1):
+            if isinstance(item, dialect.ValueOf):
+                fail("SELECT VALUE takes one expression", item)
+            spread = self._spread(item)
             if spread is None:
-                named = isinstance(one, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
-                name = (one.alias_or_name if named else "") or f"${i}"
-                value = self._kept(self.expression(one.this if isinstance(one, exp.Alias) else one))
-                members.append((name, value, one))
+                named = isinstance(item, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
+                name = (item.alias_or_name if named else "") or f"${i}"
+                value = self._kept(self.expression(item.this if isinstance(item, exp.Alias) else item))
+                members.append((name, value, item))
                 fields.append(Field(name, value.type))
                 continue
-            for whole in spread:
-                if not isinstance(whole.type, ObjectType):
-                    fail(f"* needs objects, not {whole.type}", one, "select the value itself with SELECT VALUE")
-                for declared in whole.type.fields:
-                    part = TypedSql(self._part(whole, physical(declared.name)), declared.type)
-                    members.append((declared.name, part, one))
+            for record in spread:
+                if not isinstance(record.type, ObjectType):
+                    fail(f"* needs objects, not {record.type}", item, "select the value itself with SELECT VALUE")
+                for declared in record.type.fields:
+                    part = TypedSql(self._part(record, physical(declared.name)), declared.type)
+                    members.append((declared.name, part, item))
                     fields.append(declared)
-                if keeps_open(whole.type):
-                    is_open = is_open or whole.type.open
-                    opens.append(self._part(whole, OPEN))
+                if keeps_open(record.type):
+                    is_open = is_open or record.type.open
+                    opens.append(self._part(record, OPEN))
         names = [name for name, _, _ in members]
-        twice = next((m for i, m in enumerate(members) if m[0] in names[:i]), None)
-        if twice is not None:
-            fail(f"two columns are called {twice[0]}", twice[2], "give one of them another name with AS")
+        duplicate = next((member for i, member in enumerate(members) if member[0] in names[:i]), None)
+        if duplicate is not None:
+            fail(f"two columns are called {duplicate[0]}", duplicate[2], "give one of them another name with AS")
         type_ = ObjectType(tuple(fields), open=is_open)
         columns = [(physical(name), value.sql) for name, value, _ in members]
         if keeps_open(type_):
@@ -108,7 +108,7 @@ class Projection(Sources):
         return OutputColumn(columns, type_, False)
 
     def _kept(self, value: TypedSql) -> TypedSql:
-        # Behind GROUP BY only the key itself can be named, not the column that tells NULL from MISSING.
+        # After GROUP BY only the key can be named, not the column that separates NULL from MISSING.
         return self.settled(TypedSql(value.sql, value.type) if self.block.grouped else value)
 
     def _spread(self, node: exp.Expr) -> list[TypedSql] | None:
@@ -131,7 +131,7 @@ class Projection(Sources):
         clause = node.args.get("group")
         if clause is None:
             return None
-        named = [one for one in clause.find_all(exp.Alias) if one.parent is clause]
+        named = [alias for alias in clause.find_all(exp.Alias) if alias.parent is clause]
         keys: dict[str, TypedSql] = {}
 
         def translated(one: Any) -> Any:
@@ -147,54 +147,54 @@ class Projection(Sources):
                 keys[one.alias] = TypedSql(key.sql, key.type)
             return values.key(key.sql) if key.type == t.ANY else key.sql.copy()
 
-        made = exp.Group(expressions=[translated(one) for one in clause.expressions])
+        group = exp.Group(expressions=[translated(item) for item in clause.expressions])
         for option in ("rollup", "cube"):
             if clause.args.get(option):
-                made.set(option, [one.copy() for one in clause.args[option]])
-        self.block.group_sets = made.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
+                group.set(option, [part.copy() for part in clause.args[option]])
+        self.block.group_sets = group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
         if clause.args.get("totals"):
             rows = self.object_of([(name, self.frame.names[name], clause) for name in self.frame.ranges])
             keys[clause.args["totals"].name] = TypedSql(values.call("collect_list", rows.sql), ArrayType(rows.type))
         self.frame.names.update(keys)
-        return made
+        return group
 
     def ungrouped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
-        """Untyped keys are grouped by their text; where they are named, any value of the group stands for them."""
+        """Replaces untyped keys in the output by any value of their group, since the grouping uses their text."""
         parts = [*made.expressions, *(made.args[clause] for clause in ("having", "order") if made.args.get(clause))]
         for key in self.block.untyped_keys:
-            for place in [one for part in parts for one in part.find_all(type(key)) if one == key]:
-                if not _within_aggregate(place):
-                    place.replace(_total_or(key) if self.block.group_sets else values.call("any_value", key))
+            for use in [candidate for part in parts for candidate in part.find_all(type(key)) if candidate == key]:
+                if not _within_aggregate(use):
+                    use.replace(_total_or(key) if self.block.group_sets else values.call("any_value", key))
         return group
 
     def by_output(self, output: OutputColumn | Relation) -> Callable[[exp.Expr], TypedSql | None]:
-        """Finds a column of the answer by its name or number, as ORDER BY may."""
+        """Returns a function that finds an output column by its name or number, as ORDER BY allows."""
         parts = output.type.fields if not output.is_value and isinstance(output.type, ObjectType) else ()
 
         def find(node: exp.Expr) -> TypedSql | None:
-            found = None
+            field = None
             if isinstance(node, exp.Column) and len(node.parts) == 1:
-                found = next((one for one in parts if one.name == node.name), None)
+                field = next((declared for declared in parts if declared.name == node.name), None)
             elif isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
                 if not 1 <= int(node.this) <= max(len(parts), 1):
                     fail(f"there is no column {node.this}", node)
-                found = parts[int(node.this) - 1] if parts else Field(VALUE, output.type)
-            if found is None:
+                field = parts[int(node.this) - 1] if parts else Field(VALUE, output.type)
+            if field is None:
                 return None
             if isinstance(output, OutputColumn):
-                name, sql = next(one for one in output.columns if one[0] in (physical(found.name), VALUE))
+                name, sql = next(column for column in output.columns if column[0] in (physical(field.name), VALUE))
                 if output.applied and (self.block.group_sets or _must_not_be_repeated(sql)):
                     sql = exp.column(name, quoted=True)
-                return TypedSql(sql, found.type)
-            return TypedSql(exp.column(physical(found.name), quoted=True), found.type)
+                return TypedSql(sql, field.type)
+            return TypedSql(exp.column(physical(field.name), quoted=True), field.type)
 
         return find
 
     def sort_keys(self, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> Iterator[SortKey]:
         order = node.args.get("order")
-        for one in order.expressions if order else []:
-            key = find(one.this) or self.expression(one.this)
-            descending, nulls_first = bool(one.args.get("desc")), bool(one.args.get("nulls_first"))
+        for ordered in order.expressions if order else []:
+            key = find(ordered.this) or self.expression(ordered.this)
+            descending, nulls_first = bool(ordered.args.get("desc")), bool(ordered.args.get("nulls_first"))
             sql = operators.sort_key(key.sql) if key.type == t.ANY else temporal.order_key(key) or key.sql
             yield SortKey(sql, descending, nulls_first)
 
@@ -231,13 +231,13 @@ class Projection(Sources):
 
 
 def _total_or(key: exp.Expr) -> exp.Expr:
-    """An untyped key in a row of ROLLUP or CUBE: NULL where the row is not grouped by it."""
+    """Returns an untyped key in a row of ROLLUP or CUBE: NULL if the row is not grouped by it."""
     null = values.call("parse_json", exp.Literal.string("null"))
     return build("if(grouping(_k) = 1, _null, any_value(_v))", _k=values.key(key), _v=key, _null=null)
 
 
 def _must_not_be_repeated(sql: exp.Expr) -> bool:
-    """Windows cannot stand in ORDER BY, and what is drawn by chance would be drawn again."""
+    """Whether ORDER BY must name the column: a window cannot stand there, and a random value would be drawn again."""
     return sql.find(exp.Window) is not None or is_made_once(sql)
 
 
@@ -245,38 +245,38 @@ def _ordinal(node: exp.Expr, select: exp.Select) -> exp.Expr | None:
     if isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
         if not 1 <= int(node.this) <= len(select.expressions):
             fail(f"there is no column {node.this}", node)
-        one: exp.Expr = select.expressions[int(node.this) - 1]
-        return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
+        item: exp.Expr = select.expressions[int(node.this) - 1]
+        return item.this if isinstance(item, exp.Alias | dialect.ValueOf) else item
     return None
 
 
 def _within_aggregate(node: exp.Expr) -> bool:
-    above = node.parent
-    while above is not None and not isinstance(above, exp.Query):
-        if isinstance(above, exp.Anonymous) and str(above.this).lower() in AGGREGATES:
+    ancestor = node.parent
+    while ancestor is not None and not isinstance(ancestor, exp.Query):
+        if isinstance(ancestor, exp.Anonymous) and str(ancestor.this).lower() in AGGREGATES:
             return True
-        above = above.parent
+        ancestor = ancestor.parent
     return False
 
 
 def aggregates(node: exp.Expr) -> bool:
-    """Whether an aggregate stands here, outside of subqueries and windows."""
+    """Whether an expression contains an aggregate outside of subqueries and windows."""
     if isinstance(node, exp.Query | exp.Window):
         return False
     if isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this.lower() in AGGREGATES:
         return True
-    return any(aggregates(one) for one in node.iter_expressions())
+    return any(aggregates(child) for child in node.iter_expressions())
 
 
 def _merged(opens: Sequence[exp.Expr]) -> exp.Expr:
-    """The undeclared fields of several records as one text."""
+    """Merges the undeclared fields of several records into one JSON text."""
     if not opens:
         return values.null(t.STRING)
     merged = opens[0]
-    for one in opens[1:]:
+    for other in opens[1:]:
         merged = build(
             "CASE WHEN _a IS NULL THEN _b WHEN _b IS NULL THEN _a"
             " ELSE concat(substring(_a, 1, length(_a) - 1), ',', substring(_b, 2)) END",
-            _a=merged, _b=one,
+            _a=merged, _b=other,
         )  # fmt: skip
     return merged

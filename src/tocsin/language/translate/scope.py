@@ -1,4 +1,4 @@
-"""What names mean at a place in a query, and which relation every column comes from."""
+"""Keeps track of names: what each name means at a place in a query, and from which relation each column comes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class OptionalVariable(TypedSql):
 
 @dataclass(slots=True)
 class NameScope:
-    """Names in scope, innermost first. A function's body sees its parameters and nothing of its caller."""
+    """Names in scope, innermost first. The body of a function sees its parameters, but no name of its caller."""
 
     names: dict[str, TypedSql] = field(default_factory=dict)
-    ranges: list[str] = field(default_factory=list)  # the FROM variables, whose fields may be named without them
+    ranges: list[str] = field(default_factory=list)  # FROM variables; a query may name their fields without prefix
     parent: NameScope | None = None
 
     def find(self, name: str) -> TypedSql | None:
@@ -47,7 +47,7 @@ class NameScope:
 
 @dataclass(slots=True)
 class QueryBlock:
-    """One SELECT being built. Its subqueries refer to it directly, and to blocks further out through `imported`."""
+    """A SELECT under construction. Its subqueries refer to it directly, and to outer blocks through `imported`."""
 
     outer: QueryBlock | None
     aliases: set[str] = field(default_factory=set)
@@ -56,11 +56,11 @@ class QueryBlock:
     imports: dict[tuple[str, str], str] = field(default_factory=dict)
     import_alias: str = ""
     grouped: bool = False
-    group_sets: bool = False  # ROLLUP, CUBE or GROUPING SETS: not every row is grouped by every key
+    group_sets: bool = False  # ROLLUP, CUBE or GROUPING SETS: not every row has every grouping key
     untyped_keys: list[exp.Expr] = field(default_factory=list)
 
     def imported(self, column: exp.Column, alias: str) -> exp.Column:
-        """The column of a block further out, brought in as one of this block's own: Spark correlates one level only."""
+        """Imports a column of an outer block as a column of this block: Spark correlates over one level only."""
         self.import_alias = self.import_alias or alias
         name = self.imports.setdefault((column.table, column.name), f"i{len(self.imports)}")
         return exp.column(name, table=self.import_alias, quoted=True)
@@ -91,24 +91,26 @@ def derived(query: exp.Query, alias: str) -> exp.Subquery:
 
 
 def free_tables(query: exp.Expr) -> set[str]:
-    """The aliases a query refers to but does not define."""
-    defined = {one.name for one in query.find_all(exp.TableAlias)}
-    return {one.table for one in query.find_all(exp.Column) if one.table and one.table not in defined}
+    """Returns the aliases that a query refers to but does not define."""
+    defined = {alias.name for alias in query.find_all(exp.TableAlias)}
+    return {ref.table for ref in query.find_all(exp.Column) if ref.table and ref.table not in defined}
 
 
 def row(alias: str, type_: ObjectType) -> RowVariable:
-    names = [physical(one.name) for one in type_.fields] + ([OPEN] if keeps_open(type_) else [])
+    names = [physical(declared.name) for declared in type_.fields] + ([OPEN] if keeps_open(type_) else [])
     return RowVariable(values.record([(name, column(alias, name)) for name in names]), type_, alias)
 
 
 def perhaps(value: TypedSql) -> TypedSql:
-    """A variable on the side of an outer join that may find no partner: then the whole record is NULL."""
+    """Makes the whole record NULL where an outer join finds no partner for the variable."""
     if not isinstance(value, RowVariable) or not isinstance(value.type, ObjectType):
         return value
-    always = next((one for one in value.type.fields if not one.optional and one.type != ANY), None)
-    if always is None:
+    required = next(
+        (declared for declared in value.type.fields if not declared.optional and declared.type != ANY), None
+    )
+    if required is None:
         return value
-    absent = exp.Is(this=column(value.alias, physical(always.name)), expression=exp.null())
+    absent = exp.Is(this=column(value.alias, physical(required.name)), expression=exp.null())
     return RowVariable(exp.If(this=absent, true=exp.null(), false=value.sql), value.type, value.alias)
 
 

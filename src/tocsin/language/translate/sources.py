@@ -1,4 +1,4 @@
-"""The FROM clause: datasets, subqueries, functions, collections, joins and LET."""
+"""Translates the FROM clause: datasets, subqueries, functions, collections, joins and LET."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Sources(Paths):
         self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr
     ) -> Relation | TypedSql: ...
 
-    # ------------------------------------------------------------ the clause
+    # ------------------------------------------------------------ the FROM clause
 
     def sources(self, node: exp.Select) -> None:
         if node.args.get("from_"):
@@ -62,17 +62,17 @@ class Sources(Paths):
             self._source(join.this, join)
 
     def from_clause(self, block: QueryBlock) -> exp.Expr:
-        """The first source; what the block needs from further out comes before all others."""
+        """Returns the first source. If the block imports outer columns, these come first."""
         if not block.imports:
             assert block.source is not None
             return block.source
-        brought = [
-            exp.alias_(exp.column(name, table=alias, quoted=True), own, quoted=True)
-            for (alias, name), own in block.imports.items()
+        imported = [
+            exp.alias_(exp.column(name, table=alias, quoted=True), own_name, quoted=True)
+            for (alias, name), own_name in block.imports.items()
         ]
         if block.source is not None:
             block.joins.insert(0, exp.Join(this=block.source, kind="CROSS"))
-        return exp.Subquery(this=exp.Select(expressions=brought), alias=_table_alias(block.import_alias))
+        return exp.Subquery(this=exp.Select(expressions=imported), alias=_table_alias(block.import_alias))
 
     def _source(self, node: exp.Expr, join: exp.Join) -> None:
         match node:
@@ -138,7 +138,7 @@ class Sources(Paths):
         self._add(self.scanned(dataset, node, alias), alias, join, name, row(alias, dataset.type))
 
     def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
-        """Where Spark finds the dataset."""
+        """Returns the relation under which Spark reads the dataset."""
         return scan(self.scans.scan(dataset, *self._version(node)), dataset.type, alias)
 
     def _version(self, node: exp.Table) -> tuple[int | None, Any]:  # noqa: RET503 (fail does not return)
@@ -172,58 +172,62 @@ class Sources(Paths):
                 self.unknown_function(self.dataverse, name, called)
             self._native(node, called, join)
             return
-        made = self.inlined_rows(function, [self.expression(one) for one in called.expressions], called)
-        if isinstance(made, Relation):
-            self._relation(made, variable_name, join)
+        rows = self.inlined_rows(function, [self.expression(argument) for argument in called.expressions], called)
+        if isinstance(rows, Relation):
+            self._relation(rows, variable_name, join)
         else:
-            self._unnest(made, variable_name, join)
+            self._unnest(rows, variable_name, join)
 
     def _native(self, node: exp.Expr, called: exp.Expr, join: exp.Join) -> None:
-        """VALUES, range(…) and other table functions of Spark: it says what columns they have."""
+        """Translates VALUES, range(…) and other table functions of Spark. Spark's analyser returns their columns."""
         alias_node = node.args.get("alias")
         name = alias_node.name if alias_node is not None and alias_node.name else self.alias("rows")
-        made: exp.Expr
+        rows_sql: exp.Expr
         if isinstance(called, exp.Anonymous):
             function = called.name.lower()
             if function not in spark_functions.TABLE_FUNCTIONS:
                 remedy = spark_functions.suggest_function(function, spark_functions.TABLE_FUNCTIONS)
                 known = ", ".join(sorted(spark_functions.TABLE_FUNCTIONS))
                 fail(f"{called.name[:60]} cannot be called in FROM", called, f"yours, or one of {known}; {remedy}")
-            made = exp.Anonymous(this=function, expressions=[self._constant(one) for one in called.expressions])
+            rows_sql = exp.Anonymous(
+                this=function, expressions=[self._constant(argument) for argument in called.expressions]
+            )
         else:
-            rows = (one.expressions if isinstance(one, exp.Tuple) else [one] for one in called.expressions)
-            made = exp.Values(expressions=[exp.Tuple(expressions=[self._constant(one) for one in row]) for row in rows])
+            rows = (item.expressions if isinstance(item, exp.Tuple) else [item] for item in called.expressions)
+            rows_sql = exp.Values(
+                expressions=[exp.Tuple(expressions=[self._constant(value) for value in row]) for row in rows]
+            )
         columns = alias_node.args.get("columns") if alias_node is not None else None
         names = exp.TableAlias(
             this=exp.to_identifier(name, quoted=True),
-            columns=[exp.to_identifier(one.name, quoted=True) for one in columns or []] or None,
+            columns=[exp.to_identifier(column_.name, quoted=True) for column_ in columns or []] or None,
         )
-        source = made if isinstance(made, exp.Values) else exp.Table(this=made)
+        source = rows_sql if isinstance(rows_sql, exp.Values) else exp.Table(this=rows_sql)
         source.set("alias", names)
-        found = self.oracle.columns(render_question(exp.select("*").from_(source.copy())))
-        type_ = ObjectType(tuple(Field(one, kind) for one, kind in found), open=False)
-        if any(physical(one) != one for one, _ in found):
+        analysed = self.oracle.columns(render_question(exp.select("*").from_(source.copy())))
+        type_ = ObjectType(tuple(Field(name_, kind) for name_, kind in analysed), open=False)
+        if any(physical(name_) != name_ for name_, _ in analysed):
             fail("name the columns of this source", node, f"… AS {name}(a, b)")
-        query = exp.select(*(exp.column(one, quoted=True) for one, _ in found)).from_(source)
+        query = exp.select(*(exp.column(name_, quoted=True) for name_, _ in analysed)).from_(source)
         self._relation(Relation(query, type_, False), name, join)
 
     def _constant(self, node: exp.Expr) -> exp.Expr:
         value = self.expression(node)
         if value.sql.find(exp.Column):
             fail("a table function of Spark takes constants here", node, "use UNNEST for arrays of a row")
-        # A number as it was written is an INT where it can be, which some of these functions want.
+        # A plain number stays an INT, which some of these functions require.
         inner = node.this if isinstance(node, exp.Neg) else node
         return node.copy() if isinstance(inner, exp.Literal) and not inner.is_string else value.sql
 
-    # ------------------------------------------------------------ putting them together
+    # ------------------------------------------------------------ joins
 
     def _relation(self, relation: Relation, name: str, join: exp.Join) -> None:
         alias = self.alias(name)
         free = free_tables(relation.query)
         if free & self.block.aliases:
             limited = any(
-                one.args.get("limit") or one.args.get("offset")
-                for one in relation.query.find_all(exp.Select, exp.SetOperation)
+                select.args.get("limit") or select.args.get("offset")
+                for select in relation.query.find_all(exp.Select, exp.SetOperation)
             )
             if limited:
                 fail(
@@ -252,15 +256,15 @@ class Sources(Paths):
         columns = exp.TableAlias(
             this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)]
         )
-        free = {one.table for one in array.find_all(exp.Column) if one.table}
+        free = {reference.table for reference in array.find_all(exp.Column) if reference.table}
         item = items.type.item
-        found = TypedSql(column(alias, VALUE), t.ANY if item == values.VOID else item)
+        element = TypedSql(column(alias, VALUE), t.ANY if item == values.VOID else item)
         source: exp.Expr
         if free:
             source = exp.Lateral(this=function, alias=columns)
         else:
             source = exp.Table(this=function, alias=columns)
-        self._add(source, alias, join, name, found, lateral=bool(free))
+        self._add(source, alias, join, name, element, lateral=bool(free))
 
     def _add(
         self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: TypedSql, *, lateral: bool = False
@@ -268,7 +272,7 @@ class Sources(Paths):
         block = self.block
         self.frame.names[name] = value
         if not name.startswith(" "):
-            # A name that nobody can write: nor can its fields be meant.
+            # No user can write a name that starts with a space, so its fields need no lookup either.
             self.frame.ranges.append(name)
         if block.source is None and not lateral and not isinstance(source, exp.Lateral):
             block.source = source
@@ -279,31 +283,33 @@ class Sources(Paths):
         if join.args.get("method"):
             fail("NATURAL and ASOF joins are not supported", join)
         if side in ("RIGHT", "FULL"):
-            for before in self.frame.ranges[:-1]:
-                self.frame.names[before] = perhaps(self.frame.names[before])
+            for earlier in self.frame.ranges[:-1]:
+                self.frame.names[earlier] = perhaps(self.frame.names[earlier])
         if side in ("LEFT", "FULL"):
             self.frame.names[name] = perhaps(value)
-        made = exp.Join(this=source, kind=kind or None, side=side or None)
+        translated = exp.Join(this=source, kind=kind or None, side=side or None)
         condition = join.args.get("on")
         if join.args.get("using"):
             condition = self._using(join, name)
         if condition is not None:
             joins = len(block.joins)
-            made.set("on", self.boolean(condition) if isinstance(condition, exp.Expr) else condition)
+            translated.set("on", self.boolean(condition) if isinstance(condition, exp.Expr) else condition)
             if len(block.joins) > joins:
                 fail("a subquery cannot stand in ON", join, "put it into WHERE or LET")
         elif not side and kind not in ("SEMI", "ANTI"):
-            made.set("kind", "CROSS")
+            translated.set("kind", "CROSS")
         elif side:
             fail(f"{side} JOIN needs ON", join.this)
-        block.joins.append(made)
+        block.joins.append(translated)
 
     def _using(self, join: exp.Join, name: str) -> exp.Expr:
-        others = [one for one in self.frame.ranges if one != name]
+        others = [range_ for range_ in self.frame.ranges if range_ != name]
         tests = []
-        for one in join.args["using"]:
-            owner = next((o for o in others if self._declares(o, one.name)), others[-1])
-            tests.append(exp.EQ(this=exp.column(one.name, table=owner), expression=exp.column(one.name, table=name)))
+        for shared in join.args["using"]:
+            owner = next((other for other in others if self._declares(other, shared.name)), others[-1])
+            tests.append(
+                exp.EQ(this=exp.column(shared.name, table=owner), expression=exp.column(shared.name, table=name))
+            )
         return exp.and_(*tests)
 
     def _declares(self, name: str, field: str) -> bool:
@@ -321,7 +327,7 @@ class Sources(Paths):
             self.frame.ranges.append(name)
 
     def hoisted(self, query: exp.Select) -> exp.Expr:
-        """A one-row subquery as a LATERAL join of this block; the column that holds its value."""
+        """Adds a one-row subquery as a LATERAL join of this block; returns the column with its value."""
         alias = self.alias("q")
         block = self.block
         local = localized(query, block, self.alias)
@@ -347,17 +353,17 @@ def _table_alias(alias: str) -> exp.TableAlias:
 
 
 def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) -> exp.Expr:
-    """A dataset's view; declared fields of type `any` are stored as text and read as untyped values.
+    """Returns a scan of a dataset's view. Declared fields of type `any` are stored as text and read as variants.
 
-    `extra` are columns beside those of the fields.
+    `extra` names further columns to read.
     """
     view = exp.Table(this=exp.to_identifier(name, quoted=True))
     if not values.contains_any(type_):
         view.set("alias", _table_alias(alias))
         return view
     columns = [
-        (physical(one.name), encoder.stored(exp.column(physical(one.name), quoted=True), one.type))
-        for one in type_.fields
+        (physical(field.name), encoder.stored(exp.column(physical(field.name), quoted=True), field.type))
+        for field in type_.fields
     ]
     if keeps_open(type_):
         columns.append((OPEN, exp.column(OPEN, quoted=True)))
@@ -367,15 +373,15 @@ def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) ->
 
 
 def localized(query: Any, block: QueryBlock, alias: Callable[[str], str]) -> Any:
-    """The query with every reference beyond `block` replaced by a column that the block imports."""
+    """Replaces every reference to an outer block by a column that `block` imports."""
     foreign = free_tables(query) - block.aliases - {block.import_alias}
     if not foreign:
         return query
     name = block.import_alias or alias("outer")
-    for one in list(query.find_all(exp.Column)):
-        if one.table in foreign:
-            replacement = block.imported(one, name)
-            if one is query:
+    for reference in list(query.find_all(exp.Column)):
+        if reference.table in foreign:
+            replacement = block.imported(reference, name)
+            if reference is query:
                 return replacement
-            one.replace(replacement)
+            reference.replace(replacement)
     return query

@@ -1,5 +1,7 @@
-"""The one way by which a tree becomes text for Spark. No word of a person's gets there but as a quoted identifier or
-an escaped literal: whatever the translator has made of a statement, every node of it is looked at again here.
+"""Renders trees as text for Spark. All SQL goes through here.
+
+User input reaches Spark only as a quoted identifier or an escaped literal. To make sure, this module checks every node
+again, whatever the translator has built.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tocsin.language.types.typed_sql import FunctionError, enclosed
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[Ee][+-]?[0-9]+)?", re.ASCII)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]*", re.ASCII)
-# Functions in Python, under the names that they have in Spark and in a channel's query.
+# Names of Python functions in Spark, and in a channel's query.
 _IN_PYTHON: Final = re.compile(r"tocsin_(?:python_[0-9a-f]{32}_[0-9]+|channel_[0-9a-f]{32}_call_[0-9]+)", re.ASCII)
 NODES: Final = frozenset((
     # Queries.
@@ -34,7 +36,7 @@ NODES: Final = frozenset((
     # Calls.
     exp.Anonymous, exp.Extract, exp.Trim, exp.StrPosition, exp.Window, exp.WindowSpec, exp.Filter, exp.WithinGroup,
     exp.IgnoreNulls, exp.RespectNulls, exp.Struct, exp.PropertyEQ, exp.Array,
-    # Calls in our own templates, for which sqlglot has classes; what a person calls is Anonymous.
+    # Calls in our own templates, for which sqlglot has classes. Calls that users write are Anonymous.
     exp.Abs, exp.AnyValue, exp.ArrayFilter, exp.ArrayMax, exp.ArrayMin, exp.ArraySize, exp.ArraySlice, exp.ArraySort,
     exp.ArrayToString, exp.Asin, exp.Atan2, exp.Ceil, exp.Coalesce, exp.Concat, exp.Contains, exp.Cos,
     exp.DateFromUnixDate, exp.Degrees, exp.Flatten, exp.Floor, exp.GenerateSeries, exp.Greatest, exp.Grouping,
@@ -55,24 +57,24 @@ _HINTS: Final = frozenset(("BROADCAST",))
 
 
 def render(tree: exp.Expr) -> str:
-    """The text of a query or an expression that Spark is to run."""
+    """Returns the text of a query or an expression that Spark will run."""
     linear = _linear(tree) if tree.find(exp.Like, exp.ILike) else tree
     return _text(rewrite_regexes(_checked(linear)))
 
 
 def render_question(tree: exp.Expr) -> str:
-    """The text of a query that Spark is only asked about: it says what LIKE would take, and matches nothing."""
+    """Returns the text of a query that Spark only analyses. LIKE stays as it is, because Spark matches nothing."""
     return _text(_checked(tree))
 
 
 def _linear(tree: exp.Expr) -> exp.Expr:
-    """The same, with every LIKE as it is matched here: the innermost first, one may stand within another."""
+    """Replaces every LIKE by our own linear-time matching; the innermost first, because they may be nested."""
     tree = exp.Paren(this=tree.copy())
     for like in reversed(list(tree.find_all(exp.Like, exp.ILike))):
         whole = like.parent if isinstance(like.parent, exp.Escape) else like
         whole.replace(enclosed(like_patterns.rewrite_like(whole)))
-    made: exp.Expr = tree.this
-    return made.pop()
+    result: exp.Expr = tree.this
+    return result.pop()
 
 
 def _checked(tree: exp.Expr) -> exp.Expr:
@@ -82,7 +84,7 @@ def _checked(tree: exp.Expr) -> exp.Expr:
 
 
 def _text(tree: exp.Expr) -> str:
-    # Comments are no part of what is asked, and could hold hints.
+    # Leave comments out: they could contain hints.
     return tree.sql(dialect="spark", comments=False)
 
 

@@ -1,4 +1,4 @@
-"""Subqueries as values, and the functions of the catalog, whose bodies are put in the place of their calls."""
+"""Translates subqueries as values, and inlines the bodies of the catalog's functions at their calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import physical
 from tocsin.rules.model.types import ArrayType, ObjectType
 
-DEPTH_LIMIT = 32  # functions that call functions
+DEPTH_LIMIT = 32  # the depth of functions that call functions
 
 
 class Subqueries(Operators, Projection):
@@ -51,7 +51,7 @@ class Subqueries(Operators, Projection):
     # ------------------------------------------------------------ subqueries as values
 
     def subquery(self, node: exp.Query) -> TypedSql:
-        """An array of what the subquery yields; one value where only one can stand, as in `x = (SELECT max(y) …)`."""
+        """Returns the subquery's rows as an array, or a single value where only one fits: `x = (SELECT max(y) …)`."""
         inner = unwrapped(node)
         collected = self._collected(inner)
         whole: exp.Expr = node
@@ -70,11 +70,11 @@ class Subqueries(Operators, Projection):
     def _only(self, collected: TypedSql, node: exp.Expr) -> TypedSql:
         assert isinstance(collected.type, ArrayType)
         assert isinstance(collected.type.item, ObjectType)
-        one = build(
+        only = build(
             "if(size(_a) > 1, raise_error('a subquery that stands for one value yields several'), get(_a, 0))",
             _a=collected.sql,
         )
-        return self.field(TypedSql(one, collected.type.item), collected.type.item.fields[0].name, node)
+        return self.field(TypedSql(only, collected.type.item), collected.type.item.fields[0].name, node)
 
     def _collected(self, node: exp.Expr) -> TypedSql:
         keys: list[SortKey] = []
@@ -93,12 +93,12 @@ class Subqueries(Operators, Projection):
             relation = self.query(node, outer)
         alias = self.alias("each")
         whole = variable(relation, alias)
-        # collect_list leaves NULLs out, a struct around them keeps them.
+        # collect_list drops NULLs; a struct around each value keeps them.
         parts = [(f"k{i}", column(alias, f"k{i}")) for i in range(len(keys))] + [("v", whole.sql)]
         plain = not keys and isinstance(whole.type, ObjectType)
-        listed = values.call("collect_list", whole.sql if plain else values.record(parts))
+        array = values.call("collect_list", whole.sql if plain else values.record(parts))
         if keys:
-            listed = exp.Anonymous(this="array_sort", expressions=[listed, comparator(keys)])
+            array = exp.Anonymous(this="array_sort", expressions=[array, comparator(keys)])
         if limit is not None or offset is not None:
             start = (
                 exp.Add(this=offset.copy(), expression=exp.Literal.number(1))
@@ -106,10 +106,10 @@ class Subqueries(Operators, Projection):
                 else exp.Literal.number(1)
             )
             length = limit.copy() if limit is not None else exp.Literal.number(2**31 - 2)
-            listed = values.call("slice", listed, start, length)
+            array = values.call("slice", array, start, length)
         if not plain:
-            listed = build("transform(_l, __e -> __e.v)", _l=listed)
-        query = selected([(VALUE, listed)]).from_(derived(relation.query, alias))
+            array = build("transform(_l, __e -> __e.v)", _l=array)
+        query = selected([(VALUE, array)]).from_(derived(relation.query, alias))
         return TypedSql(self.hoisted(query), ArrayType(whole.type))
 
     def exists_query(self, node: exp.Query) -> TypedSql:
@@ -125,13 +125,13 @@ class Subqueries(Operators, Projection):
             if len(relation.type.fields) != 1:
                 fail("IN needs a subquery of one column", node)
             whole = TypedSql(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
-        mine, theirs = value.sql, whole.sql
+        left_sql, right_sql = value.sql, whole.sql
         if t.ANY in (value.type, whole.type):
-            mine, theirs = (values.key(encoder.to_any(one)) for one in (value, whole))
+            left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, whole))
         elif value.type != whole.type:
-            self.compare(exp.EQ, value, whole)  # Spark says whether the two can be compared
-        query = localized(selected([(VALUE, theirs)]).from_(derived(relation.query, alias)), self.block, self.alias)
-        return TypedSql(exp.Paren(this=exp.In(this=enclosed(mine), query=exp.Subquery(this=query))), t.BOOLEAN)
+            self.compare(exp.EQ, value, whole)  # fails if the two types cannot be compared
+        query = localized(selected([(VALUE, right_sql)]).from_(derived(relation.query, alias)), self.block, self.alias)
+        return TypedSql(exp.Paren(this=exp.In(this=enclosed(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
 
     # ------------------------------------------------------------ functions of the catalog
 
@@ -141,7 +141,7 @@ class Subqueries(Operators, Projection):
             self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
         if self.depth >= DEPTH_LIMIT:
             fail(f"functions call each other more than {DEPTH_LIMIT} deep at {function.name}", node)
-        kept = self.frame, self.dataverse, self.relations
+        saved = self.frame, self.dataverse, self.relations
         self.frame = NameScope(dict(zip(function.parameters, arguments, strict=True)))
         self.dataverse, self.relations = function.dataverse, {}
         self.depth += 1
@@ -153,19 +153,19 @@ class Subqueries(Operators, Projection):
             ) from None
         finally:
             self.depth -= 1
-            self.frame, self.dataverse, self.relations = kept
+            self.frame, self.dataverse, self.relations = saved
 
     def _external(self, function: Function, arguments: Sequence[TypedSql]) -> TypedSql:
-        """A function in Python: values cross as they leave a query, and what comes back is as datasets hold it."""
+        """Calls a Python function. Arguments have the form of query output; the result has the form of stored data."""
         if self.depth == 0:
             self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
-        left = [leaving(TypedSql(one.sql, one.type)) for one in arguments]
-        name = self.scans.called(function, [one.type for one in left])
-        # Spark calls nothing with nothing.
-        given = [encoder.exported(one) for one in left] or [exp.Literal.number(0)]
-        made = values.call(name, *given)
-        made.meta[ONCE] = True
-        return TypedSql(encoder.stored(made, function.returns), function.returns)
+        outgoing = [leaving(TypedSql(argument.sql, argument.type)) for argument in arguments]
+        name = self.scans.called(function, [argument.type for argument in outgoing])
+        # Spark cannot call a Python function without arguments.
+        sqls = [encoder.exported(argument) for argument in outgoing] or [exp.Literal.number(0)]
+        call = values.call(name, *sqls)
+        call.meta[ONCE] = True
+        return TypedSql(encoder.stored(call, function.returns), function.returns)
 
     def inlined(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
         if function.language == "PYTHON":
@@ -174,7 +174,7 @@ class Subqueries(Operators, Projection):
             return self._collected(body) if isinstance(body, exp.Query) else self.expression(body)
 
     def inlined_rows(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Relation | TypedSql:
-        """A function in FROM: the rows of its query, or the value of its expression, to be unnested."""
+        """Translates a function in FROM to its query's rows, or to the value of its expression, which is unnested."""
         if function.language == "PYTHON":
             return self._external(function, arguments)
         with self._body(function, arguments, node) as body:
@@ -182,8 +182,8 @@ class Subqueries(Operators, Projection):
 
     def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
         dataverse = parts[0] if len(parts) == 2 else self.dataverse
-        found = self.names.find_dataset(dataverse, parts[-1]) if len(parts) <= 2 else None
-        if found is None:
+        dataset = self.names.find_dataset(dataverse, parts[-1]) if len(parts) <= 2 else None
+        if dataset is None:
             near = difflib.get_close_matches(parts[-1], self.names.suggestions(dataverse), 1)
             fail(
                 f"unknown dataset {'.'.join(parts)}",
@@ -191,8 +191,8 @@ class Subqueries(Operators, Projection):
                 f"did you mean {near[0]}?" if near else f"the dataverse is {dataverse}",
             )
         if self.depth == 0:
-            self.uses.add(("dataset", found.dataverse, found.name))
-        return found
+            self.uses.add(("dataset", dataset.dataverse, dataset.name))
+        return dataset
 
 
 def unwrapped(node: exp.Expr) -> exp.Expr:

@@ -161,7 +161,7 @@ class JoinSides:
         return self.matches.levels_of(exp.Select(expressions=[array]).from_(derived(sample, outer)), nothing=None)
 
     def _lasting(self, side: str) -> list[exp.Expr]:
-        # The caller caches answers about interests, so skip conditions that depend on the time. Extra values do no harm.
+        # The caller caches answers about interests, so skip conditions on the time. Extra values do no harm.
         return [
             condition
             for condition in self.conditions
