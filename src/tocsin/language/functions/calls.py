@@ -1,4 +1,4 @@
-"""What a function's name means: one of ours, a SQL++ name for one of Spark's, or Spark's own."""
+"""Resolves a function's name: one of our functions, a SQL++ name of a Spark function, or a Spark function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types as a script writes them → types as records are checked against."""
+"""Resolves the types that a script declares to the types against which records are validated."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KEY_TYPES: Final = (*t.NUMBERS, t.STRING, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME,
 
 
 def resolved(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Type:
-    """The type, with every name it mentions looked up."""
+    """Resolves a type and every name inside it."""
     match text:
         case Primitive():
             return text
         case Name():
-            found = look_up(text)
-            if found is not None:
-                return found
+            named = look_up(text)
+            if named is not None:
+                return named
             if text.dataverse is None and text.name.lower() == "any":
                 return ANY
             raise TranslationError(
@@ -35,28 +35,28 @@ def resolved(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Ty
 
 
 def _fields(fields: tuple[FieldText, ...], look_up: Callable[[Name], ObjectType | None]) -> list[Field]:
-    made: list[Field] = []
-    for one in fields:
-        same = next((other for other in made if other.name.lower() == one.name.lower()), None)
+    resolved_fields: list[Field] = []
+    for declared in fields:
+        same = next((other for other in resolved_fields if other.name.lower() == declared.name.lower()), None)
         if same is not None:
-            # Column names differ by more than case in every engine that may read the data.
-            how = "is declared twice" if same.name == one.name else f"differs from {same.name} only in case"
-            raise TranslationError(f"the field {one.name} {how}", one.offset)
-        made.append(Field(one.name, resolved(one.type, look_up), one.optional))
-    return made
+            # Some engines that may read the data ignore the case of column names.
+            how = "is declared twice" if same.name == declared.name else f"differs from {same.name} only in case"
+            raise TranslationError(f"the field {declared.name} {how}", declared.offset)
+        resolved_fields.append(Field(declared.name, resolved(declared.type, look_up), declared.optional))
+    return resolved_fields
 
 
 def key_field(type_: ObjectType, path: tuple[str, ...]) -> Type:
-    """The type of a primary key's field; it must be declared, always there, and comparable."""
+    """Returns the type of a primary key's field. The field must be declared, required and comparable."""
     current: Type = type_
     for i, name in enumerate(path):
         shown = ".".join(path[: i + 1])
-        found = current.find(name) if isinstance(current, ObjectType) else None
-        if found is None:
+        declared = current.find(name) if isinstance(current, ObjectType) else None
+        if declared is None:
             raise TranslationError(f"the key field {shown} is not declared in {type_}")
-        if found.optional:
+        if declared.optional:
             raise TranslationError(f"the key field {shown} is optional", hint="declare it without ?")
-        current = found.type
+        current = declared.type
     if current not in KEY_TYPES:
         raise TranslationError(f"the key field {'.'.join(path)} has type {current}, which cannot be a key")
     return current

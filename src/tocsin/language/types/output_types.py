@@ -1,4 +1,4 @@
-"""Values on their way out of a query: what only Spark has a type for becomes the nearest of ours."""
+"""Converts values that leave a query: a type that only Spark has becomes the nearest of our types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType
 
 
 def leaving(value: TypedSql) -> TypedSql:
-    """A value as the answer holds it: types of Spark that are none of ours become the nearest of ours."""
+    """Converts a value to one of our types, if it has a type that only Spark has."""
     match value.type:
         case t.Primitive(name) if value.type not in SPARK_TYPES:
             if value.type == VOID:
@@ -47,14 +47,18 @@ def leaving(value: TypedSql) -> TypedSql:
             )
         case ObjectType(fields) if not keeps_open(value.type):
             parts = [
-                leaving(TypedSql(exp.Dot(this=enclosed(value.sql), expression=_column(one)), one.type))
-                for one in fields
+                leaving(TypedSql(exp.Dot(this=enclosed(value.sql), expression=_column(field)), field.type))
+                for field in fields
             ]
-            types = tuple(Field(one.name, part.type, one.optional) for one, part in zip(fields, parts, strict=True))
+            types = tuple(
+                Field(field.name, part.type, field.optional) for field, part in zip(fields, parts, strict=True)
+            )
             if types == fields:
                 return value
-            made = values.record([(physical(one.name), part.sql) for one, part in zip(fields, parts, strict=True)])
-            return TypedSql(guarded((value.sql,), made), ObjectType(types, open=False))
+            record = values.record(
+                [(physical(field.name), part.sql) for field, part in zip(fields, parts, strict=True)]
+            )
+            return TypedSql(guarded((value.sql,), record), ObjectType(types, open=False))
     return value
 
 
@@ -63,20 +67,20 @@ def _column(field: Field) -> exp.Identifier:
 
 
 def _map_leaving(sql: exp.Expr, type_: MapType) -> exp.Expr:
-    """A map as an untyped object: its keys as text, its values in the open form."""
+    """Converts a map to an untyped object: its keys become text, its values have the open form."""
     if not special(type_):
         return values.call("parse_json", values.call("to_json", sql))
     key, value = exp.column("__key"), exp.column("__value")
     match type_.key:
         case t.TIME:
-            named = time_text(key)
+            key_text = time_text(key)
         case t.DURATION:
-            named = duration_text(key)
+            key_text = duration_text(key)
         case t.Primitive() if type_.key not in t.SPATIAL:
-            named = exp.cast(key, "STRING")
+            key_text = exp.cast(key, "STRING")
         case _:
             raise FunctionError(f"a map with keys of type {type_.key} cannot leave a query")
-    renamed = build("transform_keys(_m, (__key, __value) -> _named)", _m=sql, _named=named)
+    renamed = build("transform_keys(_m, (__key, __value) -> _named)", _m=sql, _named=key_text)
     opened = encoder.to_any(TypedSql(value, type_.value))
     return values.call(
         "to_variant_object", build("transform_values(_m, (__key, __value) -> _open)", _m=renamed, _open=opened)

@@ -1,9 +1,9 @@
-"""How a type of ours stays itself through a function of Spark's.
+"""Finds the result type of a Spark function for our own types.
 
-Spark knows a time as a BIGINT and a point as a STRUCT, and of what a function yields it can only say that. So it is
-asked about stand-ins, structs of a field that nothing else has: what comes out as the stand-in is the type that went
-in, and what Spark does not do with a stand-in it would do with the number inside of a time. Only the question has
-them; the SQL that runs does not.
+Spark sees a `time` as BIGINT and a `point` as STRUCT, and reports the result in the same terms. So we let Spark analyse
+the call with stand-ins: structs with a unique field name in place of our types. A stand-in in the result means that our
+type came back. If Spark rejects a stand-in, the function would compute with the number inside of our type, and we
+refuse the call. Only the analysed query contains stand-ins; the SQL that runs does not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
 
-OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # what stands for them in Spark means nothing to people
+OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # users must not see how Spark holds these types
 
 REMEDIES: Final[dict[Type, str]] = {
     t.TIME: "print_time, get_hour, get_minute or unix_time_from_time_in_ms",
@@ -36,7 +36,7 @@ REMEDIES: Final[dict[Type, str]] = {
 }
 
 _ENCODED: Final = re.compile(r"_x((?:[0-9a-f]{2})*)")
-_STAND_IN: Final = re.compile(r"_t(\d+)")  # no field of ours has such a column: see `physical`
+_STAND_IN: Final = re.compile(r"_t(\d+)")  # none of our fields has such a column name: see `physical`
 
 
 def map_of(key: Type, value: Type) -> MapType:
@@ -44,40 +44,43 @@ def map_of(key: Type, value: Type) -> MapType:
 
 
 def opaque(type_: Type) -> Type | None:
-    """The first type in there whose inner form must not be seen."""
+    """Returns the first type inside this type that is opaque."""
     if type_ in OPAQUE:
         return type_
     match type_:
         case ArrayType(item) | MultisetType(item):
             return opaque(item)
         case ObjectType(fields):
-            return next((found for one in fields if (found := opaque(one.type)) is not None), None)
+            return next((inner for field in fields if (inner := opaque(field.type)) is not None), None)
         case MapType():
             return opaque(type_.key) or opaque(type_.value)
     return None
 
 
 def special(type_: Type) -> bool:
-    """Whether Spark's own word for the type would lose something of it."""
+    """Whether the Spark type would lose a part of the type's meaning."""
     match type_:
         case ArrayType(item):
             return special(item)
         case MultisetType():
             return True
         case ObjectType(fields):
-            return _is_encoded(type_) or any(special(one.type) for one in fields)
+            return _is_encoded(type_) or any(special(field.type) for field in fields)
         case MapType():
             return special(type_.key) or special(type_.value)
     return type_ in OPAQUE or type_ == t.UUID
 
 
 def _is_encoded(type_: ObjectType) -> bool:
-    return keeps_open(type_) or any(physical(one.name) != one.name for one in type_.fields)
+    return keeps_open(type_) or any(physical(field.name) != field.name for field in type_.fields)
 
 
 class StandInTypes:
-    """The stand-ins of one question. `everything`: also for what a function may well look into (a multiset is an
-    array, a uuid a string, an open object a struct)."""
+    """The stand-ins of one analysed query.
+
+    With `everything`, types that a function may inspect get a stand-in too: a multiset (array), a uuid (string), and an
+    open object (struct).
+    """
 
     def __init__(self, *, everything: bool) -> None:
         self._everything = everything
@@ -97,7 +100,7 @@ class StandInTypes:
             case ArrayType(item) | MultisetType(item):
                 return f"ARRAY<{self.spark_type(item)}>"
             case ObjectType(fields):
-                columns = [f"`{physical(one.name)}`: {self.spark_type(one.type)}" for one in fields]
+                columns = [f"`{physical(field.name)}`: {self.spark_type(field.type)}" for field in fields]
                 columns += [f"`{OPEN}`: STRING"] if keeps_open(type_) else []
                 return f"STRUCT<{', '.join(columns)}>"
             case MapType():
@@ -110,35 +113,37 @@ class StandInTypes:
         return isinstance(type_, MultisetType) or type_ == t.UUID
 
     def restored(self, found: Type) -> Type:
-        """An answer of Spark's with our types in place of the stand-ins."""
+        """Replaces the stand-ins in Spark's answer by our types."""
         match found:
             case ArrayType(item):
                 return ArrayType(self.restored(item))
             case ObjectType((Field(name=name),)) if (stand_in := _STAND_IN.fullmatch(name)) is not None:
                 return self._types[int(stand_in[1])]
             case ObjectType(fields):
-                kept = [Field(_named(one.name), self.restored(one.type)) for one in fields if one.name != OPEN]
-                return ObjectType(tuple(kept), open=len(kept) < len(fields))
+                declared = [
+                    Field(_named(field.name), self.restored(field.type)) for field in fields if field.name != OPEN
+                ]
+                return ObjectType(tuple(declared), open=len(declared) < len(fields))
             case MapType():
                 return map_of(self.restored(found.key), self.restored(found.value))
         return found
 
 
 def _named(column: str) -> str:
-    """The field whose column it is."""
+    """Returns the name of the field that has this column."""
     encoded = _ENCODED.fullmatch(column)
     return bytes.fromhex(encoded[1]).decode() if encoded is not None else column
 
 
 def _has_foreign_names(found: Type) -> bool:
-    """Whether Spark has named a field as we would not name its column: arrays_zip calls them 0 and 1."""
+    """Whether Spark has chosen a field name that cannot be one of our columns: arrays_zip names its fields 0 and 1."""
     match found:
         case ArrayType(item):
             return _has_foreign_names(item)
         case ObjectType(fields):
-            known = all(one.name == OPEN or physical(_named(one.name)) == one.name for one in fields)
+            all_ours = all(field.name == OPEN or physical(_named(field.name)) == field.name for field in fields)
             is_ours = len(fields) == 1 and _STAND_IN.fullmatch(fields[0].name) is not None
-            return not is_ours and (not known or any(_has_foreign_names(one.type) for one in fields))
+            return not is_ours and (not all_ours or any(_has_foreign_names(field.type) for field in fields))
     return False
 
 
@@ -146,14 +151,14 @@ Null = Callable[[Type], exp.Expr]
 
 
 def blank(part: TypedSql, null: Null) -> exp.Expr:
-    """What stands for it when only types matter: literals stand for themselves, since Spark looks at some."""
+    """Returns a typed NULL in place of the part. A literal stays, because some results depend on its value."""
     is_text = isinstance(part.sql, exp.Literal) and part.type != t.UUID
     is_number = part.type in t.INTEGERS and constant_integer(part.sql) is not None
     return part.sql.copy() if is_text or is_number else null(part.type)
 
 
 def blanked(made: exp.Expr, parts: Sequence[TypedSql]) -> Callable[[Null], exp.Expr]:
-    """The expression with typed NULLs in place of its parts."""
+    """Returns a function that builds the expression with typed NULLs in place of its parts."""
     by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal) or part.type == t.UUID}
 
     def question(null: Null) -> exp.Expr:
@@ -165,35 +170,35 @@ def blanked(made: exp.Expr, parts: Sequence[TypedSql]) -> Callable[[Null], exp.E
 def told(
     oracle: TypeAnalyser, made: exp.Expr, what: str, question: Callable[[Null], exp.Expr], of: Sequence[Type]
 ) -> TypedSql:
-    """What was made of values of these types, with its type: that of what the question makes of typed NULLs.
+    """Returns the expression `made`, over values of the types `of`, with the type that Spark's analyser finds.
 
-    Refused where Spark would compute with what only stands for a value: a time is no number, whatever holds it.
+    Raises an error if Spark would compute with our internal form of a value, for example with the number in a time.
     """
 
     def asked(null: Null) -> Type:
         return oracle.columns(f"SELECT {render_question(question(null))} AS c")[0][1]
 
-    hidden = next((inner for one in of if (inner := opaque(one)) is not None), None)
-    phantoms = StandInTypes(everything=True)
+    hidden = next((inner for type_ in of if (inner := opaque(type_)) is not None), None)
+    stand_ins = StandInTypes(everything=True)
     try:
-        found = asked(phantoms.null)
+        spark_type = asked(stand_ins.null)
     except FunctionError:
         if not any(map(special, of)):
             raise
-        phantoms = StandInTypes(everything=False)
+        stand_ins = StandInTypes(everything=False)
         try:
-            found = asked(phantoms.null)
+            spark_type = asked(stand_ins.null)
         except FunctionError:
-            # Spark's reason, if there is one, should speak of what it knows; but not of a BIGINT that is a time.
+            # Let Spark name the reason in terms of its own types, but never as a BIGINT that is a time for the user.
             try:
-                found = asked(values.null)
+                spark_type = asked(values.null)
             except FunctionError as error:
                 if hidden is None or not re.search("a value of type|has the type", str(error)):
                     raise
             if hidden is not None:
                 raise refusal(what, hidden) from None
-    type_ = phantoms.restored(found)
-    if _has_foreign_names(found):
+    type_ = stand_ins.restored(spark_type)
+    if _has_foreign_names(spark_type):
         return TypedSql(exp.cast(made, values.spark_type(type_), dialect="spark"), type_)
     return TypedSql(made, type_)
 

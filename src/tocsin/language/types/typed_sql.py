@@ -1,6 +1,6 @@
-"""Expressions of Spark SQL with the type we know of them, and the small tools that build them.
+"""Defines Spark SQL expressions with a known type, and the small tools that build them.
 
-How a value is held in Spark:
+Spark holds our types as follows:
 
     datetime TIMESTAMP (session zone UTC) · date DATE · time BIGINT microseconds of the day · uuid STRING
     duration STRUCT<months INT, micros BIGINT> · point STRUCT<x, y> · circle STRUCT<x, y, radius>
@@ -30,7 +30,7 @@ from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Re
 
 @dataclass(frozen=True, slots=True)
 class TypedSql:
-    """An expression in Spark's SQL and what we know of its type."""
+    """An expression of Spark SQL, and its type as far as we know it."""
 
     sql: exp.Expr
     type: Type
@@ -38,14 +38,14 @@ class TypedSql:
 
 @dataclass(frozen=True, slots=True)
 class MapType(Primitive):
-    """A map of Spark's, which no declaration can name. Its name is what Spark calls it."""
+    """A Spark map, which no declaration can name. Its name is Spark's name for it."""
 
     key: Type
     value: Type
 
 
 class FunctionError(ValueError):
-    """The arguments of a function or operator do not fit; the message says what was expected."""
+    """The arguments of a function or operator do not fit. The message says what it expects."""
 
 
 SPARK_TYPES: Final[dict[Type, str]] = {
@@ -58,7 +58,7 @@ SPARK_TYPES: Final[dict[Type, str]] = {
     t.POLYGON: "ARRAY<STRUCT<x: DOUBLE, y: DOUBLE>>",
 }  # fmt: skip
 
-# ---------------------------------------------------------------- overloads: a function is a table of signatures
+# ---------------------------------------------------------------- overloads
 
 Kind: TypeAlias = Type | tuple[Type, ...]
 Function: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
@@ -66,7 +66,7 @@ Function: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One way to call a function: what it takes, what it gives, and how its SQL is made from the arguments."""
+    """One signature of a function: the types of its parameters and its result, and a builder of its SQL."""
 
     parameters: tuple[Kind, ...]
     result: Type
@@ -74,7 +74,7 @@ class Overload:
 
 
 def overloaded(name: str, *overloads: Overload) -> Function:
-    """The function of that name: it takes the first overload that fits, or says which ones there are."""
+    """Returns a function that applies the first overload that fits, or raises an error that lists all overloads."""
 
     def call(arguments: Sequence[TypedSql]) -> TypedSql:
         for overload in overloads:
@@ -90,11 +90,11 @@ def overloaded(name: str, *overloads: Overload) -> Function:
 
 
 def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, Function]:
-    return {name: overloaded(name, *ways) for name, ways in overloads.items()}
+    return {name: overloaded(name, *signatures) for name, signatures in overloads.items()}
 
 
 def fits(arguments: Sequence[TypedSql], parameters: Sequence[Kind]) -> bool:
-    """A bare NULL fits everywhere."""
+    """Whether the arguments fit the parameters. A NULL literal fits everywhere."""
     return len(arguments) == len(parameters) and all(
         is_null(argument.sql) or argument.type in (kind if isinstance(kind, tuple) else (kind,))
         for argument, kind in zip(arguments, parameters, strict=True)
@@ -107,7 +107,7 @@ def _kind_text(kind: Kind) -> str:
     if kind == t.INTEGERS:
         return "integer"
     if isinstance(kind, tuple):
-        return "|".join(dict.fromkeys(_kind_text(one) for one in kind))
+        return "|".join(dict.fromkeys(_kind_text(alternative) for alternative in kind))
     if isinstance(kind, ArrayType):
         return "[number]" if kind.item in t.NUMBERS else f"[{kind.item}]"
     return str(kind)
@@ -118,17 +118,17 @@ def _kind_text(kind: Kind) -> str:
 
 @cache
 def _parsed(template: str) -> exp.Expr:
-    # The Spark dialect reads CAST as one that may give NULL; ours may fail (ANSI), in whatever dialect it is written.
+    # sqlglot's Spark dialect parses CAST as TRY_CAST, which may yield NULL. Our casts must fail (ANSI).
     tree = sqlglot.parse_one(template, dialect="spark")
     return tree.transform(lambda node: exp.Cast(**node.args) if type(node) is exp.TryCast else node)
 
 
 def build(template: str, **parts: exp.Expr) -> exp.Expr:
-    """The template with each column `name` replaced by that part, and each `name.field` by a field of it.
+    """Replaces each column `name` of the template by that part, and each `name.field` by a field of it.
 
-    A field of a struct that is built on the spot is taken out of it, so `circle.x` of a created circle is plain
-    arithmetic. That forgets the struct's NULL check: use all the fields of such a part, or `guarded`.
-    Variables of lambdas begin with two underscores, which keeps them apart from what a query names.
+    If a part is a struct constructor, `build` takes the field's expression out of it, so `circle.x` of a new circle is
+    plain arithmetic. That drops the struct's NULL check: use all fields of such a part, or `guarded`. Variables of
+    lambdas begin with two underscores, so they never clash with a query's names.
     """
 
     def replaced(node: exp.Expr) -> exp.Expr:
@@ -147,13 +147,13 @@ _CLOSED: Final = (exp.Column, exp.Literal, exp.Paren, exp.Anonymous, exp.Struct,
 
 
 def enclosed(part: exp.Expr) -> exp.Expr:
-    """A copy that binds tighter than any operator beside it."""
+    """Returns a copy that binds tighter than any operator beside it."""
     copied = part.copy()
     return copied if isinstance(part, _CLOSED) else exp.Paren(this=copied)
 
 
 def field(part: exp.Expr, name: str) -> exp.Expr:
-    # Not `place.x`: that might be the column x of a table called place, and parentheses would not keep Spark from it.
+    # `place.x` could mean the column x of a table `place`, even in parentheses, so use brackets.
     return exp.Bracket(this=enclosed(part), expressions=[exp.Literal.string(name)])
 
 
@@ -172,12 +172,12 @@ def struct(**fields: exp.Expr) -> exp.Expr:
 
 
 def guarded(needed: Iterable[exp.Expr], then: exp.Expr) -> exp.Expr:
-    """`then`, or NULL where one of the needed parts is NULL."""
+    """Returns `then`, or NULL if one of the needed parts is NULL."""
     missing = list(dict.fromkeys(check for part in needed for check in _null_checks(part)))
     if not missing:
         return then
     guard = exp.If(this=exp.or_(*missing, wrap=False), true=exp.null(), false=then)
-    # An IF that a person wrote looks the same but may test anything: only ours can be seen through.
+    # Mark our own IF: a user's IF looks the same but may test anything, so `build` must not look inside it.
     guard.meta["strict"] = True
     return guard
 
@@ -193,7 +193,7 @@ def _null_checks(part: exp.Expr) -> list[exp.Expr]:
 
 
 def seen_through(*parts: exp.Expr) -> list[exp.Expr]:
-    """Those parts of which `build` takes fields without their NULL check."""
+    """Returns the parts from which `build` takes fields without their NULL check."""
     return [part for part in parts if _unguarded(part) is not part]
 
 
@@ -204,16 +204,16 @@ def _unguarded(part: exp.Expr) -> exp.Expr:
 
 
 def raise_error(message: str, shown: exp.Expr) -> exp.Expr:
-    """Fails the query with `message, got "shown"`; has no type of its own, so it stands in any branch."""
+    """Fails the query with `message, got "shown"`. It has no type of its own, so it fits into any branch."""
     text = exp.Anonymous(this="concat", expressions=[string(f'{message}, got "'), shown.copy(), string('"')])
     return exp.Anonymous(this="raise_error", expressions=[text])
 
 
 def as_double(value: TypedSql) -> exp.Expr:
-    known = constant_number(value.sql)
-    if known is not None:
-        # Spark would take 0.1 for a decimal.
-        return number(known)
+    constant = constant_number(value.sql)
+    if constant is not None:
+        # Spark would read 0.1 as a decimal.
+        return number(constant)
     return value.sql if value.type == t.DOUBLE else exp.cast(value.sql.copy(), "DOUBLE")
 
 
@@ -225,10 +225,10 @@ def as_bigint(value: TypedSql) -> exp.Expr:
 
 
 def literal(value: object, type_: Type | None = None) -> TypedSql:
-    """The Spark expression of a Python value: a scalar, spatial or temporal value, a uuid, or None.
+    """Returns the Spark expression of a Python value: a scalar, spatial or temporal value, a uuid, or None.
 
-    `type_` narrows an int or float (to tinyint, float, …) and names the type of a NULL. Doubles keep every bit and
-    datetimes every microsecond; a string can hold anything, and no part of it is ever read as SQL.
+    `type_` narrows an int or float (to tinyint, float, …) and sets the type of a NULL. Doubles keep every bit, and
+    datetimes keep every microsecond. A string may contain anything; no part of it is ever parsed as SQL.
     """
     match value:
         case None:
@@ -252,8 +252,8 @@ def literal(value: object, type_: Type | None = None) -> TypedSql:
         case date():
             return TypedSql(exp.cast(exp.Literal.string(value.isoformat()), "DATE"), t.DATE)
         case time():
-            of_day = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-            return TypedSql(integer(of_day, t.BIGINT), t.TIME)
+            microseconds = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+            return TypedSql(integer(microseconds, t.BIGINT), t.TIME)
         case UUID():
             return TypedSql(exp.Literal.string(str(value)), t.UUID)
         case Duration():
@@ -268,7 +268,7 @@ def literal(value: object, type_: Type | None = None) -> TypedSql:
         case Circle(center, radius):
             return TypedSql(_doubles(x=center.x, y=center.y, radius=radius), t.CIRCLE)
         case Polygon(points):
-            return TypedSql(exp.Array(expressions=[_doubles(x=p.x, y=p.y) for p in points]), t.POLYGON)
+            return TypedSql(exp.Array(expressions=[_doubles(x=point.x, y=point.y) for point in points]), t.POLYGON)
     raise FunctionError(f"expected a value that SQL can hold, got {type(value).__name__}")
 
 
@@ -287,7 +287,7 @@ def integer(value: int, kind: Type) -> exp.Expr:
     if bits is None or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
         raise FunctionError(f"expected a number that fits {kind}, got {value}")
     if value == -(2**63):
-        # Spark reads the sign and the number apart, and 2⁶³ alone does not fit.
+        # Spark parses the sign and the number separately, and 2⁶³ alone does not fit.
         return exp.cast(exp.Literal.string(str(value)), "BIGINT")
     return exp.cast(exp.Literal.number(value), SPARK_TYPES[kind])
 
@@ -297,13 +297,13 @@ def number(value: float) -> exp.Expr:
         name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return exp.cast(exp.Literal.string(name), "DOUBLE")
     text = repr(abs(value)).upper()
-    # The exponent makes it a double; without one Spark reads a decimal.
+    # The exponent makes it a double; Spark reads a number without exponent as a decimal.
     plain = exp.Literal.number(text if "E" in text else f"{text}E0")
     return exp.Neg(this=plain) if math.copysign(1.0, value) < 0 else plain
 
 
-# Control characters have escapes that swallow the digits after them, and `${name}` is replaced by Spark's settings
-# before the SQL is parsed, inside strings too. Such a string goes over as bytes.
+# The escape of a control character would include the digits that follow it, and Spark replaces `${name}` by a setting
+# before it parses the SQL, even inside strings. So such strings are passed as bytes.
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]|\$\{")
 
 
@@ -318,7 +318,7 @@ def string(value: str) -> exp.Expr:
 
 
 def constant_string(sql: exp.Expr) -> str | None:
-    """The text of a string literal, None for anything else."""
+    """Returns the text of a string literal, or None for any other expression."""
     if isinstance(sql, exp.Literal) and sql.is_string:
         return str(sql.this)
     if isinstance(sql, exp.Cast) and isinstance(sql.this, exp.HexString) and sql.is_type("STRING", "TEXT"):
@@ -338,7 +338,7 @@ def constant_number(sql: exp.Expr) -> float | None:
 
 
 def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[TypedSql], exp.Expr]:
-    """A constructor: a literal is read now (FunctionError when it is wrong), other text by the template, as `_s`."""
+    """Returns a constructor from text: it parses a literal now (or raises FunctionError); `otherwise` handles `_s`."""
 
     def make(argument: TypedSql) -> exp.Expr:
         text = constant_string(argument.sql)

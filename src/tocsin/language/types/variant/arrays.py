@@ -1,4 +1,4 @@
-"""Functions of arrays over untyped items, which Spark can neither compare nor put in order."""
+"""Implements array functions over untyped items, which Spark can neither compare nor sort."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MANY: Final = ArrayType(t.ANY)
 
 
 def call(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
-    """The function over untyped items; None where it is none of these or nothing untyped is in its arguments."""
-    found = _FUNCTIONS.get(name)
-    if found is None or not arguments or not any(_is_untyped(one.type) for one in arguments):
+    """Applies a function to untyped items; returns None for another function, or if no argument is untyped."""
+    function = _FUNCTIONS.get(name)
+    if function is None or not arguments or not any(_is_untyped(argument.type) for argument in arguments):
         return None
-    arrays, others, make, result = found
+    arrays, others, make, result = function
     if not arrays + len(others) >= len(arguments) >= arrays + sum(others):
         raise FunctionError(f"{name} does not take {len(arguments)} arguments")
-    given = [_items(one) for one in arguments[:arrays]]
-    return TypedSql(make(*given, *arguments[arrays:]), result)
+    items = [_items(argument) for argument in arguments[:arrays]]
+    return TypedSql(make(*items, *arguments[arrays:]), result)
 
 
 def _is_untyped(type_: Type) -> bool:
@@ -41,7 +41,7 @@ def _items(value: TypedSql) -> exp.Expr:
 
 
 def _key(sql: exp.Expr) -> exp.Expr:
-    """Equal for equal items, and there for NULL as well."""
+    """Returns a text that is equal for equal items. A NULL item has a key too."""
     return values.call("coalesce", values.key(sql), exp.Literal.string("null"))
 
 
@@ -50,7 +50,7 @@ def _keys(items: exp.Expr) -> exp.Expr:
 
 
 def in_any_order(value: TypedSql) -> exp.Expr:
-    """Equal for collections of the same items, however they are arranged."""
+    """Returns an array that is equal for collections of the same items in any order."""
     return values.call("array_sort", _keys(_items(value)))
 
 
@@ -98,8 +98,8 @@ def _sorted(items: exp.Expr, ascending: TypedSql | None = None) -> exp.Expr:
 
 def _end(last: bool) -> Callable[[exp.Expr], exp.Expr]:
     def make(items: exp.Expr) -> exp.Expr:
-        known = build("filter(_v, __i -> _key IS NOT NULL)", _v=items, _key=operators.sort_key(exp.column("__i")))
-        return values.call("get", _sorted(known, TypedSql(exp.false() if last else exp.true(), t.BOOLEAN)), _ZERO)
+        sortable = build("filter(_v, __i -> _key IS NOT NULL)", _v=items, _key=operators.sort_key(exp.column("__i")))
+        return values.call("get", _sorted(sortable, TypedSql(exp.false() if last else exp.true(), t.BOOLEAN)), _ZERO)
 
     return make
 
@@ -117,7 +117,7 @@ def _joined(items: exp.Expr, between: TypedSql, instead: TypedSql | None = None)
     return values.call("array_join", texts, between.sql, *([instead.sql] if instead is not None else []))
 
 
-# How many arrays it takes, then which other arguments (True: it must be there), what it becomes, and its type.
+# The number of arrays, the other arguments (True: required), the builder and the result type.
 _FUNCTIONS: Final[dict[str, tuple[int, tuple[bool, ...], Callable[..., exp.Expr], Type]]] = {
     "array_contains": (1, (True,), _contains, t.BOOLEAN),
     "array_position": (1, (True,), _position, t.BIGINT),

@@ -1,4 +1,4 @@
-"""Values on their way into the open form (see `dynamic`): as untyped values, and as text where they leave a query."""
+"""Encodes values in the open form (see `values.py`): as untyped values in a query, as text in its answer."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
 
 def to_any(value: TypedSql) -> exp.Expr:
-    """A typed value as an untyped one."""
+    """Converts a typed value to an untyped one."""
     if value.type == t.ANY:
         return value.sql
     if value.type == VOID:
         null_ = call("parse_json", exp.Literal.string("null"))
-        # What is always NULL, like raise_error('…'), may still have something to say while it is evaluated.
-        said = exp.cast(exp.cast(value.sql.copy(), "STRING"), "VARIANT", dialect="spark")
-        return null_ if isinstance(value.sql, exp.Null) else call("coalesce", said, null_)
+        # An expression that is always NULL may still fail during evaluation, as raise_error('…') does.
+        evaluated = exp.cast(exp.cast(value.sql.copy(), "STRING"), "VARIANT", dialect="spark")
+        return null_ if isinstance(value.sql, exp.Null) else call("coalesce", evaluated, null_)
     if value.type in (*t.INTEGERS, t.DOUBLE, t.STRING, t.BOOLEAN):
         plain = exp.cast(value.sql.copy(), "VARIANT", dialect="spark")
         if value.type != t.DOUBLE or constant_number(value.sql) is not None:
             return plain
-        # JSON has no NaN and no infinities: the open form says them in its own way.
-        odd = "isnan(_v) OR abs(_v) = double('Infinity')"
-        return build(f"if({odd}, parse_json(_text), _plain)", _v=value.sql, _text=json_text(value), _plain=plain)
+        # JSON has no NaN and no infinities; the open form has tags for them.
+        is_special = "isnan(_v) OR abs(_v) = double('Infinity')"
+        return build(f"if({is_special}, parse_json(_text), _plain)", _v=value.sql, _text=json_text(value), _plain=plain)
     if contains_any(value.type):
         return _variant_of(value)
     return call("parse_json", json_text(value))
 
 
 def _variant_of(value: TypedSql) -> exp.Expr:
-    """A collection or object with untyped values in it: written as text and read again, their 7.0 would become 7."""
+    """Converts a collection or object that contains untyped values. A detour through text would turn 7.0 into 7."""
     sql, type_ = value.sql, value.type
     if isinstance(type_, ArrayType | MultisetType):
         inner = to_any(TypedSql(exp.column("__item"), type_.item))
@@ -49,20 +49,25 @@ def _variant_of(value: TypedSql) -> exp.Expr:
     assert isinstance(type_, ObjectType)
 
     members = [
-        record([("k", string(field_key(one.name))), ("v", to_any(TypedSql(_field(sql, physical(one.name)), one.type)))])
-        for one in type_.fields
+        record(
+            [
+                ("k", string(field_key(field.name))),
+                ("v", to_any(TypedSql(_field(sql, physical(field.name)), field.type))),
+            ]
+        )
+        for field in type_.fields
     ]
-    made = build("map_from_entries(filter(_m, __e -> __e.v IS NOT NULL))", _m=call("array", *members))
+    entries = build("map_from_entries(filter(_m, __e -> __e.v IS NOT NULL))", _m=call("array", *members))
     if keeps_open(type_):
         rest = get(call("parse_json", _field(sql, OPEN)), "", "map<string,variant>")
-        made = build(
-            "map_concat(_made, coalesce(_rest, map_filter(_made, (__k, __v) -> false)))", _made=made, _rest=rest
+        entries = build(
+            "map_concat(_made, coalesce(_rest, map_filter(_made, (__k, __v) -> false)))", _made=entries, _rest=rest
         )
-    return when(sql, call("to_variant_object", made))
+    return when(sql, call("to_variant_object", entries))
 
 
 def json_text(value: TypedSql) -> exp.Expr:
-    """The open form of a value as text, SQL NULL where it is MISSING (or NULL: the typed value cannot tell)."""
+    """Returns the open form of a value as text; SQL NULL for MISSING, and for NULL, which typed values cannot tell."""
     sql, type_ = value.sql, value.type
     match type_:
         case t.AnyType():
@@ -121,7 +126,7 @@ def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
         text = json_text(TypedSql(_field(sql, physical(one.name)), one.type))
         return call("concat", string(_json_string(field_key(one.name)) + ":"), text)
 
-    parts = [member(one) for one in type_.fields]
+    parts = [member(field) for field in type_.fields]
     if keeps_open(type_):
         parts.append(build("nullif(substring(_open, 2, length(_open) - 2), '')", _open=_field(sql, OPEN)))
     joined = call("concat_ws", exp.Literal.string(","), *parts)
@@ -140,7 +145,7 @@ def _numbers(tag: str, sql: exp.Expr, shape: str) -> exp.Expr:
 
 
 def _coordinate(sql: exp.Expr) -> exp.Expr:
-    # Without an exponent it would be read as a decimal, and -0.0 lose its sign.
+    # Without an exponent, readers would take the number for a decimal, and -0.0 would lose its sign.
     return build("if(contains(string(_v), 'E'), string(_v), concat(string(_v), 'E0'))", _v=sql)
 
 
@@ -149,7 +154,7 @@ def _tagged(tag: str, text: exp.Expr) -> exp.Expr:
 
 
 def _quoted(sql: exp.Expr) -> exp.Expr:
-    # Of NULL this would make the text null, and a MISSING field would be there.
+    # Without `when`, NULL would become the text "null", and a MISSING field would appear.
     return when(sql, build("substring(to_json(array(_v)), 2, length(to_json(array(_v))) - 2)", _v=sql))
 
 
@@ -157,16 +162,16 @@ def _json_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# ---------------------------------------------------------------- in and out of a query
+# ---------------------------------------------------------------- between stored data, queries and answers
 
 
 def stored(sql: exp.Expr, type_: Type) -> exp.Expr:
-    """A column as the dataset holds it (untyped values as text) → as queries use it."""
+    """Converts a column from the stored form (untyped values as text) to the form in queries."""
     return _mapped(sql, type_, lambda inner: call("parse_json", inner))
 
 
 def exported(value: TypedSql) -> exp.Expr:
-    """As queries use it → as answers leave Spark: untyped values as text of the open form."""
+    """Converts a value from the form in queries to the form of answers (untyped values as text of the open form)."""
     return _mapped(value.sql, value.type, lambda inner: call("to_json", inner))
 
 
@@ -178,7 +183,7 @@ def _mapped(sql: exp.Expr, type_: Type, change: Callable[[exp.Expr], exp.Expr]) 
             inner = _mapped(exp.column("__item"), item, change)
             return build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
         case ObjectType():
-            names = ((physical(one.name), one.type) for one in type_.fields)
+            names = ((physical(field.name), field.type) for field in type_.fields)
             parts = [(name, _mapped(_field(sql, name), kind, change)) for name, kind in names]
             if keeps_open(type_):
                 parts.append((OPEN, _field(sql, OPEN)))

@@ -1,4 +1,4 @@
-"""Untyped values in order, as text and in arithmetic: what each is told by its own kind, row by row."""
+"""Implements order, text and arithmetic for untyped values: each row decides by the kind of its value."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Primitive, Type
 
-# Kinds come one after the other, and within a kind the values in their own order.
+# Values sort by kind first, then within their kind.
 SORT_KEY: Final = Primitive("struct<k: int, d: double, w: bigint, t: string>")
-_BIND_ABOVE: Final = 20  # nodes of an expression that is better computed once than written again
+_BIND_ABOVE: Final = 20  # an expression with more nodes is bound to a variable instead of repeated
 
-# Calls that hand a value on as it is.
+# Functions that return their argument unchanged.
 KEEPING: Final = frozenset(
     "any_value array_agg collect_list first first_value lag last last_value lead nth_value".split()
 )
@@ -47,7 +47,7 @@ _SORT_KEY_SQL: Final = (
 
 
 def sort_key(value: exp.Expr) -> exp.Expr:
-    """What ORDER BY, MIN, MAX and `<` go by; SQL NULL for what has no order: NULL, MISSING, shapes, collections."""
+    """Returns the key for ORDER BY, MIN, MAX and `<`; NULL for values without order (NULL, shapes, collections)."""
     duration_key = once(values.as_type(value, t.DURATION), "__d", _duration_key)
     exact = exp.If(
         this=build("_s = 'BIGINT'", _s=_schema(value)),
@@ -74,45 +74,45 @@ def sort_key(value: exp.Expr) -> exp.Expr:
 
 
 def _duration_key(duration: exp.Expr) -> exp.Expr:
-    found = temporal.order_key(TypedSql(duration, t.DURATION))
-    assert found is not None
-    return found
+    key = temporal.order_key(TypedSql(duration, t.DURATION))
+    assert key is not None
+    return key
 
 
 def once(value: exp.Expr, name: str, make: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
-    """What is made of a value, with the expression for it written, and computed, only once."""
+    """Binds a value to a variable and builds `make(variable)`, so that Spark computes the value only once."""
     body = exp.Lambda(this=make(exp.column(name)), expressions=[exp.to_identifier(name)])
-    every = exp.Anonymous(this="transform", expressions=[values.call("array", value), body])
-    return values.call("get", every, exp.Literal.number(0))
+    computed = exp.Anonymous(this="transform", expressions=[values.call("array", value), body])
+    return values.call("get", computed, exp.Literal.number(0))
 
 
 def comparison(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, right: exp.Expr) -> exp.Expr:
-    """An order between two untyped values; unknown where their kinds differ."""
+    """Compares two untyped values by order; unknown if their kinds differ."""
     a, b = sort_key(left), sort_key(right)
     return exp.If(this=build("(_a).k = (_b).k", _a=a, _b=b), true=made(a, b), false=values.null(t.BOOLEAN))
 
 
 def extreme(name: str, value: exp.Expr) -> exp.Expr:
-    """`min` or `max` over untyped values."""
+    """Returns `min` or `max` over untyped values."""
     return values.call(f"{name}_by", value, sort_key(value))
 
 
 def text(value: exp.Expr) -> exp.Expr:
-    """An untyped value as text: a datetime, uuid, … by its plain text and not by the form it is kept in."""
+    """Converts an untyped value to text. A datetime, uuid, … yields its plain text, not its tagged form."""
     plain = values.as_type(value, t.STRING)
-    told = [_inside(value, tag, "string") for tag in ("uuid", "datetime", "date", "time", "double")]
+    tagged_texts = [_inside(value, tag, "string") for tag in ("uuid", "datetime", "date", "time", "double")]
     duration = once(values.as_type(value, t.DURATION), "__d", duration_text)
-    return exp.If(this=_is_tagged(value), true=values.call("coalesce", *told, duration, plain), false=plain)
+    return exp.If(this=_is_tagged(value), true=values.call("coalesce", *tagged_texts, duration, plain), false=plain)
 
 
 def moment(value: exp.Expr) -> exp.Expr:
-    """An untyped datetime or date (its midnight), or text that tells one, as a timestamp."""
+    """Converts an untyped datetime, a date (its midnight), or the text of a datetime to a timestamp."""
     midnight = exp.cast(tagged(value, t.DATE), "TIMESTAMP", dialect="spark")
     return values.call("coalesce", values.as_type(value, t.DATETIME), midnight)
 
 
 def tagged(value: exp.Expr, type_: Type) -> exp.Expr:
-    """An untyped value as a value of that type only if it was made as one: no text is read."""
+    """Converts an untyped value to a type only if it carries that type's tag; text is not parsed."""
     if type_ == t.TIME:
         inside = _inside(value, "time", "string")
         return build("unix_micros(try_cast(concat('1970-01-01 ', _text) AS TIMESTAMP))", _text=inside)
@@ -140,7 +140,7 @@ def _is_tagged(value: exp.Expr) -> exp.Expr:
 
 
 def arithmetic(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
-    """`left op right` of which at least one is untyped: by what it was made as, and as numbers otherwise."""
+    """Translates `left op right` with an untyped operand: by its tag if it has one, else as a number."""
     return _bound(
         left, "__l", lambda a: _bound(right, "__r", lambda b: _computed(op, a, b, numbers), _BIND_ABOVE), _BIND_ABOVE
     )
@@ -149,24 +149,26 @@ def arithmetic(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[Type
 def _bound(value: TypedSql, name: str, make: Callable[[TypedSql], TypedSql], above: int) -> TypedSql:
     if value.type != t.ANY or sum(1 for _ in value.sql.walk()) <= above:
         return make(value)
-    made = make(TypedSql(exp.column(name), t.ANY))
-    return TypedSql(once(value.sql, name, lambda _: made.sql), made.type)
+    result = make(TypedSql(exp.column(name), t.ANY))
+    return TypedSql(once(value.sql, name, lambda _: result.sql), result.type)
 
 
 def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
-    ways = _temporal_ways(op, left, right)
-    known = next((one for one in (left, right) if one.type in temporal.TEMPORAL), None)
-    if known is not None:
-        if not ways:
+    candidates = _temporal_ways(op, left, right)
+    temporal_operand = next((operand for operand in (left, right) if operand.type in temporal.TEMPORAL), None)
+    if temporal_operand is not None:
+        if not candidates:
             raise FunctionError(f"cannot compute {left.type} {op} {right.type}")
-        return _first(ways)
+        return _first(candidates)
     plain = numbers(left, right)
-    if not ways:
+    if not candidates:
         return plain
-    test = exp.or_(*(_is_tagged(one.sql) for one in (left, right) if one.type == t.ANY))
-    # Apart from the numbers, which are what is computed most: one long expression would keep Spark from compiling it.
-    found = _bound(left, "__l", lambda a: _bound(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0)
-    return TypedSql(exp.If(this=test, true=encoder.to_any(found), false=encoder.to_any(plain)), t.ANY)
+    test = exp.or_(*(_is_tagged(operand.sql) for operand in (left, right) if operand.type == t.ANY))
+    # Keep this apart from the common case, numbers: a single long expression would exceed what Spark compiles.
+    temporal_result = _bound(
+        left, "__l", lambda a: _bound(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0
+    )
+    return TypedSql(exp.If(this=test, true=encoder.to_any(temporal_result), false=encoder.to_any(plain)), t.ANY)
 
 
 def _temporal_ways(op: str, left: TypedSql, right: TypedSql) -> list[TypedSql]:
@@ -176,22 +178,24 @@ def _temporal_ways(op: str, left: TypedSql, right: TypedSql) -> list[TypedSql]:
         if value.type != t.ANY:
             return [value]
         kinds: Sequence[Type] = (t.DURATION, t.BIGINT) if op == "*" else temporal.TEMPORAL
-        found = [TypedSql(tagged(value.sql, one), one) for one in kinds]
+        candidates = [TypedSql(tagged(value.sql, kind), kind) for kind in kinds]
         if reads_text and op != "*":
-            found.append(TypedSql(values.as_type(value.sql, t.DATETIME), t.DATETIME))
-        return found
+            candidates.append(TypedSql(values.as_type(value.sql, t.DATETIME), t.DATETIME))
+        return candidates
 
-    ways = []
+    results = []
     for a in meanings(left):
         for b in meanings(right):
             try:
-                made = temporal.arithmetic(op, a, b)
+                result = temporal.arithmetic(op, a, b)
             except FunctionError:
                 continue
-            if made is not None:
-                there = exp.and_(*(_is_there(one) for one in (a, b)))
-                ways.append(TypedSql(exp.If(this=there, true=made.sql, false=values.null(made.type)), made.type))
-    return ways
+            if result is not None:
+                both_present = exp.and_(*(_is_there(operand) for operand in (a, b)))
+                results.append(
+                    TypedSql(exp.If(this=both_present, true=result.sql, false=values.null(result.type)), result.type)
+                )
+    return results
 
 
 def _is_there(value: TypedSql) -> exp.Expr:
@@ -199,23 +203,23 @@ def _is_there(value: TypedSql) -> exp.Expr:
 
 
 def _first(ways: Sequence[TypedSql]) -> TypedSql:
-    if len({one.type for one in ways}) == 1:
-        return TypedSql(values.call("coalesce", *(one.sql for one in ways)), ways[0].type)
-    return TypedSql(values.call("coalesce", *(encoder.to_any(one) for one in ways)), t.ANY)
+    if len({way.type for way in ways}) == 1:
+        return TypedSql(values.call("coalesce", *(way.sql for way in ways)), ways[0].type)
+    return TypedSql(values.call("coalesce", *(encoder.to_any(way) for way in ways)), t.ANY)
 
 
-# ---------------------------------------------------------------- as a part of what Spark is asked to compute
+# ---------------------------------------------------------------- operands of Spark expressions
 
 
 def as_part(value: TypedSql, node: exp.Expr) -> TypedSql:
-    """An untyped value in a place of Spark's own grammar, as what the place is for."""
-    above = node.parent
-    if isinstance(above, exp.Ordered):
-        within = above.find_ancestor(exp.WithinGroup, exp.Window)
+    """Converts an untyped value to the type that its place in Spark's grammar needs."""
+    parent = node.parent
+    if isinstance(parent, exp.Ordered):
+        enclosing = parent.find_ancestor(exp.WithinGroup, exp.Window)
         if (
             value.type == t.ANY
-            and isinstance(within, exp.WithinGroup)
-            and within.this.name.lower().startswith("percentile")
+            and isinstance(enclosing, exp.WithinGroup)
+            and enclosing.this.name.lower().startswith("percentile")
         ):
             return TypedSql(values.exactly(value.sql, t.DOUBLE), t.DOUBLE)
         if value.type == t.ANY:
@@ -228,13 +232,13 @@ def as_part(value: TypedSql, node: exp.Expr) -> TypedSql:
         return value
     if node.arg_key == "partition_by":
         return TypedSql(values.key(value.sql), t.STRING)
-    if isinstance(above, exp.Extract):
+    if isinstance(parent, exp.Extract):
         return TypedSql(moment(value.sql), t.DATETIME)
     return TypedSql(text(value.sql), t.STRING)
 
 
 def as_argument(name: str, value: TypedSql, numeric: bool) -> TypedSql:
-    """An untyped argument of an aggregate or of a window function."""
+    """Converts an untyped argument of an aggregate or a window function."""
     if value.type != t.ANY or name in KEEPING:
         return value
     if name == "count":

@@ -1,8 +1,8 @@
-"""Values whose type is known only at run time. In a query they are Spark VARIANTs of the open form:
+"""Handles untyped values, whose type is known only at run time. In a query they are Spark VARIANTs of the open form:
 
     MISSING is SQL NULL · NULL is the variant null · {"$point": [x, y]}, {"$datetime": "…"}, … are what JSON cannot say
 
-Compared with a typed value, an untyped one is taken as that type, and as unknown when it is not one.
+A comparison with a typed value converts the untyped value to that type. If this fails, the result is unknown.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.open_form import field_key
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Primitive, Type
 
-VOID: Final = Primitive("void")  # the type of a bare NULL
+VOID: Final = Primitive("void")  # the type of a NULL literal
 
 
 def spark_type(type_: Type) -> str:
-    """The type a value has while a query runs."""
+    """Returns the Spark type that a value has while a query runs."""
     match type_:
         case t.AnyType():
             return "VARIANT"
         case ArrayType(item) | MultisetType(item):
             return f"ARRAY<{spark_type(item)}>"
         case ObjectType():
-            columns = [f"`{physical(one.name)}`: {spark_type(one.type)}" for one in type_.fields]
+            columns = [f"`{physical(field.name)}`: {spark_type(field.type)}" for field in type_.fields]
             columns += [f"`{OPEN}`: STRING"] if keeps_open(type_) else []
             return f"STRUCT<{', '.join(columns)}>"
-    # Inside of a collection nothing is known of NULLs: Spark turns them into whatever stands beside them.
+    # Inside of a collection a NULL has no type of its own: Spark gives it the type of its neighbours.
     return "VARIANT" if type_ == VOID else SPARK_TYPES.get(type_, type_.name)
 
 
@@ -43,11 +43,11 @@ def null(type_: Type) -> exp.Expr:
 
 
 def void_as(sql: exp.Expr, type_: Type) -> exp.Expr:
-    """What is NULL whenever it has a value, as one of that type. It is kept: raise_error('…') never gets so far."""
+    """Casts an expression that is always NULL. The expression stays, because it may fail, as raise_error('…') does."""
     if isinstance(sql, exp.Null) or type_ == VOID:
         return null(type_) if isinstance(sql, exp.Null) else sql
-    kept = exp.cast(sql.copy(), "STRING") if type_ == t.ANY else sql.copy()
-    return exp.cast(kept, spark_type(type_), dialect="spark")
+    evaluated = exp.cast(sql.copy(), "STRING") if type_ == t.ANY else sql.copy()
+    return exp.cast(evaluated, spark_type(type_), dialect="spark")
 
 
 def call(name: str, *arguments: exp.Expr) -> exp.Expr:
@@ -55,17 +55,17 @@ def call(name: str, *arguments: exp.Expr) -> exp.Expr:
 
 
 def record(fields: Sequence[tuple[str, exp.Expr]]) -> exp.Expr:
-    """A struct whose field names need no quoting."""
+    """Builds a struct. Its field names need no quoting."""
     return call("named_struct", *(part for name, sql in fields for part in (exp.Literal.string(name), sql)))
 
 
 def boxed(sql: exp.Expr) -> exp.Expr:
-    """In parentheses, so that `.field` may follow."""
+    """Adds parentheses, so that `.field` may follow."""
     return sql.copy() if isinstance(sql, exp.Paren) else exp.Paren(this=sql.copy())
 
 
 def when(present: exp.Expr, then: exp.Expr) -> exp.Expr:
-    """NULL where the first is."""
+    """Returns `then`, or NULL if `present` is NULL."""
     return exp.If(
         this=exp.Not(this=exp.Is(this=exp.Paren(this=present.copy()), expression=exp.null())),
         true=then,
@@ -80,12 +80,12 @@ def contains_any(type_: Type) -> bool:
         case ArrayType(item) | MultisetType(item):
             return contains_any(item)
         case ObjectType(fields):
-            return any(contains_any(one.type) for one in fields)
+            return any(contains_any(field.type) for field in fields)
     return False
 
 
 def step(value: exp.Expr, key: str | int) -> exp.Expr:
-    """A field or an element of an untyped value; MISSING where there is none."""
+    """Returns a field or an element of an untyped value; MISSING if there is none."""
     if isinstance(key, str):
         key = field_key(key)
         quote = "'" if '"' in key else '"'
@@ -106,7 +106,7 @@ def is_explicit_null(value: exp.Expr) -> exp.Expr:
 
 
 def get(value: exp.Expr, path: str, kind: str) -> exp.Expr:
-    """What an untyped value has there, as one of Spark's types; SQL NULL where it has none."""
+    """Returns the value at a path of an untyped value as a Spark type; SQL NULL if it has another type."""
     return call("try_variant_get", value, string(f"${path}"), exp.Literal.string(kind))
 
 
@@ -115,7 +115,7 @@ _CORNERS: Final = ("x1", "y1", "x2", "y2")
 
 
 def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
-    """An untyped value as a value of that type, SQL NULL where it is none."""
+    """Converts an untyped value to a type; SQL NULL if the value does not have that type."""
     if type_ in (t.ANY, VOID):
         return value
     if type_ in _PLAIN_TEXT:
@@ -160,30 +160,30 @@ def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
 
 
 def exactly(value: exp.Expr, type_: Type) -> exp.Expr:
-    """`as_type`, but no text is taken as a number, no number as text, and neither as a truth."""
+    """Like `as_type`, but never converts between text, numbers and booleans."""
     kind = (
         "BOOLEAN" if type_ == t.BOOLEAN else "STRING" if type_ == t.STRING else _NUMBER if type_ in t.NUMBERS else None
     )
-    made = as_type(value, type_)
-    return made if kind is None else _if_kind(kind, value, made)
+    converted = as_type(value, type_)
+    return converted if kind is None else _if_kind(kind, value, converted)
 
 
 _NUMBER: Final = "BIGINT|DOUBLE|FLOAT|DECIMAL.*"
 
 
 def _if_kind(kind: str, value: exp.Expr, then: exp.Expr) -> exp.Expr:
-    found = call("schema_of_variant", value)
-    test = call("rlike", found, string(f"^({kind})$")) if "|" in kind else exp.EQ(this=found, expression=string(kind))
+    schema = call("schema_of_variant", value)
+    test = call("rlike", schema, string(f"^({kind})$")) if "|" in kind else exp.EQ(this=schema, expression=string(kind))
     return exp.If(this=test, true=then.copy(), false=exp.null())
 
 
 def number_as(value: exp.Expr, kind: str) -> exp.Expr:
-    """An untyped number as one of Spark's types, SQL NULL where it is no number."""
+    """Converts an untyped number to a Spark type; SQL NULL if the value is no number."""
     return _if_kind(_NUMBER, value, get(value, "", kind))
 
 
 def items(value: TypedSql) -> TypedSql:
-    """A collection as a Spark array."""
+    """Returns a collection as a Spark array."""
     if isinstance(value.type, ArrayType | MultisetType):
         return TypedSql(value.sql, ArrayType(value.type.item))
     if value.type == t.ANY:
@@ -192,8 +192,8 @@ def items(value: TypedSql) -> TypedSql:
 
 
 def key(value: exp.Expr) -> exp.Expr:
-    """A text that is equal for equal untyped values, so that they can be joined, grouped and compared."""
-    # 1 and 1.0 are equal, 1 and "1" are not; and no rounding makes numbers equal that are not.
+    """Returns a text that is equal for equal untyped values, so that Spark can join, group and compare them."""
+    # 1 and 1.0 are equal; 1 and "1" are not. No rounding may make different numbers equal.
     return build(
         "CASE WHEN schema_of_variant(_v) = 'BIGINT' THEN concat('n', try_variant_get(_v, '$', 'bigint'))"
         " WHEN _d = floor(_d) AND abs(_d) < 9.2E18 THEN concat('n', CAST(_d AS BIGINT))"
@@ -204,7 +204,7 @@ def key(value: exp.Expr) -> exp.Expr:
 
 
 def _either(value: exp.Expr, names: Sequence[str], tagged: Sequence[str], bare: Sequence[str]) -> exp.Expr:
-    """A struct of doubles from the tagged form or, as people write JSON, from the bare one."""
+    """Builds a struct of doubles from the tagged form or from the plain JSON form."""
     numbers = [
         call("coalesce", get(value, a, "double"), get(value, b, "double")) for a, b in zip(tagged, bare, strict=True)
     ]
