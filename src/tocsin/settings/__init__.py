@@ -42,14 +42,14 @@ __all__ = [
 ]  # fmt: skip
 
 PREFIX: Final = "TOCSIN_"
-# What Kubernetes sets in every container for a Service whose name begins with "tocsin"; and …_PORT=tcp://….
+# Variables that Kubernetes sets in every container for a Service whose name begins with "tocsin"; also …_PORT=tcp://….
 _KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SPARK_CONF: Final = "cluster.spark.conf."
-# What Spark itself hides (spark.redaction.regex), and a little more.
+# The keys that Spark itself redacts (spark.redaction.regex), and a few more.
 _SPARK_SECRETS: Final = re.compile(r"secret|password|token|credential|access[.]?key", re.IGNORECASE)
 _USER_INFO: Final = re.compile(r"//.*@")
 DEFAULT_FILE: Final = Path("tocsin.toml")
-# Variables with our prefix that are no settings.
+# Variables with our prefix that are not settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
     "TOCSIN_CONFIG": "the settings file, where --config names none",
     "TOCSIN_URL": "the address of the cluster that the command line speaks to",
@@ -93,13 +93,13 @@ class Settings(Section):
         env: Mapping[str, str] = os.environ,
         flags: Mapping[str, object] | None = None,
     ) -> Settings:
-        """The effective settings; raises SettingsError with every problem. See `read` for where each came from."""
+        """Returns the effective settings. Raises SettingsError with every problem. `read` also returns the sources."""
         return read(file, env, flags).settings
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and for each path that somebody set, where."""
+    """The settings, and the source of each path that was set."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -107,31 +107,32 @@ class Loaded:
 
 @dataclass(slots=True)
 class _Draft:
-    """Values as they were given, with their sources, and the problems met on the way."""
+    """The raw values with their sources, and the problems so far."""
 
     tree: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
-    """Variables that begin as ours do, and that somebody else sets."""
+    """Variables with our prefix that other software sets."""
 
     def put(self, path: tuple[str, ...], value: object, source: str) -> None:
-        """Sets one value. What a lower source said at this path, or where the path needs a table, is overruled."""
+        """Sets one value. It overrules a lower source at this path, and a value where the path needs a table."""
         if isinstance(value, Mapping) and value:
             for key, inner in value.items():
                 self.put((*path, str(key)), inner, source)
             return
-        at = self.tree
+        table = self.tree
         for depth, key in enumerate(path[:-1], start=1):
-            if not isinstance(at.get(key), dict):
-                at[key] = {}
+            if not isinstance(table.get(key), dict):
+                table[key] = {}
                 self.sources.pop(".".join(path[:depth]), None)
-            at = at[key]
-        at[path[-1]] = dict(value) if isinstance(value, Mapping) else value
+            table = table[key]
+        table[path[-1]] = dict(value) if isinstance(value, Mapping) else value
         self.sources[".".join(path)] = source
 
     def source(self, path: str) -> str:
-        """Where the value at this path, or the table it should be in, was set; of a table, where its first key was."""
+        """Returns the source of the value at this path, or of the table that should contain it; for a table, of its
+        first key."""
         parent = path
         while parent:
             if parent in self.sources:
@@ -150,9 +151,9 @@ def read(
     `flags` maps dotted paths to values; None means that the flag was not given.
     """
     draft = _Draft()
-    if (found := find_file(file, env)) is not None:
-        for key, value in _parse(found).items():
-            draft.put((key,), value, f"in {found}")
+    if (chosen := find_file(file, env)) is not None:
+        for key, value in _parse(chosen).items():
+            draft.put((key,), value, f"in {chosen}")
     for name, text in sorted(env.items()):
         if name.startswith(PREFIX) and name not in OTHER_VARIABLES:
             _put_variable(draft, name, text)
@@ -171,30 +172,30 @@ def read(
 
 
 def find_file(file: Path | None, env: Mapping[str, str] = os.environ) -> Path | None:
-    """The settings file to read. One that was asked for and is not there is an error; the default one may be absent."""
-    asked = file or (Path(named) if (named := env.get("TOCSIN_CONFIG")) else None)
-    if asked is not None and not asked.is_file():
-        raise SettingsError([f"{asked}: no such settings file"])
-    return asked or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+    """Returns the settings file to read. A named file that is missing is an error; the default file may be absent."""
+    chosen = file or (Path(named) if (named := env.get("TOCSIN_CONFIG")) else None)
+    if chosen is not None and not chosen.is_file():
+        raise SettingsError([f"{chosen}: no such settings file"])
+    return chosen or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
 
 
 def known() -> dict[str, typing.Any]:
-    """Every setting's dotted path with its field: type, default and description."""
+    """Returns every setting's dotted path with its field: type, default and description."""
 
     def walk(model: type[Section], prefix: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, info in model.model_fields.items():
             if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
-                found |= walk(info.annotation, f"{prefix}{name}.")
+                fields |= walk(info.annotation, f"{prefix}{name}.")
             else:
-                found[f"{prefix}{name}"] = info
-        return found
+                fields[f"{prefix}{name}"] = info
+        return fields
 
     return walk(Settings, "")
 
 
 def is_secret(path: str) -> bool:
-    """Whether the value of this setting is shown to nobody: of a token, and of what Spark would not show either."""
+    """Whether the value of this setting is never shown: a token, or a key that Spark redacts too."""
     if path.startswith(_SPARK_CONF):
         return _SPARK_SECRETS.search(path.removeprefix(_SPARK_CONF)) is not None
     info = known().get(path)
@@ -205,7 +206,7 @@ def _may_hold_secret(path: str) -> bool:
     return (
         is_secret(path)
         or path == _SPARK_CONF[:-1]
-        or any(is_secret(each) for each in known() if each.startswith(f"{path}."))
+        or any(is_secret(setting) for setting in known() if setting.startswith(f"{path}."))
     )
 
 
@@ -230,7 +231,7 @@ def _put_variable(draft: _Draft, name: str, text: str) -> None:
         return
     value: object = text
     if typing.get_origin(info.annotation) is dict:
-        # Tables are written as TOML writes them in one line: {"spark.x" = "1"}
+        # A variable holds a table as an inline table of TOML: {"spark.x" = "1"}
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -240,7 +241,7 @@ def _put_variable(draft: _Draft, name: str, text: str) -> None:
 
 
 def _is_foreign(name: str, text: str, hint: str) -> bool:
-    """Whether somebody else sets the variable, and not a person who misspelt one of ours."""
+    """Whether other software sets the variable, as opposed to a person who misspelt a setting."""
     if "__" in name:
         return False
     if _KUBERNETES.fullmatch(name) or (name.endswith("_PORT") and "://" in text):
@@ -252,11 +253,11 @@ def _nearest_variable(name: str) -> str:
     candidates = [_variable(path) for path in known()] + list(OTHER_VARIABLES)
     if "__" in name:
         return _nearest(name, candidates)
-    # The beginning that all share says nothing of how near two are.
-    own = [each.removeprefix(PREFIX) for each in reversed(candidates)]
+    # Compare without the common prefix, which says nothing about similarity.
+    own = [candidate.removeprefix(PREFIX) for candidate in reversed(candidates)]
     for similar in (
-        {each.replace("__", "_"): each for each in own},
-        {each.rpartition("__")[2]: each for each in own},
+        {candidate.replace("__", "_"): candidate for candidate in own},
+        {candidate.rpartition("__")[2]: candidate for candidate in own},
     ):
         if close := difflib.get_close_matches(name.removeprefix(PREFIX), sorted(similar), n=1, cutoff=0.8):
             return f"; did you mean {PREFIX}{similar[close[0]]}?"
@@ -267,7 +268,7 @@ def _variable(path: str) -> str:
     return PREFIX + path.upper().replace(".", "__")
 
 
-# Pydantic's kinds of error in our words; whatever is missing here keeps Pydantic's.
+# Our words for Pydantic's kinds of error; other kinds keep Pydantic's words.
 _WORDS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "greater_than": lambda bound: f"must be > {bound['gt']:g}",
     "greater_than_equal": lambda bound: f"must be ≥ {bound['ge']}",
@@ -296,10 +297,10 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
     if detail["type"] == "extra_forbidden":
         return f"{path}: unknown key{_nearest(path, [*known(), *_tables()])} {where}"
     words = _WORDS.get(detail["type"])
-    said = words(detail.get("ctx", {})) if words else detail["msg"]
+    message = words(detail.get("ctx", {})) if words else detail["msg"]
     if _may_hold_secret(path):
-        return f"{path}: {said} {where}"
-    return f"{path}: {said}, got {_USER_INFO.sub('//…@', repr(detail['input']))} {where}"
+        return f"{path}: {message} {where}"
+    return f"{path}: {message}, got {_USER_INFO.sub('//…@', repr(detail['input']))} {where}"
 
 
 def _tables() -> set[str]:
@@ -307,8 +308,8 @@ def _tables() -> set[str]:
 
 
 def _nearest(name: str, candidates: list[str]) -> str:
-    # A key in the wrong table is likelier than a wrong name: look for the same last part first.
+    # A key in the wrong table is more likely than a wrong name, so look for the same last part first.
     leaf = name.rpartition(".")[2]
-    same = [each for each in candidates if each.rpartition(".")[2] == leaf]
+    same = [candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf]
     close = same or difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""What settings are made of: sections that refuse unknown keys, and kinds of values."""
+"""The building blocks of settings: sections that refuse unknown keys, and validators for kinds of values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tocsin.wire.addresses import parse_endpoint
 
 
 def number(value: object) -> object:
-    # Python counts booleans as numbers; a person who writes `port = true` made a mistake.
+    # Python counts booleans as numbers, but `port = true` is a mistake.
     if isinstance(value, bool):
         raise ValueError("must be a number")
     return value
@@ -22,14 +22,14 @@ def number(value: object) -> object:
 def folder(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "\0" in value):
         raise ValueError("must name a folder")
-    # Shells expand it and files do not; a folder that is really called ~ is nobody's wish.
+    # Shells expand `~` and files do not; nobody wants a folder that is really called `~`.
     if str(value).startswith("~"):
         raise ValueError("must be written out, ~ is not expanded here")
     return value
 
 
 def dotted(value: object) -> object:
-    # Unquoted, `spark.sql.x = "1"` is three nested tables in TOML; what is meant is one name with dots.
+    # In TOML an unquoted `spark.sql.x = "1"` is three nested tables; the user means one name with dots.
     if not isinstance(value, Mapping):
         return value
     flat: dict[str, object] = {}

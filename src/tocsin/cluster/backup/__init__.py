@@ -1,5 +1,5 @@
-"""Backup and restore of everything durable: the catalog and every dataset with its history, checked.
+"""Backup and restore of everything durable: the catalog and every dataset with its history, with checksums.
 
-Neither a backup nor a restored data folder is ever seen half-done under its name: both are made beside it (`….part`,
-`….restoring`, which may be removed when a crash left one) and renamed at the end.
+A backup or a restored data folder never appears under its name half-done. Each is made under another name (`….part`,
+`….restoring`; an operator may delete one that a crash left) and renamed at the end.
 """

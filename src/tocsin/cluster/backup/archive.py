@@ -1,4 +1,4 @@
-"""Where a backup lies: a folder, or one tar file. Both are written whole, synced, and read back in any order."""
+"""The two forms of a backup: a folder, or one tar file. Both are written whole, synced, and read back in any order."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TAR: Final = ".tar"
 _CHUNK_BYTES: Final = 1 << 20
 _UNLIMITED: Final = 1 << 62
 
-# Called with the bytes just passed; may raise to stop.
+# Called with the number of bytes just copied; may raise to stop.
 Passed = Callable[[int], None]
 
 
 def copy(source: BinaryIO, into: BinaryIO | None, passed: Passed, limit_bytes: int = _UNLIMITED) -> tuple[int, str]:
-    """Copies (or only reads) to the end, or to the limit; size and SHA-256 of what passed."""
+    """Copies (or only reads) to the end or the limit. Returns size and SHA-256 of the bytes."""
     digest, size_bytes = hashlib.sha256(), 0
     while chunk := source.read(min(_CHUNK_BYTES, limit_bytes - size_bytes)):
         digest.update(chunk)
@@ -42,14 +42,14 @@ def copy(source: BinaryIO, into: BinaryIO | None, passed: Passed, limit_bytes: i
 
 
 def create(path: Path) -> BinaryIO:
-    """A new file that only its owner may read: the catalog holds what tokens are checked against."""
+    """Creates a file that only its owner may read: the catalog contains the hashes of tokens."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
-    # So that reading it back reads the disk, not the memory of having written it.
+    # Drop the page cache, so that reading the file back reads the disk.
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -63,7 +63,7 @@ class Sink(Protocol):
 
 @contextmanager
 def create_archive(path: Path, *, tar: bool) -> Iterator[Sink]:
-    """A new archive; all of it is on the disk when the block has ended without an error."""
+    """Creates an archive. All of it is on the disk when the block ends without an error."""
     if not tar:
         path.mkdir(mode=0o700)
         yield FolderSink(path)
@@ -83,9 +83,9 @@ class FolderSink:
         target = self._path / name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with create(target) as file:
-            mark = FileChecksum(name, *copy(source, file, passed))
+            checksum = FileChecksum(name, *copy(source, file, passed))
             sync(file)
-        return mark
+        return checksum
 
 
 class TarSink:
@@ -95,13 +95,13 @@ class TarSink:
     def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileChecksum:
         member = tarfile.TarInfo(name)
         member.size, member.mode = size_bytes, 0o600
-        reading = _Watched(source, passed)
-        self._tar.addfile(member, reading)
-        return FileChecksum(name, size_bytes, reading.digest.hexdigest())
+        watched = _Watched(source, passed)
+        self._tar.addfile(member, watched)
+        return FileChecksum(name, size_bytes, watched.digest.hexdigest())
 
 
 class _Watched:
-    """A file that tells what is read from it."""
+    """A file that reports and hashes what is read from it."""
 
     def __init__(self, file: BinaryIO, passed: Passed) -> None:
         self._file = file
@@ -116,9 +116,9 @@ class _Watched:
 
 
 def sync_tree(folder: Path) -> None:
-    """The names of all that is in the folder, and its own, are on the disk when this returns."""
-    for here, _, _ in os.walk(folder):
-        sync_folder(here)
+    """Syncs the folder and its subfolders, so that all names in them are on the disk."""
+    for subfolder, _, _ in os.walk(folder):
+        sync_folder(subfolder)
     sync_file(folder.parent)
 
 
@@ -126,10 +126,10 @@ def sync_tree(folder: Path) -> None:
 
 
 class Archive(Protocol):
-    """An opened backup. What it holds is believed only as far as its manifest's checksums go."""
+    """An opened backup. Its content is trusted only as far as the manifest's checksums match."""
 
     def open(self, name: str) -> BinaryIO:
-        """KeyError when it is not there."""
+        """Opens a file; KeyError if it is missing."""
 
 
 @contextmanager
@@ -152,7 +152,7 @@ class _Folder:
 
     def open(self, name: str) -> BinaryIO:
         try:
-            # A link could lead anywhere.
+            # Refuse links: a link could lead anywhere.
             if any(
                 part.is_symlink() for part in (self._path / name, *(self._path / name).parents) if part > self._path
             ):
@@ -190,24 +190,24 @@ def read_manifest(archive: Archive, path: Path) -> Manifest:
 
 
 def check_files(archive: Archive, path: Path, manifest: Manifest, into: Path | None, passed: Passed) -> None:
-    """Reads every file that the manifest names, and refuses the first that is not as it was written.
+    """Reads every file that the manifest names, and raises for the first that differs from what was written.
 
-    With `into`, a new folder, they are copied there meanwhile.
+    With `into`, a new folder, it also copies them there.
     """
-    for mark in manifest.files:
-        # One more than it should have is enough to know: a hostile archive could unpack to anything.
-        limit_bytes = mark.size_bytes + 1
+    for expected in manifest.files:
+        # Read at most one byte more than expected: a hostile archive could unpack to any size.
+        limit_bytes = expected.size_bytes + 1
         try:
-            with archive.open(mark.path) as file:
+            with archive.open(expected.path) as file:
                 if into is None:
-                    seen = copy(file, None, passed, limit_bytes)
+                    actual = copy(file, None, passed, limit_bytes)
                 else:
-                    target = into / mark.path
+                    target = into / expected.path
                     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     with create(target) as copied:
-                        seen = copy(file, copied, passed, limit_bytes)
+                        actual = copy(file, copied, passed, limit_bytes)
                         sync(copied)
         except KeyError:
-            raise StoreError(f"the backup {path} is incomplete: {mark.path} is missing") from None
-        if seen != (mark.size_bytes, mark.sha256):
-            raise StoreError(f"the backup {path} is damaged: {mark.path} is not as it was written")
+            raise StoreError(f"the backup {path} is incomplete: {expected.path} is missing") from None
+        if actual != (expected.size_bytes, expected.sha256):
+            raise StoreError(f"the backup {path} is damaged: {expected.path} is not as it was written")

@@ -1,9 +1,9 @@
-"""A backup is one moment of a cluster that goes on working.
+"""Writes a backup of a running cluster, consistent at one moment.
 
-Its catalog and its datasets are held first, quickly, while nobody creates or drops a dataset (see `holding`). Then they
-are copied at leisure, read back, and compared. The catalog and the channels' store are taken before the datasets, so
-that what they say of commits is in these: a channel goes on where it was or a little before, and never passes over a
-record. Brokers whose files lie in the data folder are saved before all that.
+First the catalog and the datasets are frozen, quickly, while CREATE and DROP of datasets wait (see `frozen_state`).
+Then they are copied, read back and compared, while the cluster works on. The catalog and the channels' store are saved
+before the datasets, so that the datasets contain every commit that they name: a restored channel continues at the same
+commit or a little before, and never skips a record. Brokers with files in the data folder are saved before all that.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ async def write_backup(
     standstill: AbstractAsyncContextManager[Any] | None = None,
     on_progress: Progress = no_progress,
 ) -> Manifest:
-    """Write a backup to a new folder, or to one new file where the name ends with `.tar`, and check it.
+    """Writes a backup to a new folder, or to a new file if the name ends with `.tar`, and checks it.
 
-    `tables`: every dataset's, by its folder under `data`/datasets; read inside `standstill`, which holds off CREATE and
-    DROP of datasets for the moment that it lasts. Reads, commits and upkeep go on all the time. `channels` is saved
-    before the datasets, so that no channel has read further than they go. `save_brokers` writes the brokers' files into
-    the folder that it is given. `on_progress` is called from another thread.
+    `tables` has every dataset's table by its folder under `data`/datasets. It is read inside `standstill`, which blocks
+    CREATE and DROP of datasets for that moment; reads, commits and upkeep continue. `channels` is saved before the
+    datasets, so that no channel has read further than they go. `save_brokers` writes the brokers' files into the folder
+    that it gets. `on_progress` is called from another thread.
     """
-    held = data / "scratch" / f"backup-{uuid4().hex}"
+    frozen = data / "scratch" / f"backup-{uuid4().hex}"
     with explained(destination):
         destination = _new(destination, data)
-    with explained(held):
-        held.mkdir(mode=0o700, parents=True)
+    with explained(frozen):
+        frozen.mkdir(mode=0o700, parents=True)
     try:
         if save_brokers is not None:
-            await save_brokers(held)
+            await save_brokers(frozen)
         async with standstill if standstill is not None else nullcontext():
             epoch = (await store.facts())[EPOCH]
-            await store.backup_to(held / CATALOG)
+            await store.backup_to(frozen / CATALOG)
             present = dict(tables)
             for entry in await store.entries():
                 if entry.kind == "dataset" and entry.body.get("folder") not in present:
                     raise UnavailableError(f"the dataset {entry.dataverse}.{entry.name} changed meanwhile; try again")
             if channels is not None:
-                await channels.backup_to(held / CHANNELS)
-            datasets = await in_thread(lambda _: hold_all(present, data, held))
+                await channels.backup_to(frozen / CHANNELS)
+            datasets = await in_thread(lambda _: hold_all(present, data, frozen))
         about = Manifest(epoch, datetime.now(UTC), version(), (), tuple(datasets))
-        return await in_thread(lambda stop: _write(held, about, destination, on_progress, stop))
+        return await in_thread(lambda stop: _write(frozen, about, destination, on_progress, stop))
     finally:
-        await asyncio.to_thread(shutil.rmtree, held, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, frozen, ignore_errors=True)
 
 
 def _new(destination: Path, data: Path) -> Path:
@@ -91,7 +91,7 @@ def _new(destination: Path, data: Path) -> Path:
 def _write(held: Path, about: Manifest, destination: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
     part = destination.with_name(f"{destination.name}.{uuid4().hex[:8]}.part")
     sources = {path.relative_to(held).as_posix(): path for path in sorted(held.rglob("*")) if path.is_file()}
-    # Written once, read back once.
+    # Every byte is written once and read back once.
     passed = counting(2 * sum(path.stat().st_size for path in sources.values()), on_progress, stop)
     try:
         with explained(destination):
@@ -113,12 +113,12 @@ def _fill(
     part: Path, about: Manifest, sources: Mapping[str, Path], passed: Callable[[int], None], *, tar: bool
 ) -> Manifest:
     with create_archive(part, tar=tar) as archive:
-        marks: list[FileChecksum] = []
+        checksums: list[FileChecksum] = []
         for name, path in sources.items():
             with path.open("rb") as file:
-                marks.append(archive.add(name, file, os.fstat(file.fileno()).st_size, passed))
-        manifest = replace(about, files=tuple(marks))
+                checksums.append(archive.add(name, file, os.fstat(file.fileno()).st_size, passed))
+        manifest = replace(about, files=tuple(checksums))
         content = manifest.to_bytes()
-        # Last: without it, a part of a backup is not taken for a whole one.
+        # Add the manifest last: without it, an unfinished backup cannot pass for a whole one.
         archive.add(MANIFEST, io.BytesIO(content), len(content), lambda _: None)
     return manifest

@@ -1,5 +1,8 @@
-"""Everything durable held still, quickly: data files and log entries are never changed once they are there, so a second
-name for each (a hard link) is enough to keep them, whatever upkeep or DROP do meanwhile."""
+"""Freezes everything durable, quickly, by hard links.
+
+Data files and log entries never change once they exist. A second name for each (a hard link) is therefore enough to
+keep them, whatever upkeep or DROP do meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOT
 
 
 class BackupTable(Protocol):
-    """What a backup needs of a dataset's table."""
+    """The part of a dataset's table that a backup needs."""
 
     def snapshot(self) -> Snapshot: ...
 
@@ -37,14 +40,15 @@ class BackupTable(Protocol):
 
 
 def hold_all(tables: Mapping[str, BackupTable], data: Path, held: Path) -> list[DatasetState]:
-    """All but the stores, in the folder `held`; the state that each dataset has there."""
-    # A feed's log must begin before and end after the position that its datasets have. Records may land meanwhile, so
-    # that its beginning is trimmed, and others may come: its files are held first, and once more, the new ones, last.
+    """Freezes everything but the stores in the folder `held`. Returns the state of each dataset there."""
+    # A feed's log must begin before and end after the position of its datasets. While datasets are frozen, records may
+    # land (the log's begin is trimmed) and others may arrive (its end grows). So freeze the log's files before the
+    # datasets, and the new ones after.
     _hold_files(data / INTAKE, held / INTAKE, _link)
-    marks = _hold(tables, data / DATASETS, held / DATASETS)
+    states = _hold(tables, data / DATASETS, held / DATASETS)
     _hold_files(data / INTAKE, held / INTAKE, _link)
-    _hold_files(data / PYTHON, held / PYTHON, shutil.copyfile)  # no link: people edit files in place
-    return marks
+    _hold_files(data / PYTHON, held / PYTHON, shutil.copyfile)  # copy: people edit these files in place
+    return states
 
 
 def _hold_files(folder: Path, held: Path, hold: Callable[[Path, Path], Any]) -> None:
@@ -53,7 +57,7 @@ def _hold_files(folder: Path, held: Path, hold: Callable[[Path, Path], Any]) -> 
             target = held / path.relative_to(folder)
             if path.is_file() and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):  # a log that is trimmed this moment: its records have landed
+                with suppress(FileNotFoundError):  # the log was trimmed just now: its records have landed
                     hold(path, target)
 
 
@@ -75,24 +79,24 @@ def _hold_table(name: str, table: BackupTable, folder: Path, held: Path) -> Data
             rows = check_table(held, snapshot.version, files)
             return DatasetState(name, snapshot.number, snapshot.version, rows)
         except (FileNotFoundError, IncompleteBackupError):
-            # Upkeep put a checkpoint in the place of log entries between our look and our grasp.
+            # Upkeep replaced log entries by a checkpoint between the snapshot and the links: try again.
             shutil.rmtree(held)
     raise UnavailableError(f"the dataset in {folder} could not be held still", hint="try again")
 
 
 def _hold_log(folder: Path, held: Path, needed_version: int, last_version: int) -> None:
-    # Not what is only kept for readers outside: it may be an hour of entries and files that nothing here needs.
+    # Skip what is kept only for readers outside: it may be an hour of entries and files that the backup does not need.
     before = [version for version in log_versions(folder)[1] if version <= min(needed_version, last_version)]
     first_version = max(before, default=0)
-    # Not `_last_checkpoint`: it may already name a later one, and nobody needs it to find those that are there.
+    # Skip `_last_checkpoint`: it may already name a later one, and readers find the checkpoints without it.
     for path in (folder / LOG_FOLDER).iterdir():
-        found = _LOG_FILE.fullmatch(path.name)
-        if found is not None and first_version <= int(found[1]) <= last_version:
+        match = _LOG_FILE.fullmatch(path.name)
+        if match is not None and first_version <= int(match[1]) <= last_version:
             _link(path, held / LOG_FOLDER / path.name)
 
 
 def _hold_past(folder: Path, held: Path) -> None:
-    """The files of past states, as far as they are there: what is gone, the dataset knows not to offer."""
+    """Links the files of past states, as far as they exist; a dataset does not offer states whose files are gone."""
     for entry in (held / LOG_FOLDER).glob("*.json"):
         for line in entry.read_text(encoding="utf-8").splitlines():
             action = json.loads(line)
@@ -115,11 +119,11 @@ def _link(source: Path, target: Path) -> None:
 
 
 class IncompleteBackupError(Exception):
-    """A table that cannot be opened as it should."""
+    """The table cannot be opened in the expected state."""
 
 
 def check_table(folder: Path, wanted: int, files: list[str] | None = None) -> int:
-    """The rows of the table, which must open at this version, with these files, all there."""
+    """Checks that the table opens at this version with these files, all present. Returns its number of rows."""
     try:
         table = DeltaTable(str(folder))
         actions = pa.table(table.get_add_actions(flatten=True))

@@ -1,4 +1,4 @@
-"""What a backup says of itself: every file with its checksum, and the state of every dataset."""
+"""The manifest of a backup: every file with its checksum, and the state of every dataset."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MANIFEST: Final = "manifest.json"
 CATALOG: Final = "catalog.sqlite"
 CHANNELS: Final = "channels.db"
 DATASETS: Final = "datasets"
-INTAKE: Final = "intake"  # the feeds' logs: what was acknowledged and has not landed yet
-PYTHON: Final = "python"  # the modules of functions, where they lie in the data folder
+INTAKE: Final = "intake"  # the feeds' logs: acknowledged records that may not have landed yet
+PYTHON: Final = "python"  # the modules of Python functions, if they are in the data folder
 MANIFEST_LIMIT_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class FileChecksum:
-    """One file; `path` is relative and written with slashes."""
+    """One file; `path` is relative and uses slashes."""
 
     path: str
     size_bytes: int
@@ -61,11 +61,11 @@ class Manifest:
 
     @property
     def brokers(self) -> list[str]:
-        """The files of brokers, where they lie in the data folder."""
+        """The files of brokers that are in the data folder."""
         return [file.path for file in self.files if is_brokers(file.path)]
 
     def summary(self) -> dict[str, Any]:
-        """What a person wants to know; it crosses the wire."""
+        """Returns a summary for people; it is also an HTTP answer."""
         return {
             "created_at": self.created_at.isoformat(),
             "epoch": self.epoch,
@@ -84,34 +84,36 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """Raises StoreError for what is damaged, or newer than this program."""
+        """Parses a manifest. Raises StoreError if it is damaged, or newer than this program."""
         try:
             body = json.loads(content)
-            said = body.pop("sha256")
-            written = body["format"]
+            digest = body.pop("sha256")
+            format_ = body["format"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StoreError(f"the backup is damaged: {MANIFEST} cannot be read") from None
-        if not isinstance(written, int) or written > FORMAT:
+        if not isinstance(format_, int) or format_ > FORMAT:
             raise StoreError(
-                f"the backup has the format {written}, newer than this program knows ({FORMAT})",
+                f"the backup has the format {format_}, newer than this program knows ({FORMAT})",
                 hint="restore it with the Tocsin that wrote it, or a newer one",
             )
-        # Without it a changed digit in the manifest itself would go unnoticed.
-        if said != _digest(body):
+        # The checksum detects a changed digit in the manifest itself.
+        if digest != _digest(body):
             raise StoreError(f"the backup is damaged: {MANIFEST} is not as it was written")
         try:
-            files = tuple(FileChecksum(_safe(one["path"]), one["size_bytes"], one["sha256"]) for one in body["files"])
-            datasets = tuple(DatasetState(**one) for one in body["datasets"])
+            files = tuple(
+                FileChecksum(_safe(file["path"]), file["size_bytes"], file["sha256"]) for file in body["files"]
+            )
+            datasets = tuple(DatasetState(**state) for state in body["datasets"])
             for dataset in datasets:
                 _safe(f"{DATASETS}/{dataset.folder}/_")
             created_at = datetime.fromisoformat(body["created_at"])
-            return cls(body["epoch"], created_at, body["tocsin"], files, datasets, written)
+            return cls(body["epoch"], created_at, body["tocsin"], files, datasets, format_)
         except (ValueError, KeyError, TypeError):
             raise StoreError(f"the backup is damaged: {MANIFEST} cannot be read") from None
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path leads to where it says, and nowhere else."""
+    """Whether a relative path stays inside the folder and is in its normal form."""
     parts = PurePosixPath(path).parts
     return (
         bool(parts)
@@ -124,9 +126,9 @@ def is_inside(path: str) -> bool:
 
 def _safe(path: str) -> str:
     parts = PurePosixPath(path).parts
-    deep = {DATASETS: 3, INTAKE: 3, PYTHON: 2}  # at least, how many parts the paths there have
-    alone = path in (CATALOG, CHANNELS) or is_brokers(path)
-    if not is_inside(path) or not (alone or (parts[0] in deep and len(parts) >= deep[parts[0]])):
+    least_parts = {DATASETS: 3, INTAKE: 3, PYTHON: 2}  # the least number of path parts in each folder
+    is_store = path in (CATALOG, CHANNELS) or is_brokers(path)
+    if not is_inside(path) or not (is_store or (parts[0] in least_parts and len(parts) >= least_parts[parts[0]])):
         raise StoreError(f"the backup names a file that does not belong into a data folder: {path!r}")
     return path
 

@@ -1,4 +1,4 @@
-"""What writing a backup and restoring one have in common: long work beside the event loop, that tells how far it is."""
+"""Shared by backup and restore: long work in a thread, with progress, cancellation and readable errors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Progress = Callable[[int, int], None]
 
 
 def no_progress(done_bytes: int, all_bytes: int) -> None:
-    """Nobody watches."""
+    """Ignores the progress."""
 
 
 def counting(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Callable[[int], None]:
-    """To be called with the bytes just passed; StoppedError once it shall stop."""
+    """Returns a callback for the bytes just copied. It raises StoppedError after `stop` is set."""
     done_bytes = 0
 
     def passed(size_bytes: int) -> None:
@@ -37,14 +37,14 @@ def counting(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Ca
 
 
 async def in_thread(work: Callable[[threading.Event], T]) -> T:
-    """Beside the event loop; cancelled, it is told to stop and waited for."""
+    """Runs the work in a thread. A cancellation tells the work to stop, and waits for it."""
     stop = threading.Event()
     return await to_the_end(asyncio.to_thread(work, stop), on_cancel=stop.set)
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """What the operating system refuses, as an error that says what to do."""
+    """Translates errors of the operating system to errors that say what to do."""
     try:
         yield
     except OSError as error:

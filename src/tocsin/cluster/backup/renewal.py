@@ -1,4 +1,4 @@
-"""A new life for restored stores: cursors of after the backup are never taken for those of the time to come."""
+"""Begins a new epoch in restored stores, so that cursors from after the backup cannot match later results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data folder of a backup: unpacked beside its place, checked, begun anew, and put in place at once."""
+"""Restores a data folder from a backup: unpacks it beside its place, checks it, begins a new epoch, and renames it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def restore(
     settle_broker: Callable[[Path], Awaitable[None]] | None = None,
     on_progress: Progress = no_progress,
 ) -> Manifest:
-    """Make a data folder of a backup; `data` must be absent or empty. The restored cluster has a new epoch.
+    """Makes a data folder from a backup. `data` must be absent or empty. The restored cluster has a new epoch.
 
-    `open_store` and `open_channels` give the store in a file, not yet opened; an older backup may have no channels.
-    `settle_broker` checks a saved broker's file and makes it one that a broker can use. Whatever is wrong with the
-    backup, `data` is left as it was.
+    `open_store` and `open_channels` return the store in a file, not yet opened; an older backup may have no channels.
+    `settle_broker` checks a saved broker's file and prepares it for use. If anything is wrong with the backup, `data`
+    stays unchanged.
     """
     with explained(data):
         data = unused(data)
@@ -60,7 +60,7 @@ async def restore(
 
 
 def unused(data: Path) -> Path:
-    """The folder, if it can be put in place at once: absent or empty, and no mount point."""
+    """Returns the folder if a rename can put the data in place: it is absent or empty, and not a mount point."""
     data = data.absolute()
     if data.is_dir():
         if any(data.iterdir()):
@@ -79,7 +79,7 @@ def unused(data: Path) -> Path:
 def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
     with explained(source), open_archive(source) as archive:
         manifest = read_manifest(archive, source)
-        if CATALOG not in {mark.path for mark in manifest.files}:
+        if CATALOG not in {file.path for file in manifest.files}:
             raise StoreError(f"the backup {source} is incomplete: its manifest names no {CATALOG}")
         passed = counting(manifest.size_bytes, on_progress, stop)
         with explained(part):
@@ -98,7 +98,7 @@ def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Eve
 
 def _put_in_place(part: Path, data: Path) -> None:
     try:
-        part.rename(data)  # over an empty folder, never over one that is not
+        part.rename(data)  # replaces an empty folder, and fails for any other
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ConflictError(f"somebody began to use the data folder {data} meanwhile") from None

@@ -1,4 +1,7 @@
-"""The cluster's door for brokers: all that they ask for over HTTP."""
+"""Assembles the cluster's HTTP API for brokers: results, subscriptions, registration and announcements.
+
+Every route is fenced: a broker that another process of the same name has replaced gets an error instead of an effect.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class BrokerApi:
         return [
             *(_fenced(route, self.brokers.fence, changes=False) for route in results.routes()),
             *(
-                # Registering is how a broker comes by its generation: it is judged there.
+                # Do not fence the registration: there a broker gets its generation.
                 route if route.method == "PUT" else _fenced(route, self.brokers.fence, changes=route.method != "GET")
                 for route in (*subscriptions.routes(), *brokers.routes())
             ),
@@ -48,13 +51,14 @@ class BrokerApi:
 
 
 def _fenced(route: web.RouteDef, fence: BrokerFence, *, changes: bool) -> web.RouteDef:
-    """For the newest broker of a name, and for those who do not say which they are."""
+    """Lets the newest generation of a broker through, and requests without a generation header; refuses older
+    generations."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        said = request.headers.get(BROKER_HEADER)
-        if said is None:
+        header = request.headers.get(BROKER_HEADER)
+        if header is None:
             return await route.handler(request)
-        name, generation = parse_generation_header(said)
+        name, generation = parse_generation_header(header)
         broker = BrokerName(*full_name(name))
         if not changes:
             await fence.check(broker, generation)

@@ -1,4 +1,4 @@
-"""Brokers over HTTP: they register, ask for their news, and say what they need no more."""
+"""The brokers' registration, announcements and acknowledgements over HTTP."""
 
 from __future__ import annotations
 
@@ -58,26 +58,33 @@ class BrokerRoutes:
     async def register(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         dataverse, name = path_name(request)
-        said = await read_object(request, _BROKER, {"url"}, {"store", "generation", "starts"}, unpack=True)
-        url = said["url"]
+        body = await read_object(request, _BROKER, {"url"}, {"store", "generation", "starts"}, unpack=True)
+        url = body["url"]
         if not (url is None or isinstance(url, str)):
             raise InputError("url: must be an address, or null")
         if url is not None:
             self._announcer.guard.check(checked_url(url), "the broker's address")
-        done = await self._brokers.register(dataverse, name, url, request[PRINCIPAL], _claimant(said))
-        told = _told(done.broker, done.url, done.position, await self._store.dropped(), done.generation)
+        registration = await self._brokers.register(dataverse, name, url, request[PRINCIPAL], _claimant(body))
+        description = _told(
+            registration.broker,
+            registration.url,
+            registration.position,
+            await self._store.dropped(),
+            registration.generation,
+        )
         return answer(
-            told if done.secret is None else {**told, "secret": done.secret}, status=201 if done.made else 200
+            description if registration.secret is None else {**description, "secret": registration.secret},
+            status=201 if registration.made else 200,
         )
 
     async def one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         entry = self._brokers.known(*path_name(request))
         broker = BrokerName(entry.dataverse, entry.name)
-        kept = await self._store.registration(broker)
-        # A generation whose holder is not known is nobody's: whoever has it claims it again.
-        generation = None if kept is None or kept.holder is None else kept.generation
-        position = None if kept is None else kept.position
+        registration = await self._store.registration(broker)
+        # A generation without a known holder belongs to nobody, so do not report it: its broker must claim it again.
+        generation = None if registration is None or registration.holder is None else registration.generation
+        position = None if registration is None else registration.position
         return answer(_told(broker, entry.url, position, await self._store.dropped(), generation))
 
     async def remove(self, request: web.Request) -> web.Response:
@@ -95,22 +102,22 @@ class BrokerRoutes:
     async def news(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
-        kept = await self._brokers.registered(broker, request[PRINCIPAL])
+        registration = await self._brokers.registered(broker, request[PRINCIPAL])
         after = request.query.get("after")
-        position = kept.position if after is None else parse_position(after)
-        found = await self._announcer.news(broker, position, seconds(request, "wait", most=self._wait_limit_s))
-        return web.Response(body=found.to_bytes(), content_type=FRAMES)
+        position = registration.position if after is None else parse_position(after)
+        announcement = await self._announcer.news(broker, position, seconds(request, "wait", most=self._wait_limit_s))
+        return web.Response(body=announcement.to_bytes(), content_type=FRAMES)
 
     async def acknowledge(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
-        said = await read_object(request, _ACKS, (), {"cursors", "position", "trim"}, unpack=True)
-        cursors = _cursors(said.get("cursors", {}))
-        trim = said.get("trim", False)
+        body = await read_object(request, _ACKS, (), {"cursors", "position", "trim"}, unpack=True)
+        cursors = _cursors(body.get("cursors", {}))
+        trim = body.get("trim", False)
         if not isinstance(trim, bool):
             raise InputError("trim: must be true or false")
-        position = parse_position(said["position"]) if "position" in said else None
+        position = parse_position(body["position"]) if "position" in body else None
         channels = await self._store.acknowledge(broker, cursors) if cursors else set()
         if position is not None:
             await self._store.told(broker, position)
@@ -133,7 +140,7 @@ def _told(
 
 
 def _claimant(said: Mapping[str, Any]) -> BrokerClaim | None:
-    """Who registers, where it says which store it has: others have no generation."""
+    """Returns the claim of a broker that names its store; None for others, which have no generation."""
     store, generation, starts = said.get("store"), said.get("generation"), said.get("starts", True)
     if store is None:
         return None
@@ -149,9 +156,9 @@ def _cursors(given: object) -> dict[int, Cursor]:
         raise InputError(f"expected {_ACKS}")
     if len(given) > CURSORS_LIMIT:
         raise LimitError(f"{len(given)} cursors, at most {CURSORS_LIMIT} in one call", hint="send them in parts")
-    found = {}
+    cursors = {}
     for interest, cursor in given.items():
         if not (interest.isascii() and interest.isdecimal() and len(interest) <= 18):
             raise InputError("cursors: an interest is a whole number")
-        found[int(interest)] = parse_cursor(cursor)
-    return found
+        cursors[int(interest)] = parse_cursor(cursor)
+    return cursors

@@ -1,4 +1,4 @@
-"""The cluster's HTTP face as an OpenAPI 3.1 document. Written by hand; a test holds it to the routes."""
+"""The cluster's HTTP API as an OpenAPI 3.1 document. It is written by hand; a test compares it with the routes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _EXAMPLE_SCRIPT: Final = "USE emergency;\nSELECT VALUE r FROM Reports AS r WHERE
 
 
 def document() -> dict[str, Any]:
-    """The whole document."""
+    """Returns the whole document."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -1,4 +1,4 @@
-"""What brokers ask for, in the OpenAPI document."""
+"""The brokers' part of the cluster's OpenAPI document."""
 
 from __future__ import annotations
 

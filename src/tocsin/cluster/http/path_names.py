@@ -1,4 +1,4 @@
-"""Names in paths."""
+"""Parses dataverse and name from a path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tocsin.cluster.catalog.catalog import DEFAULT
 
 
 def full_name(text: str) -> tuple[str, str]:
-    """Dataverse and name of `dataverse.name`, or of a name alone in the dataverse Default."""
+    """Splits `dataverse.name`; a name alone is in the dataverse Default."""
     dataverse, dot, name = text.rpartition(".")
     return (dataverse if dot else DEFAULT), name
 

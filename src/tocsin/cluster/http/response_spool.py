@@ -1,9 +1,9 @@
-"""An answer that is made faster than its client reads it: a little of it waits in memory, and the rest in files.
+"""Buffers an answer that is produced faster than the client reads it: a little in memory, the rest in temporary files.
 
     script ─▶ put ─▶ memory, then files in the order of writing ─▶ take ─▶ client
 
-So a script is done when its rows are made, however slowly they are read. Only where the files of all such answers take
-as much as they may does the script wait for its client, and not for long.
+So a script ends when its rows are produced, however slowly the client reads. Only when the files of all answers reach
+their limit does the script wait for its client (backpressure), for a bounded time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tocsin.wire.errors import LimitError
 
 MEMORY_BYTES: Final = 1 << 20
 LEAST_BYTES_PER_S: Final = 1 << 20
-"""A client that reads so much is waited for as long as it reads."""
+"""The script waits without a limit for a client that reads at least this fast."""
 _FILE_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 1 << 18
 
@@ -48,8 +48,8 @@ class _File:
 
 
 class ResponseSpool:
-    """For one that puts and one that takes. `grow` is told what the files take, and raises LimitError where that is too
-    much; `patience_s` is how long the script may wait in all for a client that hardly reads."""
+    """A queue for one producer and one consumer. `grow` gets the size of the files, and raises LimitError above the
+    limit. `patience_s` is the total time that the script may wait for a slow client."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ResponseSpool:
         self._memory: deque[bytes] = deque()
         self._memory_bytes = 0
         self._files: deque[_File] = deque()
-        self._writing = False  # to the last file, which therefore stays
+        self._writing = False  # the last file is being written, so it stays
         self._taken_bytes = 0
         self._ended = False
         self._last = b""
@@ -75,7 +75,8 @@ class ResponseSpool:
         self._emptied = asyncio.Event()
 
     async def put(self, some: bytes) -> None:
-        """ConnectionResetError where nobody takes any more; LimitError where it is taken too slowly."""
+        """Adds a piece. Raises ConnectionResetError if nobody reads any more, and LimitError if the client reads too
+        slowly."""
         self._check()
         if not self._files and self._memory_bytes + len(some) <= self._memory_limit_bytes:
             self._memory.append(some)
@@ -90,18 +91,18 @@ class ResponseSpool:
         self._filled.set()
 
     def end(self, last: bytes = b"") -> None:
-        """Nothing more is put. `last` comes after all that was, and needs no room."""
+        """Ends the answer. `last` comes after all pieces, and always fits."""
         self._last = last
         self._ended = True
         self._filled.set()
 
     async def take(self) -> bytes | None:
-        """The next of what was put; None at the end."""
+        """Returns the next piece; None at the end."""
         while True:
             if self._memory:
-                some = self._memory.popleft()
-                self._memory_bytes -= len(some)
-                return some
+                piece = self._memory.popleft()
+                self._memory_bytes -= len(piece)
+                return piece
             self._drop_read()
             if self._files and not self._files[0].is_read:
                 return await self._take_from(self._files[0])
@@ -112,25 +113,25 @@ class ResponseSpool:
             await self._filled.wait()
 
     def break_off(self, error: BaseException) -> None:
-        """Nobody takes any more."""
+        """Reports that nobody reads any more."""
         self._broken = error
         self._emptied.set()
 
     def close(self) -> None:
-        """The files go."""
+        """Deletes the files."""
         while self._files:
             self._files.popleft().content.close()
 
     async def _take_from(self, file: _File) -> bytes:
-        some = await to_the_end(asyncio.to_thread(file.read))
-        file.read_bytes += len(some)
-        self._taken_bytes += len(some)
+        piece = await to_the_end(asyncio.to_thread(file.read))
+        file.read_bytes += len(piece)
+        self._taken_bytes += len(piece)
         self._drop_read()
         self._emptied.set()
-        return some
+        return piece
 
     def _drop_read(self) -> None:
-        """The files that are read go, but for the one that is being written to."""
+        """Deletes the files that are read, except the one that is being written."""
         while self._files and self._files[0].is_read and (len(self._files) > 1 or not self._writing):
             self._files.popleft().content.close()
             self._grow(self._size_bytes())
@@ -142,7 +143,7 @@ class ResponseSpool:
                 self._grow(self._size_bytes() + more_bytes)
                 return
             except LimitError as full:
-                began_s, had_bytes = clock(), self._taken_bytes
+                began_s, taken_before_bytes = clock(), self._taken_bytes
                 self._emptied.clear()
                 try:
                     async with asyncio.timeout(self._patience_s):
@@ -154,7 +155,7 @@ class ResponseSpool:
                     ) from None  # fmt: skip
                 self._check()
                 waited_s = clock() - began_s
-                self._patience_s -= max(0.0, waited_s - (self._taken_bytes - had_bytes) / LEAST_BYTES_PER_S)
+                self._patience_s -= max(0.0, waited_s - (self._taken_bytes - taken_before_bytes) / LEAST_BYTES_PER_S)
 
     def _size_bytes(self) -> int:
         return sum(file.size_bytes for file in self._files)

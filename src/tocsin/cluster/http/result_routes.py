@@ -1,7 +1,7 @@
-"""Results over HTTP: many ranges of many interests in one streamed answer, or one range as JSON.
+"""Fetches results over HTTP: many ranges of many interests in one streamed answer, or one range as JSON.
 
-A fetch holds one of the places only while the store reads for it, a chunk at a time: slow clients keep nobody else from
-fetching. What they have not taken yet is counted in bytes.
+A fetch holds a place in the waiting line only while the store reads a chunk for it, so a slow client blocks no other
+fetch. The bytes that clients have not read yet count against a memory budget.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tocsin.wire.results import FRAMES, NextRange, end, frame, parse_ranges
 
 LIMIT: Final = 1_000
 
-# Of an answer, and the next one; None after the last.
+# A chunk of an answer with the chunk after it; None after the last.
 _Chunk: TypeAlias = tuple[list[FetchedRange], list[FetchedRange] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
     answer_bytes: int = 64 << 20
-    """Of one answer; what is beyond it is to be asked for again."""
+    """The limit of one answer; the client asks again for the rest."""
     chunk_bytes: int = 1 << 20
     concurrent: int = 32
     waiting: int = 1_000
     write_timeout_s: float = 30.0
-    """For a client to take a chunk: one that does not read loses its connection."""
+    """The time for a client to read a chunk; a client that does not read loses its connection."""
     unread_bytes: int = 256 << 20
-    """What answers may take in memory together; half of it those of one asker."""
+    """The memory for all answers together; half of it for those of one caller."""
 
 
 class ResultRoutes:
@@ -74,34 +74,34 @@ class ResultRoutes:
 
     async def one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
-        asked = request.match_info["interest"]
-        if not (asked.isascii() and asked.isdecimal() and len(asked) <= 20):
+        interest_text = request.match_info["interest"]
+        if not (interest_text.isascii() and interest_text.isdecimal() and len(interest_text) <= 20):
             raise InputError("an interest is a whole number")
         to = request.query.get("to")
         limit = whole(request, "limit", LIMIT, most=100_000)
         if (after := request.query.get("after")) is None:
             raise InputError("after: which cursor?", hint="?after=0-0-0 asks for everything that is kept")
-        # A number that no interest can have is not found, rather than refused.
-        interest = int(asked) if int(asked) < 1 << 63 else 0
-        wanted = Range(interest, parse_cursor(after), None if to is None else parse_cursor(to), limit + 1)
+        # A number beyond 63 bits is simply not found.
+        interest = int(interest_text) if int(interest_text) < 1 << 63 else 0
+        requested = Range(interest, parse_cursor(after), None if to is None else parse_cursor(to), limit + 1)
         askers = askers_of(request)
         with self._unread.share(*askers) as grow:
-            async with aclosing(self._fetch([wanted], askers)) as chunks:
-                response = answer(await self._whole(wanted, limit, chunks, grow))
+            async with aclosing(self._fetch([requested], askers)) as chunks:
+                response = answer(await self._whole(requested, limit, chunks, grow))
             await send_in_time(request, response, self._limits.write_timeout_s)
         return response
 
     async def _whole(
         self, wanted: Range, limit: int, chunks: AsyncIterator[_Chunk], grow: Callable[[int], None]
     ) -> dict[str, Any]:
-        said: dict[str, Any] = {"interest": wanted.interest, "known": True, "gap": None}
+        summary: dict[str, Any] = {"interest": wanted.interest, "known": True, "gap": None}
         results: list[dict[str, Any]] = []
         size_bytes, more = 0, False
         async for chunk, _ in chunks:
             for part in chunk:
-                said["known"] = part.known
+                summary["known"] = part.known
                 if part.gap is not None:
-                    said["gap"] = cursor_text(part.gap)
+                    summary["gap"] = cursor_text(part.gap)
                 for cursor, executed_us, payload in part.results:
                     if more := len(results) == limit or size_bytes >= self._limits.answer_bytes:
                         break
@@ -117,7 +117,7 @@ class ResultRoutes:
             if more:
                 break
         self._results.inc(len(results))
-        return {**said, "results": results, "more": more}
+        return {**summary, "results": results, "more": more}
 
     async def fetch(self, request: web.Request) -> web.StreamResponse:
         require(request[PRINCIPAL], "reader")
@@ -128,7 +128,7 @@ class ResultRoutes:
                 return await self._streamed(request, ranges, chunks, grow)
 
     async def _fetch(self, ranges: Sequence[Range], askers: tuple[str, ...]) -> AsyncGenerator[_Chunk, None]:
-        """Each chunk, and the one after it: so a short answer takes one turn at the gate."""
+        """Yields each chunk with the chunk after it. A short answer then waits in line only once."""
         fetched = self._store.fetch(ranges, chunk_bytes=self._limits.chunk_bytes)
         async with aclosing(cast("AsyncGenerator[list[FetchedRange], None]", fetched)) as chunks:
             async with self._gate.passed(*askers):
@@ -152,20 +152,20 @@ class ResultRoutes:
         size_bytes, held_bytes, sent = 0, 0, _Sent()
         try:
             async for chunk, following in chunks:
-                some = frame((one.range, one.results, one.gap, one.known) for one in chunk)
-                size_bytes += len(some)
-                # As much again for the chunk that follows.
-                held_bytes = max(held_bytes, len(some) if following is None else 2 * len(some))
+                encoded = frame((fetched.range, fetched.results, fetched.gap, fetched.known) for fetched in chunk)
+                size_bytes += len(encoded)
+                # Count the following chunk too.
+                held_bytes = max(held_bytes, len(encoded) if following is None else 2 * len(encoded))
                 grow(held_bytes)
                 self._results.inc(sent.add(chunk))
                 if following is not None and size_bytes >= self._limits.answer_bytes:
-                    await self._write(request, response, some + end(sent.next(ranges, following[0].range)))
+                    await self._write(request, response, encoded + end(sent.next(ranges, following[0].range)))
                     break
-                await self._write(request, response, some if following is not None else some + end(None))
+                await self._write(request, response, encoded if following is not None else encoded + end(None))
             if not response.prepared:
                 await self._write(request, response, end(None))
         except TimeoutError:
-            # Nobody reads: whoever comes back fetches after the last cursor it has.
+            # The client does not read. When it returns, it fetches after its last cursor.
             if request.transport is not None:
                 request.transport.abort()
         except TocsinError as error:
@@ -175,12 +175,12 @@ class ResultRoutes:
         except Exception as exc:
             if not response.prepared or is_gone(request, exc):
                 raise
-            told = orjson.dumps({"error": internal_error(request[REQUEST_ID], exc)})
-            await self._write(request, response, told + b"\n")
+            error_line = orjson.dumps({"error": internal_error(request[REQUEST_ID], exc)})
+            await self._write(request, response, error_line + b"\n")
         return response
 
     async def _write(self, request: web.Request, response: web.StreamResponse, some: bytes) -> None:
-        # Not sooner: what fails before its first byte is then still answered with the status of its error.
+        # Prepare the response as late as possible: an error before the first byte still gets its own status.
         if not response.prepared:
             await response.prepare(request)
         async with asyncio.timeout(self._limits.write_timeout_s):
@@ -189,7 +189,7 @@ class ResultRoutes:
 
 @dataclass(slots=True)
 class _Sent:
-    """How far an answer has come: the last range, how many of its results and bytes, and the last of them."""
+    """The progress of an answer: the last range, the number and bytes of its results, and its last cursor."""
 
     range: int = -1
     count: int = 0
@@ -197,20 +197,20 @@ class _Sent:
     cursor: Cursor | None = None
 
     def add(self, chunk: Sequence[FetchedRange]) -> int:
-        """How many results the chunk has."""
+        """Adds a chunk, and returns the number of its results."""
         total = 0
         for part in chunk:
             if part.range != self.range:
                 self.range, self.count, self.size_bytes, self.cursor = part.range, 0, 0, None
             if part.results:
                 self.count += len(part.results)
-                self.size_bytes += sum(one.size_bytes + RESULT_BYTES for one in part.results)
+                self.size_bytes += sum(result.size_bytes + RESULT_BYTES for result in part.results)
                 self.cursor = part.results[-1].cursor
             total += len(part.results)
         return total
 
     def next(self, ranges: Sequence[Range], place: int) -> NextRange:
-        """Where to go on when what comes next is of this range."""
+        """Returns where to continue if the next results belong to this range."""
         _, after, _, limit, limit_bytes = ranges[place]
         if place != self.range or self.cursor is None:
             return NextRange(place, after, limit, limit_bytes)

@@ -1,4 +1,4 @@
-"""The cluster's HTTP face: scripts in, rows out, and what an operator looks at."""
+"""The cluster's HTTP API: runs scripts, accepts records, and serves health, metrics, backup and the brokers' API."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 _BACKUP_BYTES: Final = 64 << 10
 _ANSWERS: Final = 4
-"""So many answers of the largest size that is not streamed may be on their way; half of them to one asker."""
+"""This many answers of the largest size that is not streamed may be in memory; half of them for one caller."""
 
 _T = TypeVar("_T")
 
-# Writes a backup to a path on this machine and says what is in it.
+# Writes a backup to a path on this machine and returns its summary.
 Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
 
 
@@ -78,8 +78,8 @@ def cluster_application(
     brokers: BrokerApi | None = None,
     spool_folder: Path | None = None,
 ) -> web.Application:
-    """The application a cluster with these settings serves; `engine` says whether scripts can be run now, and
-    `spool_folder` is where streamed answers wait for their clients."""
+    """Builds the application of a cluster with these settings. `engine` says whether scripts can run now;
+    `spool_folder` holds the streamed answers that clients have not read yet."""
     metrics = metrics or ServerMetrics()
     access = (
         token_authentication(credentials, OPEN_PATHS)
@@ -103,7 +103,7 @@ def cluster_application(
     )  # fmt: skip
 
     async def healthz(_request: web.Request) -> web.Response:
-        """Whether the process can go on by itself. An engine that is being replaced is no reason to end it."""
+        """Whether the process can continue by itself. An engine that is being replaced is no reason to kill it."""
         if engine is not None and not engine.is_watching():
             raise UnavailableError("the engine is not watched any more", hint="restart the cluster")
         return answer({"status": "alive"})
@@ -144,12 +144,12 @@ def cluster_application(
         metrics.registry.register(ChannelCollector(channel_figures))
 
     if kept_for_readers is not None:
-        kept = kept_for_readers
-        gauges = (Gauge(name, words, registry=metrics.registry) for name, words in _KEPT.items())
+        count_kept = kept_for_readers
+        gauges = (Gauge(name, help_text, registry=metrics.registry) for name, help_text in _KEPT.items())
         files, size_bytes, entries = gauges
-        files.set_function(lambda: kept()[0])
-        size_bytes.set_function(lambda: kept()[1])
-        entries.set_function(lambda: kept()[2])
+        files.set_function(lambda: count_kept()[0])
+        size_bytes.set_function(lambda: count_kept()[1])
+        entries.set_function(lambda: count_kept()[2])
 
     if guard is not None:
         watch = guard
@@ -201,8 +201,8 @@ async def _openapi(_request: web.Request) -> web.Response:
 def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def back_up(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "admin")
-        asked = await read_json(request, limit_bytes=_BACKUP_BYTES)
-        target = asked.get("to") if isinstance(asked, dict) else None
+        body = await read_json(request, limit_bytes=_BACKUP_BYTES)
+        target = body.get("to") if isinstance(body, dict) else None
         if not isinstance(target, str) or not Path(target).is_absolute() or "\0" in target:
             raise InputError('expected {"to": an absolute path on the cluster\'s machine}')
         return answer(dict(await backup(Path(target))))
@@ -222,15 +222,15 @@ def _accepting(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Respo
 def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
         require_feed(request[PRINCIPAL], ".".join(path_name(request)))
-        for given in request.query:
-            if given != "wait":
-                raise InputError(f'there is no parameter "{given[:100]}"', hint="known: wait")
+        for parameter in request.query:
+            if parameter != "wait":
+                raise InputError(f'there is no parameter "{parameter[:100]}"', hint="known: wait")
         wait = request.query.get("wait", "")
         if wait not in ("", "visible"):
             raise InputError(f'wait: must be "visible", got "{wait}"')
         key = request.headers.get("Idempotency-Key")
         with request.app[ROOM].share(*askers_of(request)) as grow:
-            # It becomes what the feed's log keeps, which is as large.
+            # Count the body twice: decoding makes a log payload of about the same size.
             body = await read_body(
                 request, request.app[LIMITS], unpack=True, grow=lambda size_bytes: grow(2 * size_bytes)
             )
@@ -249,7 +249,7 @@ def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
 
 
 class ScriptRoutes:
-    """Runs scripts for clients, so many at once, each stoppable."""
+    """Runs scripts for clients: a bounded number at once, each cancellable."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class ScriptRoutes:
         )
 
     def check_ready(self) -> None:
-        """Asks nobody but the engine's watch, which knows."""
+        """Raises if the engine's watch reports trouble. Calls nothing else."""
         if (trouble := self._trouble()) is not None:
             raise trouble
 
@@ -319,7 +319,7 @@ class ScriptRoutes:
         await self._running.close(self._limits.grace_s)
 
     async def list(self, request: web.Request) -> web.Response:
-        return answer({"running": [one.to_json() for one in self._running.seen_by(request[PRINCIPAL])]})
+        return answer({"running": [script.to_json() for script in self._running.seen_by(request[PRINCIPAL])]})
 
     async def cancel(self, request: web.Request) -> web.Response:
         identity = request.match_info["id"]
@@ -380,7 +380,7 @@ class ScriptRoutes:
                 raise
             if isinstance(exc, TimeoutError) and running is not None and running.scope.expired():
                 if running.stopped is None and (trouble := self._trouble()) is not None:
-                    running.stopped = trouble  # the engine's fault, and not that of what was asked
+                    running.stopped = trouble  # the engine is at fault, not the statement
                 return await self._failed(running.why_ended(), to)
             self._failures.labels("internal").inc()
             return await to.broke(request[REQUEST_ID], exc)
@@ -388,7 +388,8 @@ class ScriptRoutes:
 
     @asynccontextmanager
     async def _asked_by(self, askers: tuple[str, ...]) -> AsyncIterator[None]:
-        """By the token, or by the address of those who have none: behind a proxy many share one."""
+        """Attributes the work to the caller: its token, or its address if it has none. Behind a proxy many callers
+        share an address."""
         with nullcontext() if self._engine is None or not askers else self._engine.asked_by(askers[0]):
             yield
 
@@ -397,7 +398,7 @@ class ScriptRoutes:
         return await to.failed(error)
 
     async def _outcomes(self, running: RunningScript, streamed: bool) -> AsyncIterator[StatementOutcome]:
-        """The script's outcomes, timed; `running` knows how far it is."""
+        """Yields the script's outcomes and measures them; `running` records the current statement."""
         running.statement = 1
         began_s = time.perf_counter()
         asker = running.principal
@@ -411,7 +412,7 @@ class ScriptRoutes:
         ) as outcomes:
             async for outcome in outcomes:
                 running.statement = outcome.statement
-                yield outcome  # Control is back once the rows are taken.
+                yield outcome  # continues when the consumer has taken the rows
                 self._statement_seconds.labels(outcome.kind).observe(time.perf_counter() - began_s)
                 began_s = time.perf_counter()
                 running.statement = outcome.statement + 1
@@ -431,7 +432,8 @@ def _three_quarters(of: int) -> int:
 
 
 def _go_no_further(running: RunningScript) -> None:
-    """Ends a script that was stopped while a statement could no longer be: that one is done, and is told as done."""
+    """Ends a script that was cancelled during a statement that could not stop any more. That statement counts as
+    done."""
     task = asyncio.current_task()
     if running.scope.expired():
         raise running.why_ended(done=True)
@@ -441,7 +443,7 @@ def _go_no_further(running: RunningScript) -> None:
 
 @asynccontextmanager
 async def _closed(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """The iterator, closed at the end of the block however it ends: what it does is then over."""
+    """Closes the iterator at the end of the block, however the block ends, so that its work is over."""
     try:
         yield iterator
     finally:

@@ -1,4 +1,4 @@
-"""An answer's rows as JSON."""
+"""Encodes an answer's rows as JSON."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TURN_ROWS: Final = 500
 
 
 class RowEncoder:
-    """Encodes on the threads of statements, which take turns, a few rows at a time: with each more thread that computes
-    in Python the event loop waits longer for its turn."""
+    """Encodes on the statements' threads, a few rows at a time under one lock: each further thread that computes in
+    Python makes the event loop wait longer for the interpreter lock."""
 
     def __init__(self, turn: AbstractContextManager[Any] | None = None) -> None:
         self._turn = turn or threading.Lock()
 
     def encode(self, rows: pa.Table, translated: TranslatedQuery) -> list[bytes]:
-        made: list[bytes] = []
-        for begin in range(0, rows.num_rows, TURN_ROWS):
+        encoded: list[bytes] = []
+        for start in range(0, rows.num_rows, TURN_ROWS):
             with self._turn:
-                made += [orjson.dumps(plain(value)) for value in decoded(rows.slice(begin, TURN_ROWS), translated)]
-        return made
+                encoded += [orjson.dumps(plain(value)) for value in decoded(rows.slice(start, TURN_ROWS), translated)]
+        return encoded

@@ -1,4 +1,4 @@
-"""What a request to run a script says: its text, its time, and how its rows are wanted."""
+"""Parses a request to run a script: its text, its time limit, and whether the rows are streamed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tocsin.wire.errors import InputError, UnsupportedError
 
 
 def asked_timeout_s(request: web.Request) -> float:
-    given = request.query.get("timeout")
-    if given is None:
+    text = request.query.get("timeout")
+    if text is None:
         return math.inf
     try:
-        timeout_s = float(given)
+        timeout_s = float(text)
     except ValueError:
         timeout_s = math.nan
     if not 0 < timeout_s < math.inf:
@@ -30,7 +30,7 @@ def wants_stream(request: web.Request) -> bool:
 
 
 def script_of(request: web.Request, body: bytes) -> str:
-    """The script in the body: plain text, or JSON with one field."""
+    """Returns the script in the body: plain text, or JSON with one field."""
     if hdrs.CONTENT_TYPE in request.headers and request.content_type not in ("text/plain", "application/json"):
         raise UnsupportedError(
             f"a script is text/plain, not {request.content_type[:100]}",

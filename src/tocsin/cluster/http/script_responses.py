@@ -1,4 +1,4 @@
-"""The two ways a script's outcomes reach its client: whole, within bounds, or line by line without end."""
+"""Sends a script's outcomes to its client: whole, within limits, or streamed line by line."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _WRITE_BYTES = 256 * 1024  # each piece that goes to a file changes threads twic
 
 @dataclass(frozen=True, slots=True)
 class StatementLimits:
-    """What scripts may take."""
+    """The limits of scripts."""
 
     timeout_s: float
     rows_limit: int
     concurrent: int
     waiting: int = 64
     answer_limit_bytes: int = 64 * 1024 * 1024
-    """For an answer that is not streamed: it is held in memory until it is whole."""
+    """For an answer that is not streamed: it is held in memory until it is complete."""
     grace_s: float = 10.0
-    """For running scripts to finish when the cluster stops."""
+    """How long running scripts may take to finish when the cluster stops."""
 
     own_concurrent: int = 0
-    """Of one token or address; 0 for three quarters of all."""
+    """Scripts of one token or address at once; 0 means three quarters of all."""
     spool_limit_bytes: int = 1 << 30
     write_timeout_s: float = 30.0
 
     @staticmethod
     def of(settings: StatementSettings, cores: int | None = None) -> StatementLimits:
-        # More at once than there are cores would be no faster for who asks, and slower for everybody else.
-        usual = min(-(-3 * settings.concurrent // 4), max(2, cores or os.cpu_count() or 1))
+        # More scripts than cores would be no faster for this caller, and slower for all others.
+        default = min(-(-3 * settings.concurrent // 4), max(2, cores or os.cpu_count() or 1))
         return StatementLimits(
             settings.timeout_s,
             settings.rows_limit,
             settings.concurrent,
-            own_concurrent=settings.token_concurrent or usual,
+            own_concurrent=settings.token_concurrent or default,
             spool_limit_bytes=settings.spool_limit_bytes,
             write_timeout_s=settings.write_timeout_s,
         )
 
 
 class BufferedResponse:
-    """`{"results": […]}`, held until the script is through: only up to a number of rows and bytes."""
+    """`{"results": […]}`, held in memory until the script has ended, up to a number of rows and bytes."""
 
     def __init__(self, limits: StatementLimits, grow: Callable[[int], None]) -> None:
         self._limits = limits
@@ -71,14 +71,14 @@ class BufferedResponse:
     async def rows(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
         self._rows_count += len(batch)
         self._size_bytes += sum(map(len, batch))
-        over = None
+        exceeded = None
         if self._rows_count > self._limits.rows_limit:
-            over = f"{self._limits.rows_limit} rows"
+            exceeded = f"{self._limits.rows_limit} rows"
         elif self._size_bytes > self._limits.answer_limit_bytes:
-            over = f"{self._limits.answer_limit_bytes} bytes"
-        if over is not None:
+            exceeded = f"{self._limits.answer_limit_bytes} bytes"
+        if exceeded is not None:
             raise LimitError(
-                f"the answer has more than {over}",
+                f"the answer has more than {exceeded}",
                 hint=f'ask for a stream with "Accept: {NDJSON}", or use LIMIT',
                 statement=outcome.statement,
             )
@@ -102,16 +102,16 @@ class BufferedResponse:
         return internal_answer(request_id, exc, results=self._results)
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Returns when the client has read it, but for a little, or has taken too long for that."""
+        """Returns when the client has read almost all of it, or has taken too long."""
         await send_in_time(request, response, self._limits.write_timeout_s)
 
     async def close(self) -> None:
-        """There is nothing to put away."""
+        """Does nothing: it holds no files."""
 
 
 class StreamedResponse:
-    """One line per row and one per statement, sent as they come. What a client has not read yet waits in a spool, which
-    outlives the script: whoever reads slowly holds nothing up but its own answer."""
+    """One line per row and one per statement, sent as they are produced. A spool holds what the client has not read
+    yet, and outlives the script, so a slow client delays only its own answer."""
 
     def __init__(self, request: web.Request, spool: ResponseSpool, write_timeout_s: float) -> None:
         self._request = request
@@ -125,14 +125,14 @@ class StreamedResponse:
         self._count = 0
 
     async def rows(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
-        # Not sooner: a query that fails before its first row is then still answered with the status of its error.
+        # Prepare the response as late as possible: a query that fails before its first row still gets its own status.
         await self._prepare()
         self._count += len(batch)
         head, tail = b'{"statement":%d,"row":' % outcome.statement, b"}\n"
-        # About as large as wanted, and joined without looking at each row: this is the event loop's time.
+        # Estimate the number of rows and join them without a look at each: this runs on the event loop.
         rows_at_once = max(1, len(batch) * _WRITE_BYTES // (sum(map(len, batch)) or 1))
-        for begin in range(0, len(batch), rows_at_once):
-            rows = batch[begin : begin + rows_at_once]
+        for start in range(0, len(batch), rows_at_once):
+            rows = batch[start : start + rows_at_once]
             await self._spool.put(b"".join((head, (tail + head).join(rows), tail)))
 
     async def end(self, outcome: StatementOutcome) -> None:
@@ -157,10 +157,10 @@ class StreamedResponse:
         return await self._sent(orjson.dumps({"error": internal_error(request_id, exc)}) + b"\n")
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """It was sent as it came."""
+        """Does nothing: the answer was sent while the script ran."""
 
     async def close(self) -> None:
-        """Nothing of it is left, whether or not it was read."""
+        """Ends the sending and deletes the files, whether or not the client has read them."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -173,19 +173,19 @@ class StreamedResponse:
 
     async def _send(self) -> None:
         try:
-            while (some := await self._spool.take()) is not None:
+            while (piece := await self._spool.take()) is not None:
                 async with asyncio.timeout(self._write_timeout_s):
-                    await self._response.write(some)
+                    await self._response.write(piece)
         except BaseException as error:
             self._spool.break_off(error)
             if not isinstance(error, TimeoutError | ConnectionError):
                 raise
-            # A client that does not read must not hold us: it loses the connection.
+            # A client that does not read must not block the server: it loses the connection.
             if self._request.transport is not None:
                 self._request.transport.abort()
 
     async def _sent(self, last: bytes) -> web.StreamResponse:
-        """Waits until the client has read everything, and this last line, or is gone."""
+        """Waits until the client has read everything, including this last line, or is gone."""
         assert self._sending is not None
         self._spool.end(last)
         await self._sending

@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP."""
+"""The backend subscriptions of brokers over HTTP: create, list, change and remove."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class SubscriptionRoutes:
         self._retention = retention
 
     def routes(self) -> list[web.RouteDef]:
-        all_, one = "/v1/channels/{name}/subscriptions", "/v1/channels/{name}/subscriptions/{id}"
+        all_, single = "/v1/channels/{name}/subscriptions", "/v1/channels/{name}/subscriptions/{id}"
         return [
             web.get("/v1/channels", self.channels, allow_head=False),
             web.post(all_, self.subscribe),
             web.get(all_, self.list),
             web.post(f"{all_}:remove", self.remove),
-            web.get(one, self.one),
-            web.patch(one, self.change),
-            web.delete(one, self.delete),
+            web.get(single, self.one),
+            web.patch(single, self.change),
+            web.delete(single, self.delete),
             web.get("/v1/brokers/{name}/subscriptions", self.of_broker),
         ]
 
@@ -53,7 +53,7 @@ class SubscriptionRoutes:
         return self._subscriptions.channel(*path_name(request))
 
     async def _broker(self, request: web.Request, name: object) -> BrokerName:
-        """The broker of that name, which the asker may act for."""
+        """Returns the broker of that name, after a check that the caller may act for it."""
         if not isinstance(name, str):
             raise InputError('a broker is named as "dataverse.broker"')
         broker = BrokerName(*full_name(name))
@@ -61,54 +61,54 @@ class SubscriptionRoutes:
         return broker
 
     async def channels(self, request: web.Request) -> web.Response:
-        """What can be subscribed to, and with which parameters."""
+        """Lists the channels with their parameters."""
         require(request[PRINCIPAL], "reader")
-        return answer({"channels": [_described(one) for one in self._subscriptions.channels()]})
+        return answer({"channels": [_described(channel) for channel in self._subscriptions.channels()]})
 
     async def subscribe(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
-        said = await read_object(request, _SHAPE, {"broker", "subscriptions"}, unpack=True)
-        requests = _requests(said["subscriptions"])
-        broker = await self._broker(request, said["broker"])
-        made = await self._subscriptions.subscribe(channel, broker, requests)
+        body = await read_object(request, _SHAPE, {"broker", "subscriptions"}, unpack=True)
+        requests = _requests(body["subscriptions"])
+        broker = await self._broker(request, body["broker"])
+        rows = await self._subscriptions.subscribe(channel, broker, requests)
         return answer(
             {
                 "subscriptions": [
-                    {"id": one.id, "interest": one.interest, "since": cursor_text(one.since)} for one in made
+                    {"id": row.id, "interest": row.interest, "since": cursor_text(row.since)} for row in rows
                 ],
-                "made": sum(one.made for one in made),
+                "made": sum(row.made for row in rows),
             }
         )
 
     async def remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
-        said = await read_object(request, _IDS, {"ids"}, unpack=True)
-        ids = said["ids"]
-        if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+        body = await read_object(request, _IDS, {"ids"}, unpack=True)
+        ids = body["ids"]
+        if not isinstance(ids, list) or not all(isinstance(identity, str) for identity in ids):
             raise InputError(f"expected {_IDS}")
         await self._check_owned(request, channel, ids)
-        gone = await self._subscriptions.unsubscribe(channel, ids)
+        removal = await self._subscriptions.unsubscribe(channel, ids)
         self._retention.wake()
-        return answer({"removed": gone.removed})
+        return answer({"removed": removal.removed})
 
     async def delete(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel, identity = self._channel(request), request.match_info["id"]
         await self._check_owned(request, channel, [identity])
-        gone = await self._subscriptions.unsubscribe(channel, [identity])
-        if not gone.removed:
+        removal = await self._subscriptions.unsubscribe(channel, [identity])
+        if not removal.removed:
             raise NotFoundError(f'the channel {channel.name} has no subscription "{identity[:200]}"')
         self._retention.wake()
-        return answer({"removed": gone.removed})
+        return answer({"removed": removal.removed})
 
     async def change(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel, identity = self._channel(request), request.match_info["id"]
-        said = await read_object(request, '{"broker": "v.b"}', {"broker"}, unpack=True)
+        body = await read_object(request, '{"broker": "v.b"}', {"broker"}, unpack=True)
         await self._check_owned(request, channel, [identity])
-        broker = await self._broker(request, said["broker"])
+        broker = await self._broker(request, body["broker"])
         return answer(_told(await self._subscriptions.change_broker(channel, identity, broker)))
 
     async def one(self, request: web.Request) -> web.Response:
@@ -120,10 +120,10 @@ class SubscriptionRoutes:
         limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
         page = await self._subscriptions.page(self._channel(request), request.query.get("after", ""), limit)
         following = page[-1].id if len(page) == limit else None
-        return answer({"subscriptions": [_told(one) for one in page], "next": following})
+        return answer({"subscriptions": [_told(row) for row in page], "next": following})
 
     async def of_broker(self, request: web.Request) -> web.Response:
-        """All of a broker's, in all channels: what it held when it went away."""
+        """Lists a broker's subscriptions in all channels, so that a returning broker can compare them with its own."""
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
@@ -134,11 +134,11 @@ class SubscriptionRoutes:
         page = await self._subscriptions.page_of(broker, (int(channel), identity), limit)
         names = self._subscriptions.names()
         following = f"{page[-1].channel_id} {page[-1].id}" if len(page) == limit else None
-        told = [{"channel": names.get(one.channel_id), **_told(one)} for one in page]
-        return answer({"subscriptions": told, "next": following})
+        rows = [{"channel": names.get(row.channel_id), **_told(row)} for row in page]
+        return answer({"subscriptions": rows, "next": following})
 
     async def _check_owned(self, request: web.Request, channel: ChannelEntry, ids: Sequence[str]) -> None:
-        """A token of the role `broker` ends and changes its own broker's subscriptions only."""
+        """A token with the role `broker` may only end and change the subscriptions of its own broker."""
         if request[PRINCIPAL].role != "broker":
             return
         checked: set[BrokerName] = set()
@@ -156,14 +156,18 @@ def _requests(given: object) -> list[SubscriptionRequest]:
     if not isinstance(given, list):
         raise InputError(f"expected {_SHAPE}")
     requests = []
-    for place, one in enumerate(given):
-        if not isinstance(one, dict) or not {"parameters"} <= one.keys() <= {"parameters", "id", "application"}:
-            raise InputError(f"subscription {place}: expected parameters, and maybe an id and an application")
-        values, identity, application = one["parameters"], one.get("id"), one.get("application", "")
+    for index, requested in enumerate(given):
+        if not isinstance(requested, dict) or not {"parameters"} <= requested.keys() <= {
+            "parameters",
+            "id",
+            "application",
+        }:
+            raise InputError(f"subscription {index}: expected parameters, and maybe an id and an application")
+        values, identity, application = requested["parameters"], requested.get("id"), requested.get("application", "")
         if not isinstance(values, list) or not (identity is None or isinstance(identity, str)):
-            raise InputError(f"subscription {place}: parameters are an array, an id is a text")
+            raise InputError(f"subscription {index}: parameters are an array, an id is a text")
         if not isinstance(application, str):
-            raise InputError(f"subscription {place}: an application is a text")
+            raise InputError(f"subscription {index}: an application is a text")
         requests.append(SubscriptionRequest(values, identity, application))
     return requests
 
